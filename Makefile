@@ -6,6 +6,7 @@
 # make test-kernels  the quick numerical tests again, as other processors run them
 # make docs       the documentation with executed tutorials, in build/docs/site, and three example reports
 # make check      ruff and mypy
+# make nightly    what is too long for CI: test-matrix, test-kernels, fuzz, and small faults that the tests must notice
 # make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
 # make trainers   beside real-cpu: TRL, and the parsers of other trainers, for `--backend command` and its tests
@@ -21,7 +22,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu trainers on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels docs check fuzz clean
+.PHONY: help install real-cpu trainers on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels nightly docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -143,6 +144,10 @@ test-kernels: $(STAMPS)/test
 	  OPENBLAS_CORETYPE=$${kernel%:*} OPENBLAS_NUM_THREADS=$${kernel#*:} \
 	    $(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow" $(NUMERICAL) || exit 1; \
 	done
+
+nightly: test-matrix test-kernels fuzz
+	@mkdir -p build
+	$(BIN)/python scripts/mutants.py . --results build/mutants.jsonl
 
 docs: $(STAMPS)/docs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/pages.sh build/docs

@@ -19,7 +19,7 @@ _WITH_VLLM = (
     *("train/test_loop", "train/test_ranks", "rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
-    *("backends/real/test_checkup", "executors/test_slurm", "test_docs", "executors/test_ray"),
+    *("backends/real/test_gpu_selftest", "executors/test_slurm", "test_docs", "executors/test_ray"),
     *("report/page/test_browser", "executors/test_real_slurm", "backends/real/test_examples"),
     *("backends/real/test_turns", "backends/real/train/test_memory", "backends/real/train/test_trainer"),
 )

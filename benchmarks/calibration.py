@@ -3,6 +3,7 @@
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
+    estimator  what the law recommends in the presets of `known`, in place of an older version of it
     presets    the presets that isolaw ships: isolaw/simulators/presets
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md and its presets
 
@@ -29,10 +30,10 @@ import numpy as np
 
 import isolaw
 from isolaw.backends.bandit import Bandit
+from isolaw.calibration.ahead import POINTS, forecast
 from isolaw.calibration.calibrate import HEAD, VERSION, calibrate
-from isolaw.calibration.forecast import POINTS, forecast
 from isolaw.calibration.recorded import lr_factor
-from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.calibration.space import parameters
 from isolaw.children import each
 from isolaw.config.writing import toml_text
@@ -133,7 +134,7 @@ def _truth(kind: str, changed: dict[str, float], n_train: int, jobs: int) -> tup
     cells = []
     for b, n in CELLS:
         steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
-        cells.append(Cell(b, n, lr_factor(b * n), tuple(steps), (0,) * len(steps)))
+        cells.append(SimulatedCell(b, n, lr_factor(b * n), tuple(steps), (0,) * len(steps)))
     protocol = Protocol(tuple(cells), n_train, SIZES[1], False)
     made = each(protocol.simulate_cells, [(own, difficulty(kind), seed) for seed in range(SEEDS)], jobs)
     curves = np.array(
@@ -166,8 +167,23 @@ def _by_estimator(runs: Any) -> dict[str, Any]:
         return {"n": None, "why": str(error)}
     if not prediction.options:
         return {"n": None, "why": "refused"}
-    measured = [o for o in prediction.options if o.allocation.rollouts_per_problem in LEVELS]
-    return {"n": measured[0].allocation.rollouts_per_problem} if measured else {"n": None, "why": "between"}
+    asked = prediction.options[0].allocation.rollouts_per_problem
+    return {"n": min(LEVELS, key=lambda n: abs(np.log2(n / asked)))}
+
+
+def estimator(jobs: int) -> None:
+    """Measure the column of the estimator again; the calibration's stay, and are of the version they name."""
+    found = json.loads(SUMMARY.read_text())
+    for row in found["known"]:
+        changed, kind, n_train = _population(row["kind"], row["index"])
+        rewards, _ = _truth(kind, changed, n_train, jobs)
+        with tempfile.TemporaryDirectory() as folder:
+            n = _by_estimator(_runs(kind, changed, n_train, Path(folder)))["n"]
+        regret = None if n is None else float(rewards.max() - rewards[LEVELS.index(n)])
+        row["estimator"] = {"n": n, "regret": regret}
+        print(row["kind"], row["index"], row["estimator"], flush=True)
+    SUMMARY.write_text(json.dumps(found | {"estimator": ESTIMATOR}, indent=1) + "\n")
+    write(found)
 
 
 def _rewards(preset: Any, cells: list[tuple[int, int]], compute: list[Any], jobs: int) -> list[Any]:
@@ -400,7 +416,14 @@ def preset_lines() -> list[str]:
 def tables() -> None:
     """Write ``benchmarks/calibration.json`` and the tables between the marks of docs/calibrate.md."""
     found = summary()
+    if not found["known"]:
+        raise SystemExit(f"{KEPT} has no results of these versions: python -m benchmarks.calibration known")
     SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
+    write(found)
+
+
+def write(found: dict[str, Any]) -> None:
+    """Write the tables between the marks of docs/calibrate.md."""
     for (begin, end), own in ((MARKS, lines(found)), (PRESET_MARKS, preset_lines())):
         before, rest_ = DOCS.read_text().split(begin)
         DOCS.write_text(before + "\n".join([begin, "", *own, "", end]) + rest_.split(end)[1])
@@ -409,7 +432,7 @@ def tables() -> None:
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("known", "published", "rest", "presets", "tables"))
+    parser.add_argument("command", choices=("known", "published", "rest", "estimator", "presets", "tables"))
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
@@ -417,7 +440,8 @@ def main() -> None:
         tables()
         return
     if given.command != "known":
-        {"published": published, "rest": rest, "presets": presets}[given.command](given.jobs)
+        others = {"published": published, "rest": rest, "presets": presets, "estimator": estimator}
+        others[given.command](given.jobs)
         return
     truths = [(kind, index) for index in (TUNING if given.tuning else JUDGING) for kind in SETS]
     for kind, index in truths if given.tuning else [*truths, *((PUBLISHED, i) for i in MEMBERS)]:

@@ -30,16 +30,16 @@ import numpy as np
 
 import isolaw
 from isolaw.backends.bandit import Bandit
-from isolaw.design.decisions import RunKey, Stage
+from isolaw.design.decisions import DecisionStage, RunKey
 from isolaw.design.fixed import Fixed
 from isolaw.design.play import play
 from isolaw.design.race import Race
-from isolaw.fits import ESTIMATOR
+from isolaw.fits import SURFACE
 from isolaw.replication.jitter import constants_of, jittered
 
 KEPT = Path(__file__).parent / ".designs"
 RUNS = KEPT / f"presets-{Bandit.version}"
-ANSWERS = KEPT / f"design-estimator-{ESTIMATOR}-simulator-{Bandit.version}.jsonl"
+ANSWERS = KEPT / f"design-surface-{SURFACE}-simulator-{Bandit.version}.jsonl"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "race.md"
 TARGET = 3_000_000
@@ -163,7 +163,7 @@ def answer(name: str, index: int, repetition: int, design: str) -> dict[str, Any
     truth = Preset(name, index, repetition, batches)
     began = time.process_time()
     last = play(_designs(repetition)[design], truth)[-1]
-    assert last.stage is Stage.STOP
+    assert last.stage is DecisionStage.STOP
     assert last.best is not None
     every = [(b, n) for b in batches for n in LEVELS]
     top = max(truth.reward(*key) for key in every)
@@ -214,7 +214,7 @@ def play_all(options: argparse.Namespace) -> None:
 def summary() -> dict[str, Any]:
     """Return the tables: of each design and half the mean regret × 1000 with its error over truths, …"""
     entries = kept()
-    out: dict[str, Any] = {"estimator": ESTIMATOR, "simulator": Bandit.version, "rows": []}
+    out: dict[str, Any] = {"surface": SURFACE, "simulator": Bandit.version, "rows": []}
     for half, indices in (("tuning", TUNING), ("judging", JUDGING)):
         for design in (*DESIGNS, *JOINT):
             own = [e for e in entries if e["design"] == design and e["index"] in indices]

@@ -31,7 +31,7 @@ from scipy.optimize import OptimizeWarning, curve_fit
 
 import isolaw
 from isolaw.fits.curves.learning_curves import FAMILIES, fit_curves
-from isolaw.fits.curves.varpro import Status
+from isolaw.fits.curves.varpro import FitStatus
 
 BATCHES, LEVELS = [32, 64, 128, 256, 512], [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 DRAWS, SEEDS, CHECKPOINTS, COMPUTE = 1000, 3, 60, 1e8
@@ -166,7 +166,7 @@ def refits(family: str) -> None:
                 for name, each in found.items()
                 if k < len(each)
             }
-            if ours[i].status[d] != Status.CONVERGED:
+            if ours[i].status[d] != FitStatus.CONVERGED:
                 apart += 1
                 continue
             best = np.nanmin(list(sse.values()))

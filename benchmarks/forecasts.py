@@ -20,16 +20,16 @@ import numpy as np
 from benchmarks import design
 from isolaw.backends.bandit import Bandit
 from isolaw.design import forecast
-from isolaw.design.candidates import Kind
+from isolaw.design.candidate_sweeps import DesignKind
 from isolaw.design.play import play
 from isolaw.design.question import question
-from isolaw.fits import ESTIMATOR
+from isolaw.fits import SURFACE
 
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
 SPENDS = (0.1, 0.2, 0.35)
 REPETITIONS = 5
-JOINT = (Kind.RACE, Kind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
+JOINT = (DesignKind.RACE, DesignKind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
 JOINT_SPEND, JOINT_REPETITIONS = 0.25, 2
 
 
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
         joint(options.jobs)
         return
     if not options.tables:
-        found = {"estimator": ESTIMATOR, "simulator": Bandit.version, "rows": summary(options.jobs)}
+        found = {"surface": SURFACE, "simulator": Bandit.version, "rows": summary(options.jobs)}
         SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
     begin, end = "<!-- forecasts -->", "<!-- /forecasts -->"
     before, rest = DOCS.read_text().split(begin)

@@ -1,153 +1,262 @@
-"""The rest of a run, predicted from its first 40 %, on real runs: python benchmarks/rest_of_run.py
+"""The rest of a learning curve, predicted from a part of it: ``python -m benchmarks.rest_of_run``
 
-Runs: Qwen2.5 base, 0.5B to 14B, three runs each (Tan et al., arXiv 2509.25300). Each run's first 40 % of
-checkpoints are fitted, on its own, and every later one is predicted. Intervals are for a single evaluation on
-500 problems, from 1,000 draws:
+`isolaw compare` predicts the end of a curve from the first half of its compute, its reward at three times its
+compute and its ceiling (`isolaw.fits.curves.pooled`). Here they are compared with what comes, beside what one
+would do without it: each family alone, and "the last fifth stays".
 
-    blocks     refits to the fitted curve plus its residuals in blocks; the later evaluations have them, too
-    binomial   refits to binomial counts about the fitted curve; the later evaluations are such counts
+- **Real curves**: Qwen2.5 base, 0.5B to 14B, single runs, and four n with 7B (Tan et al., arXiv 2509.25300);
+  isolaw's own sweep of a real language model. What comes is the mean of the last tenth of the checkpoints.
+- **Simulated curves**: ten kinds, of which five were looked at while the pool was made, with 1 to 3 seeds,
+  12 to 60 checkpoints, and 30 to 99 % of the rise seen. What comes is the truth.
 
-Beside the curves, what one would do without any: the last value stays; the mean of the last five stays; a
-straight line in log C goes on. RMSE is over single later evaluations, whose own error is part of it ("whole
-run" says how large: exp fitted to all checkpoints, no prediction); the bias and its interval are for the mean
-of the last ten. "open": the fit says itself that its ceiling is not determined.
+A ceiling or a reward at three times the compute is judged where isolaw states it. The table goes to
+docs/statistics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
-from isolaw.fits.curves.learning_curves import FAMILIES, fit_curves
+from isolaw.fits.curves.learning_curves import fit_curves
+from isolaw.fits.selection import Configuration
+from isolaw.fits.studies.recipes import Foreseen, foresee
+from isolaw.fits.surface.bootstrap import resample
 
-DATA = Path(__file__).parents[1] / "examples" / "data" / "tan_qwen_holdout_per_run_base.csv"
-SHARE, PROBLEMS, DRAWS, LAST = 0.4, 500, 1000, 10
+DATA = Path(__file__).parents[1] / "examples" / "data"
+SUMMARY = Path(__file__).with_suffix(".json")
+DOCS = Path(__file__).parents[1] / "docs" / "statistics.md"
+EACH, DRAWS, FURTHER = 43, 300, 3.0
+END = 1e6
 Floats = np.ndarray
-# A method takes the fitted part and the later compute, and returns the prediction (P,), draws of the later
-# evaluations (D, P), and whether it says itself that its ceiling is not determined.
-Method = Callable[[Floats, Floats, Floats, np.random.Generator], tuple[Floats, Floats, bool]]
 
 
-def in_blocks(residuals: Floats, size: int, rng: np.random.Generator) -> Floats:
-    """Residuals in circular blocks of about P^(1/3), (DRAWS, size)."""
-    length = max(1, round(residuals.size ** (1 / 3)))
-    starts = rng.integers(0, residuals.size, (DRAWS, -(-size // length)))
-    index = (starts[:, :, None] + np.arange(length)).reshape(DRAWS, -1)[:, :size] % residuals.size
-    return residuals[index]
+class Case(NamedTuple):
+    """A curve, and what is true of it where that is known."""
+
+    group: str
+    observed: Configuration
+    end: float  # reward at the end of the compute
+    further: float | None = None  # at FURTHER times it
+    ceiling: float | None = None
 
 
-def curve(family: str, scheme: str) -> Method:
-    """A learning curve of one family."""
-
-    def method(c: Floats, y: Floats, later: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, bool]:
-        ones = np.ones((1, y.size))
-        fit = fit_curves(c, y[None], ones, family)
-        at = np.clip(fit(c)[0], 0.0, 1.0)
-        parameters = len(FAMILIES[family].parameters)
-        residuals = (y - at) * np.sqrt(y.size / (y.size - parameters))
-        if scheme == "binomial":
-            drawn = rng.binomial(PROBLEMS, at, (DRAWS, y.size)) / PROBLEMS
-        else:
-            drawn = at + in_blocks(residuals, y.size, rng)
-        rest = np.clip(fit_curves(c, drawn, ones, family)(later), 0.0, 1.0)
-        if scheme == "binomial":
-            new = rng.binomial(PROBLEMS, rest) / PROBLEMS
-        else:
-            new = rest + in_blocks(residuals, later.size, rng)
-        return np.clip(fit(later)[0], 0.0, 1.0), new, bool(fit.open_ended[0])
-
-    return method
+def exp(x: Floats, rng: np.random.Generator) -> Floats:
+    return -np.expm1(-x)
 
 
-def stays(last: int) -> Method:
-    """The mean of the last evaluations stays; all errors are binomial."""
-
-    def method(c: Floats, y: Floats, later: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, bool]:
-        level = float(y[-last:].mean())
-        true = rng.binomial(PROBLEMS * last, level, (DRAWS, 1)) / (PROBLEMS * last)
-        return np.full(later.size, level), rng.binomial(PROBLEMS, true, (DRAWS, later.size)) / PROBLEMS, False
-
-    return method
+def hill(x: Floats, rng: np.random.Generator) -> Floats:
+    return 1 / (1 + np.maximum(x, 1e-9) ** -rng.uniform(0.7, 2.0))
 
 
-def line(c: Floats, y: Floats, later: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, bool]:
-    """Reward = a + b log C, with the textbook's prediction interval."""
-    rows, new_rows = (np.stack([np.ones_like(v), np.log(v)], axis=1) for v in (c, later))
-    b, sse, *_ = np.linalg.lstsq(rows, y, rcond=None)
-    freedom = y.size - 2
-    root = np.linalg.cholesky(np.linalg.inv(rows.T @ rows))
-    scale = np.sqrt(sse[0] / freedom * freedom / rng.chisquare(freedom, (DRAWS, 1)))
-    drawn = (b + scale * rng.standard_normal((DRAWS, 2)) @ root.T) @ new_rows.T
-    return new_rows @ b, drawn + scale * rng.standard_normal(drawn.shape), False
+def stretched(x: Floats, rng: np.random.Generator) -> Floats:
+    return -np.expm1(-(x ** rng.uniform(0.5, 1.4)))
 
 
-METHODS: dict[tuple[str, str], Method] = {
-    **{(f, scheme): curve(f, scheme) for f in FAMILIES for scheme in ("blocks", "binomial")},
-    ("last value", "binomial"): stays(1),
-    ("mean of last 5", "binomial"): stays(5),
-    ("line in log C", "normal"): line,
-}
+def young(x: Floats, rng: np.random.Generator) -> Floats:
+    """Straight in log C over three decades, then level."""
+    return np.clip(0.5 + np.log10(np.maximum(x, 1e-9)) / rng.uniform(2, 4), 0, 1)
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each run and method."""
+def late(x: Floats, rng: np.random.Generator) -> Floats:
+    """Nothing for a while."""
+    delay = rng.uniform(0.05, 0.3)
+    return -np.expm1(-np.maximum(x - delay, 0))
+
+
+def gompertz(x: Floats, rng: np.random.Generator) -> Floats:
+    return np.exp(-(np.maximum(x, 1e-9) ** -rng.uniform(0.6, 1.5)))
+
+
+def two_rates(x: Floats, rng: np.random.Generator) -> Floats:
+    share, faster = rng.uniform(0.2, 0.8), rng.uniform(5, 30)
+    return -share * np.expm1(-x * faster) - (1 - share) * np.expm1(-x)
+
+
+def normal(x: Floats, rng: np.random.Generator) -> Floats:
+    return norm.cdf(np.log(np.maximum(x, 1e-9)) / rng.uniform(0.7, 2.0))
+
+
+def power(x: Floats, rng: np.random.Generator) -> Floats:
+    return 1 - (1 + x) ** -rng.uniform(0.5, 2.0)
+
+
+def straight(x: Floats, rng: np.random.Generator) -> Floats:
+    """A straight line in C up to a bend."""
+    return np.minimum(x, 1.0)
+
+
+Shape = Callable[[Floats, np.random.Generator], Floats]
+TUNING: tuple[Shape, ...] = (exp, hill, stretched, young, late)
+JUDGING: tuple[Shape, ...] = (gompertz, two_rates, normal, power, straight)
+
+
+def simulated(half: str, index: int) -> Case:
+    """Return one simulated curve."""
+    shapes = TUNING if half == "tuning" else JUDGING
+    shape = shapes[index % len(shapes)]
+    rng = np.random.default_rng((index, half == "judging"))
+    state = rng.integers(2**31)
+    start, rise, seen = rng.uniform(0.02, 0.5), rng.uniform(0.08, 0.45), rng.uniform(0.3, 0.99)
+    fine = np.geomspace(1e-3, 1e3, 4000)
+    scale = fine[np.searchsorted(shape(fine, np.random.default_rng(state)), seen)] / END
+
+    def truth(compute: float | Floats) -> Floats:
+        return start + rise * shape(np.atleast_1d(compute) * scale, np.random.default_rng(state))
+
+    looks, seeds = int(rng.integers(12, 61)), int(rng.integers(1, 4))
+    at = np.linspace(0, END, looks + 1)
+    mean, samples = truth(at), int(rng.choice([400, 1200, 4000]))
+    own = rng.uniform(0.0, 0.01)  # how much runs differ: more as they go on
+    runs = [
+        rng.binomial(samples, np.clip(mean + own * rng.standard_normal() * np.sqrt(at / END), 0, 1)) / samples
+        for _ in range(seeds)
+    ]
+    observed = Configuration(
+        32, 16, np.tile(at, seeds), np.concatenate(runs), np.repeat(np.arange(seeds), at.size),
+        tuple(range(seeds)), 512.0,
+    )  # fmt: skip
+    return Case(half, observed, float(truth(END)[0]), float(truth(FURTHER * END)[0]), start + rise)
+
+
+def real() -> Iterator[Case]:
+    """Yield the real curves."""
+    single = pd.read_csv(DATA / "tan_qwen_holdout_per_run_base.csv").dropna(subset="run")
+    single = single.assign(value=single["correct_of_500"] / 500, compute=single["compute_C_flops"])
+    for _, own in single.groupby(["model_size_B", "run"]):
+        yield _observed("Tan et al., single runs", own.assign(seed=0))
+    several = pd.read_csv(DATA / "tan_rollout_n_base.csv")
+    several["compute"] = several["prompts_seen"] * several["rollout_n"]
+    for _, own in several.rename(columns={"holdout_acc_rounded_1_over_500": "value"}).groupby("rollout_n"):
+        yield _observed("Tan et al., n", own.assign(seed=0))
+    sweep = pd.read_parquet(DATA / "real-arithmetic.parquet")
+    sweep = sweep[(sweep["metric"] == "avg@4") & (sweep["eval_set"] == "validation")]
+    for _, own in sweep.groupby(["problem_set", "rollouts_per_problem"]):
+        yield _observed("isolaw's sweep", own)
+
+
+def _observed(group: str, table: pd.DataFrame) -> Case:
+    table = table.sort_values(["seed", "compute"]).drop_duplicates(["seed", "compute"])
+    seeds = sorted(table["seed"].unique())
+    compute, value = table["compute"].to_numpy(float), table["value"].to_numpy(float)
+    run = np.searchsorted(seeds, table["seed"])
+    observed = Configuration(32, 16, compute, value, run, tuple(int(s) for s in seeds), 512.0)
+    return Case(group, observed, float(value[compute >= 0.9 * compute.max()].mean()))
+
+
+RIVALS = ("exp", "hill", "line", "stays")
+
+
+def _alone(name: str, c: Floats, y: Floats, w: Floats, at: float) -> float:
+    if name == "stays":
+        return float(y[-max(y.size // 5, 1) :].mean())
+    if name == "line":
+        kept = c > 0
+        return float(np.polyval(np.polyfit(np.log(c[kept]), y[kept], 1, w=np.sqrt(w[kept])), np.log(at)))
+    return float(np.clip(fit_curves(c, y[None], w[None], name)(at)[0, 0], 0, 1))
+
+
+def judged(case: Case) -> list[dict[str, Any]]:
+    """Return a row for each question that is asked of a curve."""
+    c = case.observed
+    (sample,), _ = resample([c], "hill", DRAWS, 0)
+    found = foresee(c, sample, c.measured[1], FURTHER * c.measured[1], bounds=(0.0, 1.0))
+    half = c.checkpoints <= c.measured[1] / 2
+    asked: list[tuple[str, Foreseen, float | None, float, Any]] = [
+        ("end, from half", found["predicted"], case.end, c.measured[1], half),
+        ("3 times further", found["reward"], case.further, FURTHER * c.measured[1], slice(None)),
+        ("ceiling", found["A"], case.ceiling, 1e6 * c.measured[1], slice(None)),
+    ]
     rows = []
-    for (size, run), own in table.groupby(["model_size_B", "run"]):
-        own = own.sort_values("step")
-        c, y = own["compute_C_flops"].to_numpy(np.float64), own["correct_of_500"].to_numpy() / PROBLEMS
-        fitted = round(SHARE * y.size)
-        rest, end = y[fitted:], y[-LAST:].mean()
-        whole = fit_curves(c, y[None], np.ones((1, y.size)), "exp")(c[fitted:])[0]
-        for (method, interval), predict in METHODS.items():
-            found, drawn, is_open = predict(c[:fitted], y[:fitted], c[fitted:], np.random.default_rng(0))
-            low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-            end_low, end_high = np.quantile(drawn[:, -LAST:].mean(axis=1), [0.025, 0.975])
-            rows.append(
-                {
-                    "size": size,
-                    "run": run,
-                    "method": method,
-                    "interval": interval,
-                    "rmse": np.sqrt(np.mean((found - rest) ** 2)),
-                    "bias": found[-LAST:].mean() - end,
-                    "held": np.mean((low <= rest) & (rest <= high)),
-                    "width": np.mean(high - low),
-                    "end held": end_low <= end <= end_high,
-                    "end width": end_high - end_low,
-                    "open": is_open,
-                    "whole": np.sqrt(np.mean((whole - rest) ** 2)),
-                }
-            )
-    return pd.DataFrame(rows)
+    for question, stated, truth, at, part in asked:
+        if truth is None:
+            continue
+        low, high = np.quantile(stated.draws[1:], [0.025, 0.975])
+        row = {
+            "group": case.group,
+            "question": question,
+            "stated": stated.status == "ok",
+            "held": bool(low <= truth <= high),
+            "width": float(high - low),
+            "pooled": abs(float(stated.draws[0]) - truth),
+        }
+        for name in RIVALS if question != "ceiling" else ("exp", "hill"):
+            value = _alone(name, c.checkpoints[part], c.mean[part], c.runs_at[part], at)
+            row[name] = abs(value - truth)
+        rows.append(row)
+    return rows
 
 
-def main() -> None:
-    """Print both tables, for all steps and from step 30 on."""
-    table = pd.read_csv(DATA)
-    table = table[table["run"].notna()]
-    for first in (12, 30):
-        result = judged(table[table["step"] >= first])
-        runs = result.groupby(["size", "run"]).ngroups
-        print(f"\n{runs} runs, checkpoints from step {first} on; the first {SHARE:.0%} are fitted")
-        print(
-            f"{'':15} {'interval':9} {'RMSE':>6} {'bias':>7} {'|bias|':>6} {'held':>6} {'width':>6} "
-            f"{'end held':>8} {'width':>6} {'open':>5}"
+def cases(half: str) -> list[Case]:
+    """Return the curves of one half: the tuning half is simulated."""
+    made = [simulated(half, i) for i in range(EACH * len(TUNING))]
+    return made if half == "tuning" else [*real(), *made]
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a line for each group and question."""
+    out = []
+    for (group, question), own in pd.DataFrame(rows).groupby(["group", "question"], sort=False):
+        stated = own[own["stated"]]
+        line = {"group": group, "question": question, "curves": len(own), "stated": len(stated)}
+        line |= {"held": int(stated["held"].sum()), "width": float(stated["width"].mean())}
+        out.append(line | {n: _mean(stated, n) for n in ("pooled", *RIVALS)})
+    return out
+
+
+def _mean(table: pd.DataFrame, name: str) -> float | None:
+    values = table[name].dropna() if name in table else []
+    return float(np.mean(values)) if len(values) else None
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the summary as Markdown."""
+    out = [
+        "| curves | question | stated | held | width | error: pool | exp | Hill | line in log C | stays |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        errors = ["–" if row[n] is None else f"{row[n]:.4f}".lstrip("0") for n in ("pooled", *RIVALS)]
+        share = f"{row['held']} of {row['stated']}" if row["stated"] else "–"
+        out.append(
+            f"| {row['group']} | {row['question']} | {row['stated']} of {row['curves']} | {share} | "
+            f"{row['width']:.3f} | {' | '.join(errors)} |"
         )
-        print(f"{'whole run':25} {result['whole'].mean():6.4f}")
-        for (method, interval), own in result.groupby(["method", "interval"], sort=False):
-            print(
-                f"{method:15} {interval:9} {own['rmse'].mean():6.4f} {own['bias'].mean():+7.4f} "
-                f"{own['bias'].abs().mean():6.4f} {own['held'].mean():6.1%} {own['width'].mean():6.3f} "
-                f"{own['end held'].sum():5d}/{runs} {own['end width'].mean():6.3f} "
-                f"{own['open'].sum():2d}/{runs}"
-            )
-        print("bias at the end, by size")
-        once = result.drop_duplicates(["size", "run", "method"])
-        by_size = once.pivot_table(index="method", columns="size", values="bias", sort=False)
-        print(by_size.to_string(float_format="{:+.3f}".format))
+    return out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rest_of_run", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--tuning", action="store_true", help="print the tuning half alone, by kinds")
+    parser.add_argument("--tables", action="store_true", help="only write the kept table into the docs")
+    options = parser.parse_args(arguments)
+    if not options.tables:
+        halves = ["tuning"] if options.tuning else ["tuning", "judging"]
+        every = [case for half in halves for case in cases(half)]
+        with ProcessPoolExecutor() as pool:
+            found = [row for rows in pool.map(judged, every, chunksize=8) for row in rows]
+        if options.tuning:
+            kinds = [shape.__name__ for shape in TUNING]
+            found = [row | {"group": kinds[i // 3 % len(kinds)]} for i, row in enumerate(found)]
+            print(pd.DataFrame(summary(found)).round(4).to_string())
+            return
+        kept = {"first": judged(next(real())), "rows": summary(found)}
+        SUMMARY.write_text(json.dumps(kept, indent=1) + "\n")
+    begin, end = "<!-- rest_of_run -->", "<!-- /rest_of_run -->"
+    before, rest = DOCS.read_text().split(begin)
+    lines = table(json.loads(SUMMARY.read_text())["rows"])
+    DOCS.write_text(before + "\n".join([begin, "", *lines, "", end]) + rest.split(end)[1])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ and ``OUT/extremely-hard``, and their figures as ``OUT/tiny.json``. It downloads
 
 The model is a Qwen2 of 0.13 M parameters. A supervised warm-up of some seconds on one core stops at a partial
 accuracy. `isolaw split` then sorts problems that the model has not seen by how often it solves them, so that
-reinforcement learning can raise its accuracy.
+reinforcement learning can raise its accuracy. Rounding differs from processor to processor, so that a warm-up
+ends elsewhere on another one; ``--model`` takes one that has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import torch  # noqa: E402
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from isolaw.backends.real.checkup.model import make_model, make_tokenizer  # noqa: E402
+from isolaw.backends.real.gpu_selftest.model import make_model, make_tokenizer  # noqa: E402
 
 KIND = "add-200"  # 20,100 problems
 MAX_RESPONSE_TOKENS = 6  # three digits and the end, and room to be wrong
@@ -115,7 +116,9 @@ def _batch(
     return ids, labels
 
 
-def build(out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0) -> dict[str, Any]:
+def build(
+    out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0, model: str | Path | None = None
+) -> dict[str, Any]:
     """Make the model and the problem sets in ``out``; return what was made, in figures.
 
     Parameters
@@ -128,26 +131,30 @@ def build(out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0
         accuracy at temperature 1 at which the warm-up stops.
     seed
         of the problems, the weights and the warm-up.
+    model
+        the folder of a model after its warm-up, in place of a new one.
     """
     out = Path(out)
     logging.disable_progress_bar()
     started = time.perf_counter()
-    tokenizer, model = make_tokenizer(), make_model(seed)
+    tokenizer, steps = make_tokenizer(), 0
     questions = arithmetic.generate(KIND, arithmetic.size(KIND), seed)
     unseen, examples = questions[:pool], questions[pool:]
-    steps = warm_up(model, tokenizer, examples, unseen[:256], target, seed)
+    if model is not None:
+        warm = Qwen2ForCausalLM.from_pretrained(model)
+    else:
+        warm = make_model(seed)
+        steps = warm_up(warm, tokenizer, examples, unseen[:256], target, seed)
+    warm.save_pretrained(out / "model")
     warmed = time.perf_counter()
-    model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
     write_set(out, {"pool": unseen})
     parts = _split(out, seed)
     report = {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in warm.parameters()),
         "steps": steps,
         "seconds": {"warm-up": round(warmed - started, 1), "split": round(time.perf_counter() - warmed, 1)},
-        "accuracy": {
-            t: round(accuracy(model, tokenizer, unseen[:1000], 4, t), 3) for t in (1.0, TEMPERATURE)
-        },
+        "accuracy": {t: round(accuracy(warm, tokenizer, unseen[:1000], 4, t), 3) for t in (1.0, TEMPERATURE)},
         **parts,
     }
     (out / "tiny.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -175,4 +182,5 @@ if __name__ == "__main__":
     parser.add_argument("--pool", type=int, default=5000, help="problems that the warm-up does not see")
     parser.add_argument("--target", type=float, default=0.35, help="accuracy at which the warm-up stops")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", type=Path, help="a model after its warm-up, in place of a new one")
     build(**vars(parser.parse_args()))

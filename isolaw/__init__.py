@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from isolaw.backends.real.export import export
     from isolaw.backends.real.rollout.split import split
     from isolaw.calibration.calibrate import calibrate
-    from isolaw.calibration.prediction import predict_by_simulation
+    from isolaw.calibration.splits import predict_by_simulation
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
     from isolaw.design.advice import advise
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.retune import retune
     from isolaw.readers.read import read
     from isolaw.recipe_check.check import check_recipe
-    from isolaw.replication.document import findings
+    from isolaw.replication.findings import findings
     from isolaw.report.figures.law import law_figure
     from isolaw.report.figures.paper import paper_figures
     from isolaw.report.page import write_report
@@ -68,14 +68,14 @@ _WHERE = {
     "compare_by": "isolaw.fits.studies.axis",
     "diagnose": "isolaw.doctor",
     "export": "isolaw.backends.real.export",
-    "findings": "isolaw.replication.document",
+    "findings": "isolaw.replication.findings",
     "fit": "isolaw.fits.pipeline",
     "fit_points": "isolaw.fits.laws.fit_points",
     "fit_sizes": "isolaw.fits.studies.model_size.law",
     "law_figure": "isolaw.report.figures.law",
     "paper_figures": "isolaw.report.figures.paper",
     "plan": "isolaw.design.forecast",
-    "predict_by_simulation": "isolaw.calibration.prediction",
+    "predict_by_simulation": "isolaw.calibration.splits",
     "read": "isolaw.readers.read",
     "read_cost": "isolaw.costs",
     "retune": "isolaw.fits.studies.retune",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from isolaw.errors import Issue
 
+BatchShape = tuple[int, int]  # (B_p, n)
+
 
 @dataclass(frozen=True, order=True)
 class Allocation:

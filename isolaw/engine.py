@@ -16,10 +16,10 @@ from isolaw.costs import sweeps
 from isolaw.design import directory
 from isolaw.documents.reading import read_text
 from isolaw.errors import InputError, RunError, StoreError
-from isolaw.executors.base import Event
-from isolaw.planning import Plan, issues_of, plan
+from isolaw.evidence import Simulated
+from isolaw.executors.event import Event
+from isolaw.resolve import Plan, issues_of, plan
 from isolaw.runs import Runs
-from isolaw.simulated import Simulated
 from isolaw.store import SweepStore, tables
 from isolaw.trackers import mirror
 

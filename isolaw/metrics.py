@@ -23,6 +23,7 @@ from isolaw.errors import InputError
 
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
+_FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
 _MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
 
 
@@ -58,8 +59,21 @@ def is_mean_accuracy(metric: str) -> bool:
     return bool(_MEAN.fullmatch(metric)) or _is_plain_accuracy(metric)
 
 
+def falls(metric: str) -> bool:
+    """Return whether a name is that of what falls as training improves.
+
+    >>> [falls(name) for name in ("error_rate", "val/loss", "PPL", "avg@4", "lossless")]
+    [True, True, True, False, False]
+    """
+    return not _FALLING.isdisjoint(_words(metric))
+
+
 def _is_plain_accuracy(metric: str) -> bool:
-    return not {"acc", "accuracy"}.isdisjoint(re.split(r"[^a-z]+", metric.lower()))
+    return not {"acc", "accuracy"}.isdisjoint(_words(metric))
+
+
+def _words(metric: str) -> list[str]:
+    return re.split(r"[^a-z]+", metric.lower())
 
 
 def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:

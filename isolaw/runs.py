@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from isolaw import places
 from isolaw.errors import DataError, InputError, nearest, option
+from isolaw.evidence import COLUMN, SIMULATOR, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
-from isolaw.simulated import COLUMN, SIMULATOR, Simulated, simulated_rows
 
 # Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
 COLUMNS: dict[str, str] = {
@@ -107,7 +107,7 @@ class Runs:
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
             self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
-        self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `Candidate`
+        self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `FoundLog`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())

@@ -171,7 +171,7 @@ def said(interval: list | None, allocation: list[int] | None = None, expected: f
 def test_an_open_end_is_as_wide_as_the_grid() -> None:
     cell = named("constant-9n-3s-white")
     found = judge.judge(cell, said([64.0, None], [128, 32], 0.001), "1")
-    assert found["n"] == {"held": True, "width": 5.0, "open": True}
+    assert found["n"] == {"held": True, "width": 6.0, "open": True}
     assert found["realised"] == pytest.approx(judge.lost(cell, "1", (128, 32)))
     silent = judge.judge(cell, said(None), "1")
     assert (silent["n"], silent["expected"], silent["realised"], silent["reward"]) == (None,) * 4
@@ -213,4 +213,10 @@ def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.Monkey
     entry = tables.summarise(cell, answers, {})["budgets"]["1"]
     assert (entry["n_star"]["answered"], entry["n_star"]["held"]) == (6, 5)
     assert entry["n_star"]["refused"] == pytest.approx(1 / 7, abs=1e-4)
-    assert entry["checks"] == {"held": True, "refused": False, "regret": False, "baselines": True}
+    assert entry["checks"] == {
+        "held": True,
+        "refused": False,
+        "regret": False,
+        "baselines": True,
+        "rivals": None,
+    }

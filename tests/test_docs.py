@@ -272,7 +272,7 @@ def test_every_key_of_a_sweep_file_is_documented() -> None:
 
 
 def test_the_codes_of_flags_are_documented() -> None:
-    from isolaw.fits.document.flags import Code
+    from isolaw.fits.flags import Code
 
     page = (ROOT / "docs" / "formats.md").read_text()
     table = page.partition("\n### Flags\n")[2].partition("\n## ")[0]

@@ -14,7 +14,7 @@ import isolaw
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.errors import DataError, SpecError
-from isolaw.fits.document.flags import Code, having
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.table_files import load

@@ -1,7 +1,8 @@
 """Are the estimator's intervals right, over many truths and designs? ``python -m benchmarks.designs COMMAND``
 
     simulate  the simulator's own runs (ten minutes; only the cells named …-simulator need them)
-    fit       sample sweeps from each cell, fit them, keep what was said; about a second for each sweep
+    fit       sample sweeps from each cell, fit them, keep what isolaw and its rivals say; about five seconds
+              for each sweep, and scikit-learn is needed
     tables    judge it: benchmarks/designs.json, and the tables in docs/statistics.md
 
 Everything is kept in ``benchmarks/.designs``, by the versions of the estimator and of the simulator, and made
@@ -21,6 +22,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.designs import simulated, tables
@@ -79,6 +81,8 @@ def _keep(path: Path, entries: list[dict[str, Any]]) -> None:
 
 def fit(chosen: list[Cell], options: argparse.Namespace) -> None:
     """Fit what is missing, and say how far it is."""
+    if find_spec("sklearn") is None:
+        raise SystemExit("one of the rivals is scikit-learn's: pip install scikit-learn")
     tasks = list(_tasks(chosen, options))
     total, done, started = sum(len(indices) for _, _, indices in tasks), 0, time.monotonic()
 

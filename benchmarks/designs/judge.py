@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 import isolaw
+from benchmarks.designs import rivals
 from benchmarks.designs.cells import BATCH, Cell, sample
-from benchmarks.designs.truths import COMPUTE, Optimum, optimum, regret, truth
+from benchmarks.designs.truths import COMPUTE, SIMULATED, Optimum, optimum, regret, truth
 from isolaw.errors import IsolawError
 
-BUDGETS = {"0.3": 0.3, "1": 1.0, "3": 3.0}  # times the largest C
+# Times the largest C.
+BUDGETS = {"1/64": 1 / 64, "1/16": 1 / 16, "0.3": 0.3, "1": 1.0, "3": 3.0, "9.9": 9.9}
 DRAWS = 300
 SIZES = (8, 16, 64)  # n that one might choose without a sweep
 UNANSWERED = ("refused", "not_identified")
@@ -44,6 +46,9 @@ def answer(cell: Cell, index: int, method: str = "surface") -> dict[str, Any]:
     out["seconds"] = round(time.perf_counter() - started, 3)
     if method == "surface":
         out["highest"] = list(highest(runs))
+        for name, said in out.get("budgets", {}).items():
+            if "allocation" in said:
+                said["rivals"] = rivals.chosen(cell, law, BUDGETS[name] * COMPUTE)
     return out
 
 
@@ -78,8 +83,13 @@ def highest(runs: isolaw.Runs) -> tuple[int, int]:
 
 @cache
 def best(cell: Cell, budget: str) -> Optimum:
-    """The truth's optimum at a budget, within what the cell's grid spans."""
+    """The truth's optimum at a budget, among the n that may be run: from a quarter of the smallest measured
+    to four times the largest, with at least 20 steps; within the grid where the truth is known no further.
+    """
     ends = np.log2(cell.levels[0]), np.log2(cell.levels[-1])
+    if cell.truth not in SIMULATED:
+        places = rivals.allocations(cell, BUDGETS[budget] * COMPUTE)
+        ends = np.log2(min(n for n, _ in places)), np.log2(max(n for n, _ in places))
     held = BATCH if cell.setting == "fixed-b" else None
     batches = np.log2(cell.batches[0]), np.log2(cell.batches[-1])
     return optimum(truth(cell.truth), BUDGETS[budget] * COMPUTE, ends, batches, held)
@@ -131,8 +141,9 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
     true, compute = best(cell, budget), BUDGETS[budget] * COMPUTE
     # Where many n are as good, or B_p is not free, there is nothing more to know of B_p and M.
     n, b = true.tied, (true.problems_per_batch,) * 2
+    places = rivals.allocations(cell, compute)
     ends = {
-        "n": (cell.levels[0], cell.levels[-1]),
+        "n": (min(n for n, _ in places), max(n for n, _ in places)),
         "b": (min(b for _, b in cell.grid), max(b for _, b in cell.grid)),
         "m": tuple(
             compute / size for size in (max(i * j for i, j in cell.grid), min(i * j for i, j in cell.grid))

@@ -38,6 +38,8 @@ class Noise:
         validation problems.
     missing
         share of runs that are missing or crashed on the way.
+    diverging
+        share of runs that lose most of what they learnt at some point, for good.
     """
 
     shared: float = 0.017
@@ -46,6 +48,7 @@ class Noise:
     power: float = 0.0
     problems: int = 300
     missing: float = 0.0
+    diverging: float = 0.0
 
 
 KINDS = {
@@ -55,6 +58,7 @@ KINDS = {
     "shared": Noise(shared=0.034),
     "few_problems": Noise(problems=100),
     "missing": Noise(missing=0.3),
+    "diverging": Noise(diverging=0.15),
 }
 
 
@@ -100,6 +104,10 @@ def rewards(
     # Where nearly nothing (or all) is solved, problem sets and runs can differ by little.
     room = np.minimum(np.sqrt(mean * (1 - mean)) / 0.45, 1.0)
     effect = noise.shared * seeds + factor * own * trained
+    if noise.diverging:
+        at = np.exp(rng.uniform(np.log(3e4), np.log(compute.max() + 3e4), rows))
+        kept = np.where(rng.random(rows) < noise.diverging, rng.uniform(0.1, 0.6, rows), 1.0)
+        mean = np.where(compute > at[:, None], mean[0] + kept[:, None] * (mean - mean[0]), mean)
     p = np.clip(mean + room * effect, 0.0, 1.0)
     answers = noise.problems * SAMPLES
     measured = rng.binomial(answers, p, size=p.shape) / answers

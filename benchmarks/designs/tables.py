@@ -13,6 +13,7 @@ import numpy as np
 from statsmodels.stats.proportion import proportion_confint
 
 import isolaw
+from benchmarks.designs import rivals
 from benchmarks.designs.cells import COMPUTE, Cell, cells, sample
 from benchmarks.designs.judge import BUDGETS, SIZES, best, judge, lost, without_a_sweep
 
@@ -24,6 +25,7 @@ LEAST_HELD = 0.93  # what the Wilson interval of the coverage must reach
 MOST_REFUSED = 0.10
 MOST_REGRET = 1.5  # times what was expected
 CLOSE = 0.0005  # of reward
+NEAR = 0.002  # of reward, of a rival
 SETTLED = 4.0  # doublings: n that are as good over more have no n* to find
 
 Kept = tuple[Cell, dict[int, dict[str, Any]], dict[int, dict[str, Any]]]
@@ -108,6 +110,10 @@ def _baselines(
         f"n={n}": dict.fromkeys(regrets, without_a_sweep(cell, n)) for n in SIZES
     }
     chosen["highest"] = {i: said[i]["highest"] for i in regrets}
+    for name in rivals.NAMES:
+        chosen[name] = {
+            i: own[name] for i in regrets if name in (own := said[i]["budgets"][budget].get("rivals", {}))
+        }
     chosen["paper"] = {
         i: entry["budgets"][budget]["allocation"]
         for i, entry in paper.items()
@@ -127,7 +133,8 @@ def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
     """Whether what is asked of each cell and budget holds; None: nothing to check."""
     n, low_high = entry["n_star"], np.log2(entry["true"]["tied"])
     expected, realised = entry["expected_regret"]["mean"], entry["realised_where_expected"]["mean"]
-    others = entry["baselines"].values()
+    others = {k: o for k, o in entry["baselines"].items() if k not in rivals.NAMES}.values()
+    better = [o for k, o in entry["baselines"].items() if k in rivals.NAMES]
     # Where n does not matter, to say so is right.
     matters = np.ptp(low_high) < SETTLED
     return {
@@ -135,6 +142,7 @@ def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
         "refused": n["refused"] <= MOST_REFUSED if matters else None,
         "regret": None if expected is None else realised <= MOST_REGRET * expected + CLOSE,
         "baselines": all(o["own"] <= o["regret"]["mean"] + CLOSE for o in others) if others else None,
+        "rivals": all(o["own"] <= o["regret"]["mean"] + NEAR for o in better) if better else None,
     }
 
 
@@ -194,9 +202,9 @@ def fingerprint() -> dict[str, list[float]]:
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Return the tables: one for each budget, and what all cells of a half come to."""
-    out = [_overall(summary)]
-    for budget in BUDGETS:
+    """Return the tables: what all cells of a half come to, against the rivals, and each cell beyond."""
+    out = [_overall(summary), _against(summary)]
+    for budget in TABLED:
         rows = []
         for name, cell in summary["cells"].items():
             at = cell["budgets"][budget]
@@ -219,10 +227,12 @@ def markdown(summary: dict[str, Any]) -> str:
     return "\n\n".join(out)
 
 
-_OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper")
+TABLED = ("1", "3", "9.9")  # budgets of which the page has every cell
+BEYOND = ("3", "9.9")
+_OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper", *rivals.NAMES)
 _HEAD = [
     "cell", "sweeps", "n*", "held", "Wilson", "one-sided", "width", "refused", "expected regret", "realised",
-    *(f"n = {n}" for n in SIZES), "highest", "paper", "fails",
+    *(f"n = {n}" for n in SIZES), "highest", "paper", *rivals.NAMES, "fails",
 ]  # fmt: skip
 
 
@@ -254,7 +264,29 @@ def _overall(summary: dict[str, Any]) -> str:
                 ]
             )
     head = ["half", "budget", "cells", "sweeps", "held", "Wilson", "refused", "expected regret", "realised"]
-    return _table([*head, *_HEAD[-6:-1], "cells that fail"], rows)
+    return _table([*head, *_HEAD[-1 - len(_OTHERS) : -1], "cells that fail"], rows)
+
+
+def _against(summary: dict[str, Any]) -> str:
+    """What a rival loses more than isolaw beyond the runs, on the same sweeps, with its error over cells."""
+    rows = []
+    for half in ("tuning", "judging"):
+        own = [c for c in summary["cells"].values() if c["half"] == half]
+        for name in _OTHERS if own else ():
+            pairs = [c["budgets"][budget]["baselines"].get(name) for c in own for budget in BEYOND]
+            more = np.array([p["regret"]["mean"] - p["own"] for p in pairs if p])
+            if more.size > 1:
+                error = more.std(ddof=1) / np.sqrt(more.size)
+                row = [
+                    half,
+                    name,
+                    f"{more.size}",
+                    f"{more.mean():+.4f} ± {error:.4f}",
+                    f"{(more > 0).mean():.0%}",
+                ]
+                rows.append(row)
+    title = f"**Beyond the runs, at {' and '.join(BEYOND)} × the largest C: what others lose more**"
+    return f"{title}\n\n" + _table(["half", "rival", "cells", "more", "isolaw is better in"], rows)
 
 
 _REGRETS = ("expected_regret", "realised_regret")

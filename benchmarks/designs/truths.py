@@ -26,7 +26,7 @@ COMPUTE = 3e6  # rollouts, the longest run of a sweep
 B_P = 32  # problems in a batch, where they do not vary
 R0 = 0.35  # reward before training, but of runs that begin at almost nothing
 TUNING = ("constant", "kinked", "unsaturated", "cliff", "late", "easy")
-JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard")
+JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard", "staircase", "falls")
 SIMULATED = ("easy", "hard")
 
 _TIED = 1e-7  # of reward: as good as the best
@@ -163,7 +163,28 @@ def _valley(u: Floats, b: Floats, c: Floats) -> Floats:
     return 0.1 + 0.4 * learnt - _batch(b, c, learnt)
 
 
+def _staircase(u: Floats, b: Floats, c: Floats) -> Floats:
+    """Two rises with a rest between them; the larger n is, the later each begins, and the higher it ends."""
+    later = 0.12 * (_across(u, b) - 6.0)
+    at = _decades(c) - later
+    learnt = 0.55 / (1 + np.exp(-(at - 5.0) / 0.12)) + 0.45 / (1 + np.exp(-(at - 6.4) / 0.15))
+    ceiling = 0.36 - 0.09 * np.exp2(-0.45 * (_across(u, b) - 3.0))
+    learnt = learnt * c / (c + 1e3)
+    return R0 + ceiling * learnt - _batch(b, c, learnt)
+
+
+def _falls(u: Floats, b: Floats, c: Floats) -> Floats:
+    """Rewards come down again after some 4,000 steps: small n, of which a budget pays for more, first."""
+    learnt = _hill(c, 3e5, 1.0)
+    steps = c / np.exp2(u + b)
+    fallen = 0.10 / (1 + (4e3 / np.maximum(steps, 1e-9)) ** 2)
+    loss = 0.0045 * _bowl(_across(u, b) - 5.6) + fallen
+    return R0 + 0.34 * learnt - learnt * loss - _batch(b, c, learnt)
+
+
 ANALYTIC = {
+    "staircase": _staircase,
+    "falls": _falls,
     "constant": _constant,
     "flat": _flat,
     "kinked": _kinked,

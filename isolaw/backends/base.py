@@ -20,7 +20,7 @@ from isolaw.errors import Issue, RunError
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measured value at a checkpoint."""
 
     eval_set: str
@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Counts:
+class AnswerCounts:
     """How many of ``samples`` answers to each problem of an evaluation set were correct."""
 
     eval_set: str
@@ -80,11 +80,11 @@ class Checkpoint:
 
     step: int
     compute: int
-    rows: list[Row]
+    rows: list[Measurement]
     save: Callable[[Path], None] | None = field(repr=False, compare=False)
     tokens: int | None = None
     final: bool = False
-    counts: list[Counts] = field(default_factory=list)
+    counts: list[AnswerCounts] = field(default_factory=list)
     responses: list[Response] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Processes:
     """A run of several processes (`isolaw.executors.launcher`).
 
     ``spec`` is the run for them. Each of the ``count`` processes, over all machines of the run, executes
-    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it. A
+    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.engine_connection` connects it. A
     ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
     """
 

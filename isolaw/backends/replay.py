@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backends.base import Backend, Checkpoint, Row, RunContext, UnreadableState
+from isolaw.backends.base import Backend, Checkpoint, Measurement, RunContext, UnreadableState
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
@@ -32,7 +32,7 @@ from isolaw.readers.sources import is_table
 from isolaw.readers.tables import read_table
 from isolaw.runs import IDENTITY, KEY, Runs
 from isolaw.source import as_runs
-from isolaw.store.sweep import RECORDED
+from isolaw.store.check import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
 _NOT_HASHED = ["run_id", "wall_s"]  # a path, and the one column in which identical runs differ
@@ -136,7 +136,9 @@ class Replay(Backend):
 
             first = rows.iloc[0]
             values = [
-                Row(r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples))
+                Measurement(
+                    r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples)
+                )
                 for r in rows.itertuples()
             ]
             tokens = _optional(first["tokens"])

@@ -22,10 +22,9 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from isolaw.calibration.simulation import Cell
+from isolaw.allocation import BatchShape
+from isolaw.calibration.simulation import SimulatedCell
 from isolaw.simulators.model import Floats
-
-Key = tuple[int, int]
 
 _LENGTHS, _LENGTHS_SD = np.log([2.0, 1.0]), np.sqrt(0.5)  # log l_C and log l beforehand
 _NAMES = "compute", "rollouts_per_problem", "problems_per_batch"
@@ -47,7 +46,7 @@ class Discrepancy:
     lengths: tuple[float, float] = (2.0, 1.0)
 
     @classmethod
-    def of(cls, size: float, cells: Sequence[Cell], left: Floats, noise: Floats) -> Discrepancy:
+    def of(cls, size: float, cells: Sequence[SimulatedCell], left: Floats, noise: Floats) -> Discrepancy:
         """Return d for what is ``left`` (P,) of the rewards of ``cells``, end to end.
 
         ``noise`` (P, P) is the covariance of two sets of runs. Rewards before the first step say nothing.
@@ -82,7 +81,9 @@ class Discrepancy:
         numbers = {k: [float(f"{v:.4g}") for v in getattr(self, k)] for k in ("noise", "lengths")}
         return {**numbers, **where, "left": left}
 
-    def draws(self, cells: Sequence[Key], compute: Floats, members: int, rng: np.random.Generator) -> Floats:
+    def draws(
+        self, cells: Sequence[BatchShape], compute: Floats, members: int, rng: np.random.Generator
+    ) -> Floats:
         """Return E draws of d given e in K cells, at C (K, P), shape (E, K, P); their mean is that of d."""
         shape = members, *compute.shape
         if self.size == 0:
@@ -119,7 +120,7 @@ class Discrepancy:
         return replace(self, lengths=(float(np.exp(found.x[0])), float(np.exp(found.x[1]))))
 
 
-def _where(key: Key, compute: Floats) -> Floats:
+def _where(key: BatchShape, compute: Floats) -> Floats:
     b, n = key
     logs = np.full((len(compute), 3), [0.0, np.log(n), np.log(b)])
     logs[:, 0] = np.log(np.maximum(compute, b * n))

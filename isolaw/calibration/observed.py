@@ -11,10 +11,10 @@ import pandas as pd
 
 from isolaw import metrics
 from isolaw.calibration import recorded
-from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.calibration.space import Beforehand, Space
 from isolaw.errors import DataError, InputError, Refused, option
-from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import Configuration, configurations_of, differing, hold, measured_points
 from isolaw.runs import Runs, full_names
@@ -172,7 +172,7 @@ def _follows_batch(table: pd.DataFrame, name: str) -> bool:
     return name == "lr" and bool((own == 1).all())
 
 
-def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[Cell, Floats]:
+def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[SimulatedCell, Floats]:
     """A configuration's checkpoints in at most `BINS` bins of log C, and the mean reward of each."""
     batch = configuration.problems_per_batch * configuration.rollouts_per_problem
     compute, reward = configuration.checkpoints, configuration.mean
@@ -189,7 +189,7 @@ def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[Ce
         answers.append(int(samples * inside.sum()))
         means.append(float(reward[inside].mean()))
     runs = configuration.runs
-    cell = Cell(*configuration.key, factor, tuple(steps), tuple(answers), runs)
+    cell = SimulatedCell(*configuration.key, factor, tuple(steps), tuple(answers), runs)
     return cell, np.array(means)
 
 

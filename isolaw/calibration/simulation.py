@@ -18,7 +18,7 @@ _ROLLOUTS, _EVALUATION = range(2)
 
 
 @dataclass(frozen=True)
-class Cell:
+class SimulatedCell:
     """One configuration: its (B_p, n), lr(B) / η, and the steps at which it is measured.
 
     ``answers`` are those behind each of the measured rewards of one run, for each problem (0: exact).
@@ -46,7 +46,7 @@ class Protocol:
     ``update`` has what all recipes share (`isolaw.simulators.model.Update`); its β is the population's.
     """
 
-    cells: tuple[Cell, ...]
+    cells: tuple[SimulatedCell, ...]
     n_train: int
     n_validation: int
     shared: bool
@@ -88,7 +88,12 @@ class Protocol:
         return out
 
     def _run(
-        self, parameters: InterferenceParameters, difficulty: Difficulty, cell: Cell, seed: int, run: int
+        self,
+        parameters: InterferenceParameters,
+        difficulty: Difficulty,
+        cell: SimulatedCell,
+        seed: int,
+        run: int,
     ) -> Floats:
         rewards = np.zeros(len(cell.steps))
         for i, (p, answers) in enumerate(self._successes(parameters, difficulty, cell, seed, run)):
@@ -97,7 +102,12 @@ class Protocol:
         return rewards
 
     def _successes(
-        self, parameters: InterferenceParameters, difficulty: Difficulty, cell: Cell, seed: int, run: int
+        self,
+        parameters: InterferenceParameters,
+        difficulty: Difficulty,
+        cell: SimulatedCell,
+        seed: int,
+        run: int,
     ) -> Iterator[tuple[Floats, np.random.Generator]]:
         """Yield p (V,) of the validation problems at each step, and its answers' stream, until p diverges."""
         b, n = cell.problems_per_batch, cell.rollouts_per_problem

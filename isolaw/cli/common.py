@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from isolaw.errors import IsolawError
-from isolaw.simulated import Simulated
+from isolaw.evidence import Simulated
 
 _LONGEST = 100_000  # characters of a line or a message
 # What a terminal would obey or could not print: control characters, characters that turn the text's
@@ -53,7 +53,7 @@ def print_json(value: Any) -> None:
 def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) -> None:
     """Print a result to standard output, as JSON or in lines.
 
-    What rests on runs has the key ``simulated`` (`isolaw.simulated`): JSON begins with it, and the first of
+    What rests on runs has the key ``simulated`` (`isolaw.evidence`): JSON begins with it, and the first of
     the lines says it.
     """
     if as_json:

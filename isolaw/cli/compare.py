@@ -34,8 +34,8 @@ def compare(
 ) -> None:
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
-    Each is a SOURCE as in isolaw fit. Hill curves (ScaleRL, arXiv 2510.13786) show
-    which recipe ends higher (A) and which is faster (C_mid). Curves of the first half of the compute are
+    Each is a SOURCE as in isolaw fit. The ceiling A shows which recipe ends higher, and C_mid of a Hill
+    curve (ScaleRL, arXiv 2510.13786) which is faster. What the first half of the compute predicts is
     checked on the second half.
 
     With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.

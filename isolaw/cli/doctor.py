@@ -13,7 +13,7 @@ from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import Destination, json_option
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.checkup import StageProgress
+    from isolaw.backends.real.gpu_selftest import StageProgress
     from isolaw.machine import Machine
 
 _STATES = {"ready": "ready", "missing": "not installed", "faulty": "does not work"}
@@ -78,17 +78,17 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
 
 def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]) -> int:
     """Run the checkup, print and write its report; return 1 if a check failed."""
-    from isolaw.backends.real import checkup
-    from isolaw.backends.real.checkup import text
+    from isolaw.backends.real import gpu_selftest
+    from isolaw.backends.real.gpu_selftest import text
     from isolaw.doctor import diagnose, examine, to_dict
     from isolaw.errors import unknown
 
     for name in only:
-        if name not in checkup.NAMES:
-            raise click.UsageError(f"--only: {unknown('stage', name, checkup.NAMES, 'accepted')}")
-    out = out or Path(checkup.OUT)
-    checkup.check_device(device)
-    checkup.check_out(out)
+        if name not in gpu_selftest.NAMES:
+            raise click.UsageError(f"--only: {unknown('stage', name, gpu_selftest.NAMES, 'accepted')}")
+    out = out or Path(gpu_selftest.OUT)
+    gpu_selftest.check_device(device)
+    gpu_selftest.check_out(out)
     machine = examine()
     with progress_bar("") as update:
 
@@ -100,9 +100,9 @@ def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]
                 left = f"about {max(progress.left_s, 0) / 60:.1f} min left"
                 note(f"{place}: {progress.status} after {progress.seconds:.0f} s; {left}")
 
-        report = checkup.run(device, only, to_dict(machine, diagnose(machine)), notify)
+        report = gpu_selftest.run(device, only, to_dict(machine, diagnose(machine)), notify)
     print_result(as_json, report, text.lines(report))
-    checkup.write(report, out)
+    gpu_selftest.write(report, out)
     note(f"Report: {out}")
     return 0 if report["passed"] else 1
 

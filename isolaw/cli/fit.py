@@ -124,9 +124,9 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
     """One law for each value of an attribute, as far as the runs support it."""
     import isolaw
     from isolaw.errors import DataError, Refused, unknown
+    from isolaw.evidence import Simulated
     from isolaw.report.text.studies import side_by_side
     from isolaw.runs import plain
-    from isolaw.simulated import Simulated
 
     table = runs.table()
     if by not in table.columns:
@@ -181,7 +181,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
     from isolaw.fits.document.files import check_writable, save
-    from isolaw.fits.document.flags import flags_of_simulated
+    from isolaw.fits.flags import flags_of_simulated
     from isolaw.readers.tables import read_points
     from isolaw.report.text.studies import points_summary
 

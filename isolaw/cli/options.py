@@ -31,7 +31,7 @@ class Destination(click.Path):
 
 
 POSITIVE = click.IntRange(min=1)
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -74,10 +74,10 @@ def _records(_: click.Context, option: click.Parameter, text: str) -> float | Li
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
 
 
-def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return what adds options to a command, in their order."""
 
-    def add(command: Command) -> Command:
+    def add(command: Decorated) -> Decorated:
         for option in reversed(options):
             command = option(command)
         return command
@@ -171,7 +171,7 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     return cost
 
 
-def setting_option(default: str | None) -> Callable[[Command], Command]:
+def setting_option(default: str | None) -> Callable[[Decorated], Decorated]:
     """Return what adds ``--setting``; None lets the command choose."""
     return click.option(
         "--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default=default,

@@ -72,7 +72,7 @@ def predict(
 def _simulate(
     preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None, as_json: bool
 ) -> int:
-    from isolaw.calibration.prediction import predict_by_simulation
+    from isolaw.calibration.splits import predict_by_simulation
     from isolaw.report.text.calibration import simulated_prediction
 
     with interruptible(), progress_bar("simulating") as update:

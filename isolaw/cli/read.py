@@ -16,7 +16,7 @@ from isolaw.cli.common import note, print_json, print_lines, shown
 from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
-    from isolaw.readers.candidates import Candidate
+    from isolaw.readers.found_logs import FoundLog
     from isolaw.readers.reading import Reading
     from isolaw.runs import Runs
 
@@ -110,12 +110,12 @@ def _fit(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tup
 
 def _listing(reading: Reading, words: list[str], metric: str | None) -> list[str]:
     """The table of all logs, what those need that are not ready, and the command to go on with."""
-    from isolaw.readers.candidates import Status
+    from isolaw.readers.found_logs import LogStatus
     from isolaw.readers.settling import settling
     from isolaw.report.text.reading import configurations, listing, summary, to_settle
 
     lines = listing(reading.candidates)
-    if any(own.status is Status.NEEDS for own in reading.candidates):
+    if any(own.status is LogStatus.NEEDS for own in reading.candidates):
         options = settling(reading.candidates)
         lines += to_settle(words, options)
     if lines[-1]:
@@ -128,7 +128,7 @@ def _listing(reading: Reading, words: list[str], metric: str | None) -> list[str
     return [*lines, *([f"No law yet: {reason}"] if reason else [])]
 
 
-def _print(run: Candidate) -> None:
+def _print(run: FoundLog) -> None:
     from isolaw.report.text.numbers import number
     from isolaw.report.text.reading import metrics
 
@@ -201,10 +201,10 @@ def _write_mapping(sources: tuple[str, ...], file: str) -> None:
 def _write_settings(reading: Reading, file: str, command: str) -> None:
     from isolaw.errors import DataError
     from isolaw.files import check_suffix
-    from isolaw.readers.candidates import Status
+    from isolaw.readers.found_logs import LogStatus
     from isolaw.readers.settling import draft
 
-    if not any(own.status is Status.NEEDS for own in reading.candidates):
+    if not any(own.status is LogStatus.NEEDS for own in reading.candidates):
         raise DataError("--write-settings: no run needs a setting")
     check_suffix(file, "settings", "runs.toml")
     _write_new(file, draft(reading.candidates, command))

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.cli.common import note, print_result
-from isolaw.simulated import SIMULATOR, Simulated
+from isolaw.evidence import SIMULATOR, Simulated
 
 if TYPE_CHECKING:
     from isolaw.config import SweepSpec
-    from isolaw.planning import Plan
+    from isolaw.resolve import Plan
 
 
 def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callable[[Plan, str], None]) -> int:
     """Check the recipe of a sweep file; ``execute`` runs one stage in its folder, with a progress bar."""
     from isolaw.recipe_check.check import check, first
-    from isolaw.recipe_check.stages import Stage, setup
+    from isolaw.recipe_check.stages import CheckSweep, setup
     from isolaw.report.text import recipe_check as text
     from isolaw.report.text.sweep import plan_summary
 
@@ -32,7 +32,7 @@ def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callab
     for line in simulated.lines(lines):
         note(line)
 
-    def stage(own: Stage, planned: Plan) -> None:
+    def stage(own: CheckSweep, planned: Plan) -> None:
         note(f"{own.name}: {plan_summary(planned.to_dict(), spec.sweep.backend)[0]}")
         execute(planned, str(own.directory))
 

@@ -58,12 +58,12 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from rich.console import Console
 
     from isolaw import engine
-    from isolaw.report.page import Facts, check_replaceable, provenance, render, write
+    from isolaw.report.page import PageContent, check_replaceable, provenance, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
-    from isolaw.report.text.advice import advice
     from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import prediction_summary
+    from isolaw.report.text.runs_to_add import advice
     from isolaw.store import SweepStore
     from isolaw.store.responses import kept
 
@@ -87,7 +87,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         continues = alone and states[0]["backend"] != "replay"
         history, further = _race(sweeps[0], continues) if alone else ((), None)
         status.update("backtest")
-        facts = Facts(
+        facts = PageContent(
             predicted,
             _backtest(study, options),
             [failure for state in states for failure in state["failures"]],

@@ -38,9 +38,9 @@ def _execute(directory: str, stop: threading.Event) -> int:
     nodes = None
     # A task of a job on several nodes, not a shell inside one.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
-        from isolaw.executors.slurm_nodes import Nodes
+        from isolaw.executors.slurm_nodes import SlurmNodes
 
-        nodes = Nodes(run.open())
+        nodes = SlurmNodes(run.open())
         if nodes.number:
             nodes.follow()
             return 0

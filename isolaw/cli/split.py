@@ -13,7 +13,7 @@ from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import Destination, column_option, json_option
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.rollout.difficulty import Draw, Split
+    from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder
 
 
 def _arguments(
@@ -123,7 +123,7 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
 
 
-def _load(model: str, work: Split) -> Draw:
+def _load(model: str, work: SplitFolder) -> Draw:
     """Load the model; the output of its libraries goes to a file."""
     from isolaw.backends.real.rollout.split import open_draw
     from isolaw.errors import RunError
@@ -144,7 +144,7 @@ def _load(model: str, work: Split) -> Draw:
             os.close(copy)
 
 
-def _summary(work: Split, report: dict[str, Any]) -> list[str]:
+def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
     average = f"avg@{work.settings.samples}"
     lines = [f"{report['problems']:,} problems, {average} = {report[average]:.3f}"]
     if report["repeated_prompts"]:

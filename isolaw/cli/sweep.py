@@ -80,9 +80,9 @@ def sweep(
     from isolaw.costs import sweeps as costs
     from isolaw.documents.validation import located
     from isolaw.errors import SpecError
+    from isolaw.evidence import Simulated
     from isolaw.report.text import costs as cost_text
     from isolaw.report.text import sweep as text
-    from isolaw.simulated import Simulated
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     settings += _race_settings(more["adaptive"], more["spend"])

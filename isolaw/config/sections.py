@@ -85,7 +85,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
 Names = Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
-Span = Annotated[tuple[Count, Count], BeforeValidator(span), AfterValidator(ordered)]
+CountRange = Annotated[tuple[Count, Count], BeforeValidator(span), AfterValidator(ordered)]
 Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
@@ -155,7 +155,7 @@ class Recipe(Section):
     max_response_tokens: Count | None = None
     overlong_buffer: Index | None = None
     overlong_on: Literal["correct"] | None = None
-    interrupt_at: Span | None = None
+    interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
     # Which parts of the algorithm are taken out.

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isolaw.costs.model import Cost, Estimate, Source
+from isolaw.costs.model import Cost, CostOrigin, Estimate
 from isolaw.errors import InputError
 
 if TYPE_CHECKING:
     from isolaw.costs.recorded import Timed
 
-__all__ = ["Cost", "Estimate", "Source", "read", "read_cost"]
+__all__ = ["Cost", "CostOrigin", "Estimate", "read", "read_cost"]
 
 
 def read(source: Any) -> Cost:

@@ -10,7 +10,7 @@ import numpy as np
 
 from isolaw import commands
 from isolaw.config.sections import Index, Positive, Rate, Section
-from isolaw.costs.model import Cost, Part, Source
+from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError
@@ -44,12 +44,12 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
     own = parse_section(_File, data, source=where).throughput
     tokens = (own.tokens_per_response + own.tokens_per_prompt) / own.tokens_per_response
     parts = {
-        "generate": Part(0.0, 1 / own.sampled_tokens_per_s),
-        "train": Part(0.0, tokens / own.trained_tokens_per_s),
-        "overhead": Part(own.step_overhead_s, 0.0),
+        "generate": StepPart(0.0, 1 / own.sampled_tokens_per_s),
+        "train": StepPart(0.0, tokens / own.trained_tokens_per_s),
+        "overhead": StepPart(own.step_overhead_s, 0.0),
     }
     return Cost(
-        parts, own.tokens_per_response, "tokens", Source.TABLE, where, own.gpus,
+        parts, own.tokens_per_response, "tokens", CostOrigin.TABLE, where, own.gpus,
         evaluation_s=own.evaluation_s, start_s=own.start_s,
     )  # fmt: skip
 
@@ -89,15 +89,15 @@ def read_doctor(path: str | Path) -> Cost:
     parts = {name: _line(tokens, [own[name] for own in seconds]) for name in seconds[0]}
     sizes = tuple(sorted(set(batches)))
     return Cost(
-        parts, per_rollout, "tokens", Source.DOCTOR, str(path), int(on_gpu), gpu, model,
+        parts, per_rollout, "tokens", CostOrigin.DOCTOR, str(path), int(on_gpu), gpu, model,
         batches=sizes, configurations=len(rows),
     )  # fmt: skip
 
 
-def _line(units: list[float], seconds: list[float]) -> Part:
+def _line(units: list[float], seconds: list[float]) -> StepPart:
     """The a, b ≥ 0 of seconds at several sizes; a alone where there is one size."""
     from scipy.optimize import nnls
 
     design = np.stack([np.ones(len(units)), units if len(units) > 1 else np.zeros(1)], axis=1)
     a, b = nnls(design, np.array(seconds))[0]
-    return Part(float(a), float(b))
+    return StepPart(float(a), float(b))

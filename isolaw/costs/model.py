@@ -39,7 +39,7 @@ _NO_SPREAD = 1e-9
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
-class Source(StrEnum):
+class CostOrigin(StrEnum):
     """Where a cost comes from."""
 
     RECORDED = "recorded runs"
@@ -64,7 +64,7 @@ class Estimate(NamedTuple):
         return {"value": self.value, "interval": interval, "status": "ok"}
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """The seconds of a part of a step: a + b · T."""
 
     step_s: float  # a
@@ -79,10 +79,10 @@ class Part(NamedTuple):
 class Cost:
     """The time of a step by part, and the machine that it was measured on (see the module's docstring)."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, StepPart]
     per_rollout: float  #: τ: T is ``per_rollout`` · B_p · n
     unit: str  #: of T: tokens, or rollouts where tokens are not known
-    source: Source
+    source: CostOrigin
     where: str = ""  #: the file or directory
     gpus: int | None = None  #: of a run; 0: its machine has none; None: not recorded
     gpu: str = ""  #: their kind

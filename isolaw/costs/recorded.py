@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.costs.model import Cost, Part, Source
+from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.errors import DataError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
         parts,
         float(table.units.sum() / (table.steps * table.batch).sum()),
         unit,
-        Source.RECORDED,
+        CostOrigin.RECORDED,
         where,
         *chosen,
         evaluation_s=evaluation_s,
@@ -186,16 +186,16 @@ class _Intervals:
         own = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
         return _Intervals(**own, seconds={name: values[kept] for name, values in self.seconds.items()})
 
-    def fitted(self) -> tuple[dict[str, Part], float]:
+    def fitted(self) -> tuple[dict[str, StepPart], float]:
         """Return the parts of a step, and the seconds of an evaluation."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, StepPart] = {}
         for name, seconds in self.seconds.items():
             if name != EVALUATE:
-                parts[name] = Part(*self._solved(seconds, self.steps, self.units))
+                parts[name] = StepPart(*self._solved(seconds, self.steps, self.units))
         rest = np.maximum(self.wall_s - sum(self.seconds.values(), np.zeros_like(self.wall_s)), 0.0)
         evaluations = self.seconds.get(EVALUATE, np.zeros_like(rest))
         a, b, c = self._solved(rest, self.steps, self.units, self.evaluations)
-        parts[REST if parts else WHOLE] = Part(a, b)
+        parts[REST if parts else WHOLE] = StepPart(a, b)
         return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
     def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:

@@ -26,10 +26,10 @@ from pydantic import Field
 
 from isolaw.allocation import Allocation
 from isolaw.config.sections import Count, Positive, Section
-from isolaw.design.published import SOURCES, Difficulty, Source, Span
+from isolaw.design.published import SOURCES, DifficultyKind, Source, Span
 from isolaw.documents.validation import parse_section
-from isolaw.fits.frontier.candidates import FAR
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.allocations import FAR
+from isolaw.fits.frontier import TOLERANCE
 
 _COMPARABLE = 100.0  # of model sizes
 _ALIKE = 2.0  # sizes of models or problem sets that differ by no more are not listed as different
@@ -66,7 +66,7 @@ class Case(Section):
     """The user's case: C in rollouts, and what is known of model (billions of parameters) and problems."""
 
     budget: Count
-    difficulty: Difficulty | None = None
+    difficulty: DifficultyKind | None = None
     model_size: Positive | None = None
     max_batch_rollouts: Annotated[Count, Field(ge=_LEAST_N)] | None = None
     n_train_problems: Count | None = None
@@ -83,7 +83,7 @@ class Case(Section):
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceReading:
     """What a source says, and in what it differs from the case.
 
     ``n`` is n* at ``compute``: at C, or else at the end of the source's range that is nearest to C, as a
@@ -141,8 +141,8 @@ class Advice:
 
     case: Case
     start: Start | None
-    readings: tuple[Reading, ...]
-    nearest: Reading
+    readings: tuple[SourceReading, ...]
+    nearest: SourceReading
     caveats: tuple[Caveat, ...]
     sweep: Sweep | None
 
@@ -162,7 +162,7 @@ class Advice:
 
 def advise(
     budget: float,
-    difficulty: Difficulty | None = None,
+    difficulty: DifficultyKind | None = None,
     model_size: float | None = None,
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
@@ -227,7 +227,7 @@ def _possible(batch: int, case: Case) -> int:
     return min(batch, case.most // _LEAST_N, case.n_train_problems or batch)
 
 
-def _reading(source: Source, case: Case, batch: Span | None) -> Reading:
+def _reading(source: Source, case: Case, batch: Span | None) -> SourceReading:
     b = int(batch.value) if batch is not None and batch.value in source.batches else None
     low, high = source.range()
     compute = min(max(case.budget, low), high)
@@ -246,10 +246,10 @@ def _reading(source: Source, case: Case, batch: Span | None) -> Reading:
         Differs.BUDGET: compute != case.budget,
     }
     differs = tuple(code for code, own in where.items() if own)
-    return Reading(source, compute, n, differs, case.like(source) and compute == case.budget)
+    return SourceReading(source, compute, n, differs, case.like(source) and compute == case.budget)
 
 
-def _start(case: Case, batch: Span, counting: Sequence[Reading]) -> Start:
+def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> Start:
     logs: dict[str, list[float]] = {}
     for own in counting:
         logs.setdefault(own.source.publication, []).append(math.log2(own.n.value))
@@ -265,7 +265,7 @@ def _start(case: Case, batch: Span, counting: Sequence[Reading]) -> Start:
     return Start(Allocation.within(case.budget, b, 2**power), n, batch)
 
 
-def _caveats(case: Case, start: Start | None, counting: Sequence[Reading]) -> Iterator[Caveat]:
+def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading]) -> Iterator[Caveat]:
     if start is not None:
         if len({own.source.publication for own in counting}) == 1:
             yield Caveat.ONE_PUBLICATION
@@ -279,7 +279,7 @@ def _caveats(case: Case, start: Start | None, counting: Sequence[Reading]) -> It
         yield Caveat.SIZE_UNKNOWN
 
 
-def _sweep(case: Case, start: Start | None, nearest: Reading) -> Sweep | None:
+def _sweep(case: Case, start: Start | None, nearest: SourceReading) -> Sweep | None:
     """Return three n around the starting point, 4 times apart if that costs at most 0.6 C, else twice.
 
     Their runs end at C / 10, the least from which `isolaw predict` recommends for C, or after as many steps

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import Configuration
 
-Key = tuple[int, int]  # (B_p, n)
 RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
 
-class Stage(StrEnum):
+class DecisionStage(StrEnum):
     """What a decision's runs are for."""
 
     GRID = "grid"  # all runs of a fixed design
@@ -29,7 +28,7 @@ class Stage(StrEnum):
     STOP = "stop"
 
 
-class Verdict(StrEnum):
+class CellVerdict(StrEnum):
     """What a decision makes of one configuration."""
 
     KEPT = "kept"
@@ -68,7 +67,7 @@ class Request(Cell):
 class Standing(Cell):
     """A configuration at the horizon of a decision."""
 
-    verdict: Verdict
+    verdict: CellVerdict
     reward: float | None = None  #: mean of the draws
     expected_regret: float | None = None  #: mean over draws of the best reward minus its own
     probability: float | None = None  #: share of draws in which it is within ε of the best
@@ -83,7 +82,7 @@ class Decision:
     runs did not reach their horizon: what they measured counts, and nothing more is asked of them.
     """
 
-    stage: Stage
+    stage: DecisionStage
     runs: tuple[Request, ...] = ()
     spent: int = 0
     cost: int = 0
@@ -103,14 +102,14 @@ class Decision:
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
         """Invert `to_dict`; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         values = dict(data)
-        values["stage"] = Stage(values["stage"])
+        values["stage"] = DecisionStage(values["stage"])
         values["ending"] = values["ending"] and Ending(values["ending"])
         values["best"] = values["best"] and tuple(values["best"])
         values["limits"] = tuple(values["limits"])
         values["failed"] = tuple((b, n, seed) for b, n, seed in values["failed"])
         values["runs"] = tuple(Request(**run) for run in values["runs"])
         values["standings"] = tuple(
-            Standing(**{**own, "verdict": Verdict(own["verdict"])}) for own in values["standings"]
+            Standing(**{**own, "verdict": CellVerdict(own["verdict"])}) for own in values["standings"]
         )
         return cls(**values)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.design.comparison import compare
-from isolaw.design.decisions import Decision, Ending, RunKey, Stage, horizons
+from isolaw.design.cell_rewards import compare
+from isolaw.design.decisions import Decision, DecisionStage, Ending, RunKey, horizons
 from isolaw.design.race import Race
 from isolaw.design.truths import answers_of
 from isolaw.design.value import Purchase, further
@@ -140,7 +140,7 @@ class Adaptive:
     @property
     def ended(self) -> bool:
         """Whether the race asks for no more runs."""
-        return bool(self.history) and self.history[-1].stage is Stage.STOP
+        return bool(self.history) and self.history[-1].stage is DecisionStage.STOP
 
     @property
     def runs(self) -> list[RunSpec]:
@@ -264,7 +264,7 @@ def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) ->
     """Return what seeds for a share of the spend would buy; None before a race ended at its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
-    if last is None or last.stage is not Stage.STOP or last.compute != spec.sweep.compute:
+    if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:
         return None
     spend, _, _, *seeds = last.limits
     own = measured(store, history, spec.design.metric)

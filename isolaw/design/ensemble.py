@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
+from isolaw.calibration.ahead import check_reach, discrepancy_of, protocol_of
 from isolaw.calibration.discrepancy import Discrepancy
-from isolaw.calibration.forecast import check_reach, discrepancy_of, protocol_of
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.space import parameters
 from isolaw.children import each
-from isolaw.design.decisions import Key
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Floats
 from isolaw.simulators.presets import Preset
@@ -43,7 +43,7 @@ def members_of(preset: Preset) -> list[int]:
 
 
 def truths_of(
-    preset: Preset, cells: Sequence[Key], target: int, jobs: int | None = None,
+    preset: Preset, cells: Sequence[BatchShape], target: int, jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> list[Truth]:  # fmt: skip
     """Return members of a preset as truths over these cells and to this target.
@@ -80,7 +80,7 @@ def truths_of(
     return out
 
 
-def _unmet(left: Discrepancy, cells: Sequence[Key], compute: Floats, members: int) -> Floats:
+def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, members: int) -> Floats:
     """Draws (members, K, P) of the discrepancy, in the same order of cells for any order asked for.
 
     Nothing is added before training, and in proportion within the first step, as rewards are interpolated.

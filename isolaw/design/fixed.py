@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from isolaw.design.comparison import compare
-from isolaw.design.decisions import Decision, Ending, Key, Request, RunKey, Stage, cost_of
+from isolaw.allocation import BatchShape
+from isolaw.design.cell_rewards import compare
+from isolaw.design.decisions import Decision, DecisionStage, Ending, Request, RunKey, cost_of
 from isolaw.design.race import described
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import Configuration
@@ -19,10 +20,10 @@ class Fixed:
     With a ``horizon`` runs end there, and rewards at the target are extrapolated.
     """
 
-    cells: tuple[Key, ...]
+    cells: tuple[BatchShape, ...]
     seeds: tuple[int, ...]
     target: int
-    compared: tuple[Key, ...]
+    compared: tuple[BatchShape, ...]
     seed: int = 0  # of the draws
     horizon: int | None = None
 
@@ -36,6 +37,6 @@ class Fixed:
         if not history:
             end = self.horizon or self.target
             runs = tuple(Request(*key, seed, end) for key in self.cells for seed in self.seeds)
-            return Decision(Stage.GRID, runs, cost=cost_of(runs, {}))
+            return Decision(DecisionStage.GRID, runs, cost=cost_of(runs, {}))
         found = compare(measured, [Cell(*key) for key in self.compared], self.target, self.seed)
-        return described(Decision(Stage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)
+        return described(Decision(DecisionStage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)

@@ -1,7 +1,7 @@
 """`plan`: which sweep to run, played against truths before anything is spent.
 
-Each candidate design (`isolaw.design.candidates`) chooses its runs in each truth (`isolaw.design.truths`),
-sees what they would measure there, and recommends a cell. It loses
+Each candidate design (`isolaw.design.candidate_sweeps`) chooses its runs in each truth
+(`isolaw.design.truths`), sees what they would measure there, and recommends a cell. It loses
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
@@ -19,19 +19,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.children import each
 from isolaw.config import SweepSpec
 from isolaw.costs.model import HOUR_S
 from isolaw.design import truths as library
 from isolaw.design import weights
-from isolaw.design.candidates import LEAST, Candidate, shorter
-from isolaw.design.decisions import Key
+from isolaw.design.candidate_sweeps import LEAST, CandidateSweep, shorter
 from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
 from isolaw.errors import DataError, InputError, option
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import (
     Configuration,
@@ -57,7 +57,7 @@ class Play(NamedTuple):
 
     truth: int
     regret: float
-    best: Key | None
+    best: BatchShape | None
     rollouts: int
     runs: int
     work_s: float | None = None
@@ -77,10 +77,10 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class DesignOutcome:
     """What a candidate is expected to spend and to lose."""
 
-    candidate: Candidate
+    candidate: CandidateSweep
     plays: tuple[Play, ...]
     regret: Range
     within: float  #: share within 0.005 of the best
@@ -91,20 +91,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class SweepForecast:
     """The answer to a question."""
 
     question: Question
     truths: tuple[Truth, ...]
     weights: Floats
-    rows: tuple[Row, ...]
+    rows: tuple[DesignOutcome, ...]
     repetitions: int
     compared: int = 0  #: configurations of the user's runs that weighed the truths
     from_runs: int = 0  #: truths fitted to these runs
     preset: Preset | None = None  #: whose members are the truths, in the place of the presets of isolaw
 
     @property
-    def recommended(self) -> Row | None:
+    def recommended(self) -> DesignOutcome | None:
         """Of designs within the hours the one of least expected regret; of about equal ones the cheapest.
 
         One that is cut short only where none reaches the target.
@@ -127,7 +127,7 @@ class Forecast:
         """The number of equally likely truths that are as diverse."""
         return weights.effective(self.weights)
 
-    def losses(self, row: Row) -> list[tuple[Truth, float, float]]:
+    def losses(self, row: DesignOutcome) -> list[tuple[Truth, float, float]]:
         """Return each truth, its weight, and a design's mean loss there; what matters most first."""
         out = []
         for i, truth in enumerate(self.truths):
@@ -157,7 +157,7 @@ def plan(
     seed: int = 0,
     jobs: int | None = None,
     progress: Progress = lambda _: None,
-) -> Forecast:
+) -> SweepForecast:
     """Compare sweeps over the grid of a sweep file on **simulated** truths, and recommend one.
 
     Reads of the file its grid, seeds, limits, evaluation and sizes: neither model, problems nor GPU need
@@ -230,7 +230,7 @@ def plan(
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
             rows[i] = _row(less, own, weight)
     ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
-    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
+    return SweepForecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
 
 
 def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:
@@ -270,7 +270,7 @@ def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple
 
 
 def _played(
-    asked: Question, found: Sequence[Truth], designs: Sequence[Candidate], repetitions: int, seed: int,
+    asked: Question, found: Sequence[Truth], designs: Sequence[CandidateSweep], repetitions: int, seed: int,
     jobs: int, progress: Progress,
 ) -> list[list[Play]]:  # fmt: skip
     """The plays of each design, in the order of truths and repetitions."""
@@ -281,7 +281,7 @@ def _played(
 
 
 def played(
-    asked: Question, truth: Truth, index: int, designs: Sequence[Candidate], stream: tuple[int, int]
+    asked: Question, truth: Truth, index: int, designs: Sequence[CandidateSweep], stream: tuple[int, int]
 ) -> list[Play]:
     """Play each design in one truth; all see the same runs."""
     sample = Sample(truth, asked.checkpoints, library.answers_of(asked.spec), stream)
@@ -300,7 +300,7 @@ def played(
     return out
 
 
-def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
+def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> DesignOutcome:
     """Sums over plays, each with its truth's weight."""
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
@@ -317,7 +317,7 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
     assert runs is not None
     within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
     work, wall = over([p.work_s for p in plays]), over([p.wall_s for p in plays])
-    return Row(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
+    return DesignOutcome(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
 
 
 def spread(values: Floats, weight: Floats) -> Range:

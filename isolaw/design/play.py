@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from isolaw.design.decisions import Decision, Design, RunKey, Stage, horizons
+from isolaw.design.decisions import Decision, DecisionStage, Design, RunKey, horizons
 from isolaw.fits.selection import Configuration, Floats
 
 
@@ -38,6 +38,6 @@ def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]
 def play(design: Design, runner: Runner) -> list[Decision]:
     """Return the decisions of a design, to its end."""
     history: list[Decision] = []
-    while not history or history[-1].stage is not Stage.STOP:
+    while not history or history[-1].stage is not DecisionStage.STOP:
         history.append(design.next(history, measured(runner, horizons(history))))
     return history

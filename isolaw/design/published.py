@@ -17,7 +17,7 @@ import numpy as np
 
 FILE = Path(__file__).with_name("published.csv")
 COLUMNS = ("source", "problems_per_batch", "compute", "n_star", "low", "high", "reward")
-Difficulty = Literal["easy", "hard"]
+DifficultyKind = Literal["easy", "hard"]
 
 
 class Basis(StrEnum):

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from isolaw import allocation
+from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import percent
 from isolaw.costs import Cost, read_cost
 from isolaw.costs.model import HOUR_S, is_hours
 from isolaw.design import directory
-from isolaw.design.candidates import Budget, Candidate, candidates
+from isolaw.design.candidate_sweeps import Budget, CandidateSweep, candidates
 from isolaw.design.clock import Clock
-from isolaw.design.decisions import Key
 from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
 from isolaw.errors import InputError, Issue, SpecError
@@ -44,7 +44,7 @@ class Question:
     hours: float | None = None  # on these GPUs; without a cost they limit nothing
 
     @property
-    def cells(self) -> tuple[Key, ...]:
+    def cells(self) -> tuple[BatchShape, ...]:
         """The (B_p, n) that a recommendation chooses from."""
         return tuple(
             sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
@@ -66,18 +66,18 @@ class Question:
         return int(RELIABLE * max(_REFERENCE_RUNS * self.target, self.grid))
 
     @property
-    def checkpoints(self) -> dict[Key, Floats]:
+    def checkpoints(self) -> dict[BatchShape, Floats]:
         """The evaluated C of each cell."""
         return {
             (b, n): np.array(steps, dtype=float) * (b * n) for (b, n), steps in evaluated(self.runs).items()
         }
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CandidateSweep]:
         """Return the designs to compare."""
         return candidates(self.spec, self.runs, self.budget)
 
 
-def evaluated(runs: list[RunSpec]) -> dict[Key, list[int]]:
+def evaluated(runs: list[RunSpec]) -> dict[BatchShape, list[int]]:
     """Return the steps of the evaluations of each cell."""
     first = {(run.problems_per_batch, run.rollouts_per_problem): run for run in reversed(runs)}
     return {key: run.schedule() for key, run in sorted(first.items())}

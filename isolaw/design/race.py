@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from isolaw.allocation import BatchShape
 from isolaw.config.sections import DesignSection
-from isolaw.design.comparison import Comparison, compare
+from isolaw.design.cell_rewards import CellRewards, compare
 from isolaw.design.decisions import (
+    CellVerdict,
     Decision,
+    DecisionStage,
     Ending,
-    Key,
     Request,
     RunKey,
-    Stage,
     Standing,
-    Verdict,
     cost_of,
     horizons,
 )
@@ -68,14 +68,14 @@ class Race:
         runs that cannot be made (recorded runs need not fill the grid).
     """
 
-    cells: tuple[Key, ...]
+    cells: tuple[BatchShape, ...]
     start: int
     target: int
     seeds: tuple[int, ...]
     spend: int
     tolerance: float = DesignSection().tolerance
     seed: int = 0
-    pinned: tuple[Key, ...] = ()
+    pinned: tuple[BatchShape, ...] = ()
     missing: frozenset[RunKey] = frozenset()
 
     @property
@@ -102,7 +102,7 @@ class Race:
     ) -> Decision:
         """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
         if not history:
-            return self._ask(Stage.RUNG, history, self._entering(0), self.rungs[0])
+            return self._ask(DecisionStage.RUNG, history, self._entering(0), self.rungs[0])
         made = horizons(history)
         at = max(request.compute for request in history[-1].runs)
         known = {c.key for c in measured}
@@ -111,39 +111,39 @@ class Race:
             spare = [key for key in self._line() if (*key, self.seeds[0]) not in made]
             if spare:
                 missing = spare[: LEAST_CURVES - len(arrived)]
-                return self._ask(Stage.RUNG, history, missing, at, failed=failed)
+                return self._ask(DecisionStage.RUNG, history, missing, at, failed=failed)
             return self._end(Ending.FAILED, history, None, failed)
         found = compare(measured, [Cell(*key) for key in arrived], at, self.seed)
         if at < self.target:
             kept, rung = self._kept(found), self.rungs.index(at) + 1
             decision = self._ask(
-                Stage.RUNG, history, {*kept, *self._entering(rung)}, self.rungs[rung], found, failed
+                DecisionStage.RUNG, history, {*kept, *self._entering(rung)}, self.rungs[rung], found, failed
             )
             return _judged(decision, kept)
-        rounds = sum(decision.stage is Stage.NEIGHBOURS for decision in history)
+        rounds = sum(decision.stage is DecisionStage.NEIGHBOURS for decision in history)
         beside = [
             key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
         ]
         limits = history[-1].limits
         grown = bool(limits) and limits != self.limits  # since then the grid may have new cells
-        if beside and (grown or (rounds < ROUNDS and history[-1].stage is not Stage.SEEDS)):
-            return self._ask(Stage.NEIGHBOURS, history, beside, self.target, found, failed)
+        if beside and (grown or (rounds < ROUNDS and history[-1].stage is not DecisionStage.SEEDS)):
+            return self._ask(DecisionStage.NEIGHBOURS, history, beside, self.target, found, failed)
         return self._one_more_seed(history, found, failed)
 
-    def _line(self) -> list[Key]:
+    def _line(self) -> list[BatchShape]:
         return sorted(cell for cell in self.cells if cell[0] == self.start)
 
-    def _entering(self, rung: int) -> list[Key]:
+    def _entering(self, rung: int) -> list[BatchShape]:
         """Every second n at the first B_p, counted from the largest, and pinned cells, that begin here."""
         line = self._line()
         chosen = line[::-2] if len(line) >= 2 * LEAST_CURVES - 1 else line
         return [key for key in {*chosen, *self.pinned} if self._first_rung(key) == rung]
 
-    def _first_rung(self, key: Key) -> int:
+    def _first_rung(self, key: BatchShape) -> int:
         steps = [rung // (key[0] * key[1]) for rung in self.rungs]
         return next((i for i, count in enumerate(steps) if count >= LEAST_STEPS), len(steps) - 1)
 
-    def _kept(self, found: Comparison) -> list[Key]:
+    def _kept(self, found: CellRewards) -> list[BatchShape]:
         """Who goes on to the next rung."""
         at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
         near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
@@ -155,7 +155,7 @@ class Race:
         kept = [found.cells[i].key for i in at[low : high + 1]]
         return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
 
-    def _beside(self, key: Key) -> list[Key]:
+    def _beside(self, key: BatchShape) -> list[BatchShape]:
         """The cells of the grid next to one, along n and along B_p."""
         row = sorted(cell for cell in self.cells if cell[0] == key[0])
         column = sorted(cell for cell in self.cells if cell[1] == key[1])
@@ -165,7 +165,7 @@ class Race:
         ]  # fmt: skip
 
     def _one_more_seed(
-        self, history: Sequence[Decision], found: Comparison, failed: Collection[RunKey]
+        self, history: Sequence[Decision], found: CellRewards, failed: Collection[RunKey]
     ) -> Decision:
         if found.regret[found.best] <= self.tolerance:
             return self._end(Ending.CERTAIN, history, found, failed)
@@ -180,18 +180,18 @@ class Race:
             return self._end(Ending.COMPLETE, history, found, failed)
         while len(runs) > 2 and self._exceeds(history, runs):  # a seed tells little of one cell alone
             runs.pop()
-        return self._affordable(Stage.SEEDS, history, runs, found, failed)
+        return self._affordable(DecisionStage.SEEDS, history, runs, found, failed)
 
     def _exceeds(self, history: Sequence[Decision], runs: Sequence[Request]) -> bool:
         return _spent(history) + cost_of(runs, horizons(history)) > self.spend
 
     def _ask(
         self,
-        stage: Stage,
+        stage: DecisionStage,
         history: Sequence[Decision],
-        keys: Iterable[Key],
+        keys: Iterable[BatchShape],
         compute: int,
-        found: Comparison | None = None,
+        found: CellRewards | None = None,
         failed: Collection[RunKey] = (),
     ) -> Decision:
         runs = [Request(*key, self.seeds[0], compute) for key in sorted(keys)]
@@ -199,10 +199,10 @@ class Race:
 
     def _affordable(
         self,
-        stage: Stage,
+        stage: DecisionStage,
         history: Sequence[Decision],
         runs: Sequence[Request],
-        found: Comparison | None,
+        found: CellRewards | None,
         failed: Collection[RunKey],
     ) -> Decision:
         """The decision for these runs; the end where they would exceed the spend."""
@@ -216,18 +216,20 @@ class Race:
         self,
         ending: Ending,
         history: Sequence[Decision],
-        found: Comparison | None,
+        found: CellRewards | None,
         failed: Collection[RunKey],
     ) -> Decision:
         gone = tuple(sorted(failed))
-        return described(Decision(Stage.STOP, spent=_spent(history), ending=ending, failed=gone), found)
+        return described(
+            Decision(DecisionStage.STOP, spent=_spent(history), ending=ending, failed=gone), found
+        )
 
 
 def _spent(history: Sequence[Decision]) -> int:
     return sum(decision.cost for decision in history)
 
 
-def described(decision: Decision, found: Comparison | None) -> Decision:
+def described(decision: Decision, found: CellRewards | None) -> Decision:
     """The decision with the comparison that it rests on."""
     if found is None:
         return decision
@@ -237,13 +239,13 @@ def described(decision: Decision, found: Comparison | None) -> Decision:
         compute=found.compute,
         best=found.cells[found.best].key,
         expected_regret=float(found.regret[found.best]),
-        standings=tuple(Standing(*c.key, Verdict.KEPT, *map(float, own)) for c, *own in rows),
+        standings=tuple(Standing(*c.key, CellVerdict.KEPT, *map(float, own)) for c, *own in rows),
     )
 
 
-def _judged(decision: Decision, kept: Collection[Key]) -> Decision:
+def _judged(decision: Decision, kept: Collection[BatchShape]) -> Decision:
     """The decision with those left behind named."""
     standings = (
-        own if own.key in kept else replace(own, verdict=Verdict.WORSE) for own in decision.standings
+        own if own.key in kept else replace(own, verdict=CellVerdict.WORSE) for own in decision.standings
     )
     return replace(decision, standings=tuple(standings))

@@ -8,7 +8,7 @@ from typing import Any
 from isolaw import commands
 from isolaw.config.writing import toml_text
 from isolaw.design.advice import Advice
-from isolaw.design.candidates import Candidate, Kind
+from isolaw.design.candidate_sweeps import CandidateSweep, DesignKind
 from isolaw.design.question import Question
 from isolaw.design.race import Race
 from isolaw.files import check_replaceable, replacing
@@ -22,7 +22,7 @@ _ADVICE_HEAD = (
 PLANNED, FIRST = "runs/plan", "runs/first"  # usual directories of their sweeps
 
 
-def content(asked: Question, candidate: Candidate) -> dict[str, Any]:
+def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
     """Return the sections of the sweep file: the given ones, with the runs that the design makes."""
     spec = asked.spec
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
@@ -33,7 +33,7 @@ def content(asked: Question, candidate: Candidate) -> dict[str, Any]:
     if isinstance(candidate.design, Race):
         race = candidate.design
         data["design"] = {**design, "kind": "race", "spend": float(race.spend), "start": race.start}
-    elif candidate.kind in (Kind.HALF, Kind.LINE):
+    elif candidate.kind in (DesignKind.HALF, DesignKind.LINE):
         axes = zip(*candidate.cells, strict=True)
         b, n = (sorted(set(axis)) for axis in axes)
         data["grid"] = {**data.get("grid", {}), "problems_per_batch": b, "rollouts_per_problem": n}
@@ -46,7 +46,7 @@ def check(path: Path) -> None:
     check_replaceable(path, "a sweep file of isolaw plan or advise", "plan.toml", _is_ours)
 
 
-def write(asked: Question, candidate: Candidate, path: Path) -> None:
+def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
     """Write the sweep file; `DataError` where another file has its name."""
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
     _write(head, content(asked, candidate), path, PLANNED)

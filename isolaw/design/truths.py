@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.config import SweepSpec
-from isolaw.design.decisions import Key, RunKey
+from isolaw.design.decisions import RunKey
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
@@ -45,19 +46,19 @@ class Truth:
     """A truth over the K cells of a grid, at P values of C from 0 to the target."""
 
     name: str
-    cells: tuple[Key, ...]
+    cells: tuple[BatchShape, ...]
     compute: Floats  # (P,), ascending
     mean: Floats  # (K, P)
     shared: Floats  # (F, K, P)
     own: Floats  # (K, P)
     spread: Floats  # v, (K, P)
 
-    def rewards(self) -> dict[Key, float]:
+    def rewards(self) -> dict[BatchShape, float]:
         """The mean reward of each cell at the target."""
         return dict(zip(self.cells, self.mean[:, -1].tolist(), strict=True))
 
     @property
-    def best(self) -> Key:
+    def best(self) -> BatchShape:
         """The cell of the highest reward at the target; of equals the first."""
         return self.cells[int(self.mean[:, -1].argmax())]
 
@@ -71,7 +72,7 @@ class Sample:
     """
 
     truth: Truth
-    checkpoints: Mapping[Key, Floats]
+    checkpoints: Mapping[BatchShape, Floats]
     answers: int
     stream: Sequence[int]
     made: dict[RunKey, tuple[Floats, Floats]] = field(default_factory=dict)
@@ -119,7 +120,7 @@ def simulator_version() -> int:
     return int(_file()["simulator"])
 
 
-def presets(cells: Sequence[Key], target: int, kinds: Sequence[str] = KINDS) -> list[Truth]:
+def presets(cells: Sequence[BatchShape], target: int, kinds: Sequence[str] = KINDS) -> list[Truth]:
     """Return the presets that ship with isolaw, over these cells and to this target."""
     data = _file()
     batch = _place(data["batches"], [b for b, _ in cells])
@@ -144,7 +145,7 @@ def presets(cells: Sequence[Key], target: int, kinds: Sequence[str] = KINDS) -> 
     ]  # fmt: skip
 
 
-def outside(cells: Sequence[Key]) -> list[Key]:
+def outside(cells: Sequence[BatchShape]) -> list[BatchShape]:
     """Return the cells beyond the presets' B_p and n."""
     data = _file()
     (low_b, high_b), (low_n, high_n) = ((v[0], v[-1]) for v in (data["batches"], data["levels"]))
@@ -152,7 +153,7 @@ def outside(cells: Sequence[Key]) -> list[Key]:
 
 
 def fitted_to_runs(
-    configurations: Sequence[Configuration], cells: Sequence[Key], target: int, draws: int, seed: int
+    configurations: Sequence[Configuration], cells: Sequence[BatchShape], target: int, draws: int, seed: int
 ) -> list[Truth]:
     """Return draws of the surface fitted to runs; none unless they reach the target around all cells."""
     ends = [c.end for c in configurations]
@@ -166,7 +167,7 @@ def fitted_to_runs(
 
 
 def drawn_from(
-    configurations: Sequence[Configuration], cells: Sequence[Key], target: int, draws: int, seed: int
+    configurations: Sequence[Configuration], cells: Sequence[BatchShape], target: int, draws: int, seed: int
 ) -> list[Truth]:
     """Return draws of the surface fitted to runs, as truths over these cells."""
     surface = estimate(configurations, draws, seed, (0.0, 1.0))

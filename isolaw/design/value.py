@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.design.comparison import Comparison, compare
-from isolaw.design.decisions import Key, Request
+from isolaw.allocation import BatchShape
+from isolaw.design.cell_rewards import CellRewards, compare
+from isolaw.design.decisions import Request
 from isolaw.design.race import RIVALS
 from isolaw.design.truths import Sample, drawn_from
 from isolaw.fits.selection import Configuration
@@ -46,7 +47,7 @@ class Purchase:
 
 
 def further(
-    measured: Sequence[Configuration], found: Comparison, seeds: Sequence[int], rollouts: int, answers: int
+    measured: Sequence[Configuration], found: CellRewards, seeds: Sequence[int], rollouts: int, answers: int
 ) -> Purchase | None:
     """Return what as many seeds buy as ``rollouts`` pay for, at least one of the best cell and of its rival.
 
@@ -82,7 +83,7 @@ def _joined(
     measured: Sequence[Configuration], sample: Sample, runs: Sequence[Request]
 ) -> list[Configuration]:
     """The measured runs, and these ones simulated."""
-    out: Mapping[Key, Configuration] = {c.key: c for c in measured}
+    out: Mapping[BatchShape, Configuration] = {c.key: c for c in measured}
     for request in runs:
         own = out[request.key]
         compute, reward = sample.run(request.run)

@@ -16,10 +16,12 @@ from isolaw.errors import Issue, SpecError, nearest
 # pydantic's names of a union's members.
 _KINDS = {"str", "int", "bool", "float"}
 
-Model = TypeVar("Model", bound=BaseModel)
+Validated = TypeVar("Validated", bound=BaseModel)
 
 
-def parse_section(model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "") -> Model:
+def parse_section(
+    model: type[Validated], data: Mapping[str, Any], prefix: str = "", source: str = ""
+) -> Validated:
     """Validate ``data`` as ``model``; raise `SpecError` naming every key below ``prefix``."""
     try:
         return model.model_validate(dict(data))

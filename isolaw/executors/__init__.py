@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import math
 import os
@@ -14,14 +13,15 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw import backends, commands
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
-from isolaw.executors.base import Event
+from isolaw.executors.base import Resources
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.machine import visible_gpus
 from isolaw.store import SweepStore
@@ -37,15 +37,6 @@ _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition",
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster answers within this time.
 _ANSWERS_S = 10.0
-
-
-@dataclass(frozen=True)
-class Resources:
-    """The resources of one run: machines, and on each of them cores and GPUs."""
-
-    nodes: int
-    cpus: int
-    gpus: int
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:

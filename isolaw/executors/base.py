@@ -1,7 +1,7 @@
 """The parts that all executors share: `execute`, which makes one run, and `drive`, which starts them.
 
 An executor's module has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where runs
-execute; a run's result does not depend on that. Executors with several runs at a time are a `Place`.
+execute; a run's result does not depend on that. Executors with several runs at a time are `Slots`.
 """
 
 from __future__ import annotations
@@ -12,37 +12,29 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from isolaw import backends
 from isolaw.backends.base import Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
+from isolaw.executors.event import Event
 from isolaw.executors.launcher import launch
 from isolaw.store import RunStore, SweepStore
 
 if TYPE_CHECKING:
-    from isolaw.design.decisions import Decision
     from isolaw.executors.waiting import Waiting
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened to a run, or a warning for the user.
+class Resources:
+    """The resources of one run: machines, and on each of them cores and GPUs."""
 
-    ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it was
-    asked to end, and keeps its state. ``lost``: its process or machine is gone. ``busy``: another process
-    holds it. ``decision``: a race chose its next runs, or ended; no run's event. An engine's user sees
-    neither ``lost`` nor ``busy``: such runs are repeated, or fail.
-    """
-
-    run_id: str
-    kind: Literal["checkpoint", "done", "failed", "stopped", "lost", "busy", "warning", "decision"]
-    compute: int = 0
-    cause: str = ""
-    decision: Decision | None = None
+    nodes: int
+    cpus: int
+    gpus: int
 
 
-class Place(Protocol):
+class Slots(Protocol):
     """Where runs execute."""
 
     def start(self, run_id: str) -> Event | None:
@@ -58,7 +50,7 @@ class Place(Protocol):
         """End at once all runs that began here."""
 
 
-def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
+def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
     """Begin runs while there is room, and pass on their events, until nothing is left to do."""
     asked: set[str] = set()
     try:

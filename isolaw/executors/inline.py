@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw.executors.base import Event, execute
+from isolaw.executors.base import execute
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import children
-from isolaw.backends import line
-from isolaw.backends.base import Checkpoint, Counts, Processes, Response, Row, RunContext
+from isolaw.backends import engine_connection
+from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext
 from isolaw.errors import RunError
 
 _STARTING_S = 600.0
@@ -121,8 +121,8 @@ class _Ranks:
                     **threads,
                     **os.environ,
                     **{name: str(value) for name, value in own.items()},
-                    line.GROUP: json.dumps(group),
-                    line.SECRET: meeting["secret"],
+                    engine_connection.GROUP: json.dumps(group),
+                    engine_connection.SECRET: meeting["secret"],
                 },
             )
 
@@ -182,16 +182,16 @@ class _Connections:
                 threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
     def _listen(self, connection: socket.socket) -> None:
-        lines, writes = line.ends(connection)
+        lines, writes = engine_connection.ends(connection)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), connection, lines, writes:
             connection.settimeout(_STOPPING_S)
             hello = json.loads(lines.readline(1000))
             if not hmac.compare_digest(str(hello["secret"]), self.secret):
                 return
             connection.settimeout(None)
-            line.keep_alive(connection)
+            engine_connection.keep_alive(connection)
             self.connections.append(connection)
-            line.write(writes, self.job)
+            engine_connection.write(writes, self.job)
             rank, done = int(hello["rank"]), False
             if rank == 0:
                 self.first = writes
@@ -218,8 +218,8 @@ class _Connections:
             self._receive()
 
         while "done" not in (report := self._receive()):
-            rows = [Row(**row) for row in report.pop("rows")]
-            counts = [Counts(**count) for count in report.pop("counts")]
+            rows = [Measurement(**row) for row in report.pop("rows")]
+            counts = [AnswerCounts(**count) for count in report.pop("counts")]
             responses = [Response(**response) for response in report.pop("responses")]
             yield Checkpoint(rows=rows, counts=counts, responses=responses, save=save, **report)
             self._send({})
@@ -227,7 +227,7 @@ class _Connections:
     def _send(self, value: dict[str, Any]) -> None:
         """Send the first process a message; `_receive` notices if it has ended."""
         with contextlib.suppress(OSError, ValueError):
-            line.write(self.first, value)
+            engine_connection.write(self.first, value)
 
     def _receive(self) -> dict[str, Any]:
         """Return the first process's next report; raise if any process has failed or ended."""

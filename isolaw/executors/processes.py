@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from isolaw import children
-from isolaw.executors.base import Event, drive
+from isolaw.executors.base import drive
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
@@ -34,7 +35,10 @@ class _Worker:
     """One worker process, and the thread that forwards its events to the engine's queue."""
 
     def __init__(
-        self, directory: Path, events: queue.Queue[tuple[_Worker, Event | None]], place: int
+        self,
+        directory: Path,
+        events: queue.Queue[tuple[_Worker, Event | None]],
+        place: int,
     ) -> None:
         self.run_id: str | None = None
         self.place = place
@@ -84,7 +88,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """`Place`: a worker executes one run after the other."""
+    """`Slots`: a worker executes one run after the other."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -31,8 +31,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError, StoreError
-from isolaw.executors import Resources, ray_address, ray_tasks
-from isolaw.executors.base import Event, drive
+from isolaw.executors import ray_address, ray_tasks
+from isolaw.executors.base import Resources, drive
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore, transfer
 
@@ -130,7 +131,7 @@ class _Task:
 
 
 class _Ray:
-    """`Place`: a task for each run."""
+    """`Slots`: a task for each run."""
 
     def __init__(self, directory: Path, shared: bool | None, each: Resources) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each

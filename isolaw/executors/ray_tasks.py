@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
-from isolaw.executors import Resources, launcher
-from isolaw.executors.base import execute
+from isolaw.executors import launcher
+from isolaw.executors.base import Resources, execute
 from isolaw.executors.worker import logged
 from isolaw.store import SweepStore, transfer
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from isolaw.backends import command
 from isolaw.config import ExecutorSection
-from isolaw.executors import Resources
-from isolaw.executors.base import Event, execute
+from isolaw.executors.base import Resources, execute
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 

@@ -31,8 +31,8 @@ from submitit.slurm.slurm import SlurmExecutor
 from isolaw import children
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError
-from isolaw.executors import Resources
-from isolaw.executors.base import Event, drive
+from isolaw.executors.base import Resources, drive
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
@@ -112,7 +112,7 @@ def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 class _Slurm:
-    """`Place`: a job for each run."""
+    """`Slots`: a job for each run."""
 
     def __init__(self, directory: Path, chosen: ExecutorSection, each: Resources) -> None:
         self.directory, self.store = directory, SweepStore(directory)

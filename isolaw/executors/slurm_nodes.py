@@ -19,7 +19,7 @@ from isolaw.store.run import MEETING
 _LOOK_S = 1.0
 
 
-class Nodes:
+class SlurmNodes:
     """`Nodes`: the first task calls the others through a file in the run's folder."""
 
     def __init__(self, folder: Folder) -> None:

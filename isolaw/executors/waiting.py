@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.config import ExecutorSection
-from isolaw.executors.base import Event
+from isolaw.executors.event import Event
 from isolaw.store import SweepStore
 
 # How long to wait before trying a run again that is in use elsewhere.

@@ -18,9 +18,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from isolaw.backends import line
+from isolaw.backends import engine_connection
 from isolaw.errors import StoreError
-from isolaw.executors.base import Event, execute
+from isolaw.executors.base import execute
+from isolaw.executors.event import Event
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
@@ -66,7 +67,7 @@ class _Engine(logging.Handler):
     def send(self, event: Event) -> None:
         with self.lock or contextlib.nullcontext():  # of the handler: warnings come from any thread
             try:
-                line.write(self._lines, vars(event))
+                engine_connection.write(self._lines, vars(event))
             except BrokenPipeError:  # the engine is gone
                 os._exit(0)
 

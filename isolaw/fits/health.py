@@ -73,6 +73,11 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     out = []
     points = runs.points
     wanted = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
+    # Once for all runs: what may be missing, as numbers.
+    numbers = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
+    wanted = wanted.assign(
+        **{k: wanted[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in numbers.items()}
+    )
     curves: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
     for (run_id, name, where), curve in wanted.groupby(["run_id", "metric", "eval_set"], sort=False):
         curves.setdefault(run_id, {})[name, where] = curve
@@ -82,7 +87,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
             if len(curve) < LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
-            steps, values = (curve[c].to_numpy(np.float64) for c in ("step", "value"))
+            steps, values = (curve[c].to_numpy() for c in ("step", "value"))
             if found := sign(name, steps, values, _binomial_error(name, curve)):
                 signs[judged[-1]] = found
         b, n, seed = (int(own[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
@@ -105,12 +110,11 @@ def _diagnostics(
 
 def _binomial_error(name: str, curve: pd.DataFrame) -> float:
     """√(y (1 − y) / N) of one evaluation; all samples count in avg@k, in best@k one for each problem."""
-    values = curve["value"].to_numpy(np.float64)
+    values = curve["value"].to_numpy()
     parsed = metrics.parse(name)
     if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
         return 0.0
-    problems = curve["n_problems"].astype("Float64").to_numpy(np.float64, na_value=np.inf)
-    samples = curve["n_samples"].astype("Float64").to_numpy(np.float64, na_value=1.0)
+    problems, samples = curve["n_problems"].to_numpy(), curve["n_samples"].to_numpy()
     count = problems * samples if parsed is None or parsed[0] == "avg" else problems
     return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(count, 1.0))))
 

@@ -1,7 +1,7 @@
 """`Law`: a fitted allocation law, on disk and in use.
 
 On disk it is ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named by their
-hash (`isolaw.fits.document.draws`). Without that file a law still predicts, without intervals.
+hash (`isolaw.fits.draws`). Without that file a law still predicts, without intervals.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from isolaw.errors import DataError
 from isolaw.files import replacing
 from isolaw.fits import tables
-from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
-from isolaw.fits.document.draws import Draws
-from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.laws.equations import Logistic
-from isolaw.fits.quantity import Quantity, number
+from isolaw.fits.draws import Draws
+from isolaw.fits.posterior import LawPosterior
+from isolaw.fits.predict import Prediction, predict
+from isolaw.fits.quantity import number
 from isolaw.parquet import read_parquet
 from isolaw.runs import as_html
 
@@ -34,11 +31,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from isolaw.costs.model import Cost
-    from isolaw.fits.predict import Prediction
-    from isolaw.fits.surface.estimate import Surface
 
 
-class Law:
+class Law(LawPosterior):
     """A law with its curves and draws.
 
     >>> import isolaw
@@ -52,10 +47,6 @@ class Law:
     'the variation between runs is taken from how they scatter about a smooth function of n'
     """
 
-    def __init__(self, document: LawDocument, draws: Draws) -> None:
-        self.document = document  #: the content of ``law.json``
-        self.draws = draws  #: what every draw found, the estimate first
-
     def __repr__(self) -> str:
         d = self.document
         low, high = d.x.range
@@ -64,35 +55,6 @@ class Law:
         n = f"n in {self.levels[0]}..{self.levels[-1]}"
         parts = f"{d.setting}{fixed}, {n}, {symbol} in {low:.3g}..{high:.3g}"
         return f"<Law: {d.simulated.title(parts)}>"
-
-    @property
-    def levels(self) -> NDArray[np.int64]:
-        """The measured n, ascending."""
-        return np.unique([g.rollouts_per_problem for g in self.document.grid])
-
-    @property
-    def params(self) -> dict[str, Quantity]:
-        """The law's parameters: b, L, k, x0, and the n at which it saturates."""
-        return self.document.params
-
-    @property
-    def logistic(self) -> Logistic | None:
-        """The logistic law, estimate first, then its draws; None where it was refused."""
-        return self.draws.logistic
-
-    @property
-    def surface(self) -> Surface | None:
-        """The surface of rewards; None for the paper's method, and in laws of version 1."""
-        return self.draws.surface
-
-    def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
-        """Return the learning curve of one configuration, estimate first, then its draws."""
-        parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
-        return Curves.from_parameters(self.document.curve, parameters)
-
-    def theta(self, name: str) -> NDArray[np.float64] | None:
-        """Return θ of a compared law, estimate first, then its draws, (1 + D, P)."""
-        return self.draws.laws.get(name)
 
     def predict(
         self,
@@ -131,8 +93,6 @@ class Law:
         >>> p.allocation.compute + p.unspent == 500_000
         True
         """
-        from isolaw.fits.predict import predict
-
         return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
 
     def predictions(

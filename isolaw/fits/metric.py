@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from isolaw.errors import DataError, offers
-from isolaw.fits.document.flags import Code, Flag
-from isolaw.metrics import is_accuracy, is_mean_accuracy
+from isolaw.errors import DataError, InputError, offers, option
+from isolaw.fits.flags import Code, Flag
+from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
 
 METRIC, EVAL_SET = "avg@4", "validation"
@@ -22,7 +22,7 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     kind (``best@8``).
 
     ``metric`` and ``eval_set`` are the user's choice, None where open. `DataError` where no metric fits, or
-    several do; the message lists the measured ones.
+    several do; the message lists the measured ones. `InputError` for one that falls as training improves.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="aime24",
@@ -31,6 +31,8 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     >>> metric, eval_set, flags[0].text
     ('avg@8', 'aime24', 'reward is avg@8 on aime24, the only accuracy measured')
     """
+    if metric is not None and falls(metric):
+        raise InputError(_falling(metric, float(runs.points["value"].max())))
     if metric is not None and eval_set is not None:
         return metric, eval_set, []
     series = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
@@ -52,6 +54,16 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     own, name = found[0]
     text = f"reward is {name} on {own}, the only {'such' if metric else 'accuracy'} measured"
     return name, own, [Flag(Code.REWARD_CHOSEN, text)]
+
+
+def _falling(metric: str, most: float) -> str:
+    is_share = "loss" not in metric.lower() and most <= 1
+    name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
+    how = f"In a table with a column {metric}, {turned} rises: {option('derive', name, turned)}"
+    return (
+        f"metric: found {metric!r}, which falls as training improves; isolaw looks for the highest reward. "
+        + (how if metric.isidentifier() else "Turn it round in a table, and fit that")
+    )
 
 
 def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, found: int, source: str) -> str:

@@ -19,19 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
+from isolaw.fits import collapses
+from isolaw.fits import frontier as frontiers
+from isolaw.fits import law_document as doc
+from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
-from isolaw.fits.document import build as doc
-from isolaw.fits.document.draws import Draws
-from isolaw.fits.document.flags import Code, Flag, flags_of_simulated
-from isolaw.fits.document.law_flags import flags_of
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
-from isolaw.fits.frontier import trace as frontiers
-from isolaw.fits.frontier.candidates import INTERVALS, comparable
-from isolaw.fits.frontier.trace import Path
+from isolaw.fits.draws import Draws
+from isolaw.fits.flags import Code, Flag, flags_of_simulated
+from isolaw.fits.frontier import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
+from isolaw.fits.law_flags import flags_of
 from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
@@ -117,6 +118,12 @@ def fit(
     metric, eval_set, flags = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)
     selection.flags[:0] = flags
+    if method == "surface":
+        steady, fallen = collapses.without(selection.configurations)
+        if fallen:
+            every = sum(c.runs for c in selection.configurations)
+            flags = [*selection.flags, collapses.flag(fallen, every)]
+            selection = replace(selection, configurations=steady, flags=flags)
     configurations = selection.configurations
     with one_blas_thread():
         misfit = _misfit(configurations)

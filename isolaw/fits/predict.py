@@ -1,24 +1,28 @@
 """`predict`: the allocation for a budget, regret first.
 
 Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
-an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation (for
-``surface`` over all n and B_p between measured ones, for ``paper`` over the measured ones), and
+an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation, and
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
-isolaw recommends the affordable configuration with the least expected regret, among the measured ones and, on
-a surface, those with an n of 2^k or 3 · 2^k between them. M = floor(C / (n · B_p)); a budget in tokens or
-seconds pays for as many steps as their mean measured cost allows. A budget in hours needs the cost of a step
+isolaw recommends the affordable configuration with the least expected regret: for ``paper`` among the
+measured ones, for ``surface`` among all with a measured n or one of 2^k or 3 · 2^k between. Where the budget
+is beyond the runs, or the best n may be, n from a quarter of the smallest to four times the largest measured
+compete, too, with the rewards of the pool (`isolaw.fits.surface.pool`). Of nearly equal ones (`_RISK` of
+reward for each doubling) isolaw takes the nearer n. M = floor(C / (n · B_p)); a budget in tokens or seconds
+pays for as many steps as their mean measured cost allows. A budget in hours needs the cost of a step
 S(B_p · n) (`isolaw.costs.model`). It gives every (B_p, n) a compute of its own, at which the candidates
 compete: C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their intervals.
 
-Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to three
-times that compute there are intervals, up to ten times a bound; beyond, isolaw recommends nothing.
+Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to ten
+times that compute there are intervals (for ``paper`` up to three, and then a bound); beyond, isolaw
+recommends nothing. What a law says of n* is stated within the runs alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,42 +33,45 @@ from numpy.typing import NDArray
 from isolaw.allocation import Allocation
 from isolaw.costs.model import Cost, checked_price, parse_hours
 from isolaw.errors import InputError, at_command_line
-from isolaw.fits.cell import Cell
-from isolaw.fits.document.flags import Code, Flag, having
-from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.frontier.candidates import (
+from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
-    Candidate,
+    LEAST_STEPS,
+    CandidateAllocation,
     affordable,
     between,
+    beyond,
     comparable,
     cost_flags,
     in_seconds,
 )
-from isolaw.fits.frontier.optimum import law_n, optimum
-from isolaw.fits.frontier.trace import TOLERANCE
-from isolaw.fits.law import Law
+from isolaw.fits.cell import Cell
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
+from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import REFUSED, estimated
 from isolaw.fits.selection import Floats
-from isolaw.fits.surface.slices import Slices, slices
+from isolaw.fits.surface.slices import RewardModel, Slices, slices
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
 _MOST = 1e15  # rollouts that no budget pays for
 _EDGE = 1e-6  # doublings
+_RISK = 0.0005  # of reward for each doubling of n past those measured
 
 
 def predict(
-    law: Law,
+    law: LawPosterior,
     compute: float | str,
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
     price: float | None = None,
 ) -> Prediction:
-    """Return the allocation for a budget (see `Law.predict`)."""
+    """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     asked = compute.strip() if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
     if not isinstance(compute, str) and not 1 <= compute <= _MOST:
@@ -75,17 +82,30 @@ def predict(
     candidates = affordable(document, budget, max_batch_rollouts, flags)
     if law.surface is not None:
         candidates += between(candidates, document.setting)
+    outer = [] if law.surface is None else beyond(document, candidates, budget, max_batch_rollouts)
     if seconds is not None and cost is not None:
         budget = int(seconds)
         candidates = in_seconds(candidates, cost, seconds, flags)
+        with contextlib.suppress(InputError):  # none of them has a known cost
+            outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
     farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
     factor = farthest / reach if reach else math.inf
-    cut = _cut(law, budget, candidates)
+    cut = _cut(law, law.surface and law.surface.drawn(), budget, candidates)
+    models: dict[str, float] | None = None
+    run_first: list[int] = []
+    if law.surface is not None and factor <= FAR and (factor > 1 or may_be_outside(cut)):
+        pool = law.pool
+        candidates += outer
+        cut = _cut(law, pool, budget, candidates)
+        models = pool.weights(math.log(farthest) - float(pool.ends.max()))
+        run_first = to_run_first(cut, document)
     flags += _extrapolation(document, farthest, reach, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
-    options = [] if factor > FAR else _options(cut, candidates, budget, factor)
+    unsure = document.method == "paper" and factor > INTERVALS
+    options = [] if factor > FAR else _options(cut, candidates, budget, unsure)
     flags += _flags(law, candidates, options)
+    n = [c.rollouts_per_problem for c in candidates]
     if options and cost is not None:
         a = options[0].allocation
         flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
@@ -96,13 +116,16 @@ def predict(
         n_star,
         b_star,
         m_star,
-        REFUSED if asked else law_n(law, budget, factor),
+        REFUSED if asked or (models and factor > 1) else law_n(law, budget, factor),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
         int(min(FAR * reach, _MOST) * budget / farthest if asked else min(FAR * reach, _MOST)),
         flags,
         asked,
         cost,
         checked_price(price),
+        (min(n), max(n)),
+        models,
+        run_first if options else [],
     )
 
 
@@ -129,19 +152,24 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
         short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
         text = (
             f"{factor:.3g} times the compute to which three n ran ({reach:.3g}): "
-            + ("" if factor > FAR else "n* is a bound at most; ")
+            + ("n* is a bound at most; " if document.method == "paper" and factor <= FAR else "")
             + f"run n = {short} to {budget / INTERVALS:.3g} or more"
         )
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
     return out
 
 
-def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
-    """The surface, or the curves, at the budget."""
+def _cut(
+    law: LawPosterior, model: RewardModel | None, budget: int, candidates: list[CandidateAllocation]
+) -> Slices:
+    """The model of rewards, or the curves, at the budget."""
     places = np.array([c.place for c in candidates])
     compute = np.array([budget * c.rate for c in candidates])
-    if law.surface is None or any(c.rate != 1.0 for c in candidates):  # these alone compete
+    if model is None:  # the measured ones alone compete
         reward = rewards(law, candidates, compute)
+    elif any(c.rate != 1.0 for c in candidates):  # each has a compute of its own
+        reward = model.rewards(places[:, 0], places[:, 1], compute)
+    if model is None or any(c.rate != 1.0 for c in candidates):
         return Slices(
             np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))
         )
@@ -152,13 +180,13 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
         inside = (u >= low[0]) & (u <= high[0]) & (v >= low[1]) & (v <= high[1])
         return np.asarray(inside & (u + v <= largest))
 
-    more = [c.place[0] for c in candidates if not c.measured]
-    found = slices(law.surface, np.array([float(budget)]), allowed, more)
+    more = places[[not c.measured for c in candidates]]
+    found = slices(model, np.array([float(budget)]), allowed, more if more.size else None)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
     return replace(found, place=near.argmin(axis=1))
 
 
-def rewards(law: Law, cells: Sequence[Cell], compute: Floats) -> Floats:
+def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
     """Return the fitted reward of K cells at a compute each, and that of every draw: (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
@@ -166,33 +194,34 @@ def rewards(law: Law, cells: Sequence[Cell], compute: Floats) -> Floats:
     return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
 
-def _options(cut: Slices, candidates: list[Candidate], budget: int, factor: float) -> list[Option]:
+def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, unsure: bool) -> list[Option]:
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
     drawn = regret[1:] if len(regret) > 1 else regret
     out = [
         Option(
             Allocation(*e.key, int(budget // e.step_cost)),
-            estimated(reward[:, at], "ok" if factor <= INTERVALS else "not_identified"),
+            estimated(reward[:, at], "not_identified" if unsure else "ok"),
             float(own.mean()),
             float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
             e.step_cost,
             e.measured,
+            e.beyond,
         )
         for e, own, at in zip(candidates, drawn.T, cut.place, strict=True)
     ]
-    # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
-    out.sort(
-        key=lambda o: (
-            round(o.expected_regret, 12), o.allocation.rollouts_per_problem, o.allocation.problems_per_batch
-        )
-    )  # fmt: skip
-    # An allocation between measured ones is recommended only where it is expected to lose next to nothing.
-    out = [o for o in out if o.measured or o.expected_regret <= TOLERANCE]
+
+    def order(o: Option) -> tuple[float, int, int]:
+        # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
+        a = o.allocation
+        loss = round(o.expected_regret + _RISK * o.beyond, 12)
+        return loss, a.rollouts_per_problem, a.problems_per_batch
+
+    out.sort(key=order)
     return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
 
-def _flags(law: Law, candidates: list[Candidate], options: list[Option]) -> list[Flag]:
+def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
     out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from isolaw.allocation import Allocation
 from isolaw.costs.model import Cost, Spent
+from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Flag, simulated_by
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.flags import Flag, simulated_by
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.runs import as_html
-from isolaw.simulated import Simulated
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Option:
     expected_regret: float  #: mean over draws of the best reward minus its own
     probability: float | None  #: share of draws in which it is within 0.005 of the best; None without draws
     step_cost: float  #: in the unit of the budget
-    measured: bool = True  #: otherwise its n lies between measured n
+    measured: bool = True  #: otherwise its n lies between measured n, or beyond them
+    beyond: float = 0.0  #: how many doublings its n is past those measured
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -59,6 +60,13 @@ class Prediction:
     asked: str = ""  #: a budget in hours, as it was given: ``compute`` is then in seconds
     cost: Cost | None = None  #: of a step
     price: float | None = None  #: of a GPU hour, or of an hour of a machine without GPUs
+    compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
+    models: dict[str, float] | None = (
+        None  #: weights of the pooled models; None where the runs themselves say
+    )
+    run_first: list[int] = field(
+        default_factory=list
+    )  #: n beyond the measured ones, one of which may be best
 
     @property
     def allocation(self) -> Allocation | None:
@@ -96,6 +104,8 @@ class Prediction:
             if a is None
             else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
         )
+        if self.run_first:
+            head += f" Run n = {', '.join(map(str, self.run_first))} first."
         rows = [
             {
                 "n": o.allocation.rollouts_per_problem,
@@ -132,6 +142,9 @@ class Prediction:
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
             "epochs": self.epochs,
             "comparable": self.comparable,
+            "compared_n": None if self.compared is None else list(self.compared),
+            "models": self.models,
+            "run_first": self.run_first,
             "options": [
                 option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})
                 for option in self.options

@@ -124,18 +124,19 @@ def from_draws(
         return Quantity(value, None, status)
     if known.size < _SHARE_NEEDED * d.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
+    if levels is not None:  # what is at the grid's edge may lie beyond it
+        known = np.where(known <= levels[0], -np.inf, np.where(known >= levels[-1], np.inf, known))
     stepwise = levels is not None or not np.all(np.isfinite(known))
 
     def end(share: float) -> float:
-        at = float(np.quantile(known, share, method="inverted_cdf" if stepwise else "linear"))
-        if levels is None or levels[0] < at < levels[-1]:
-            return at
-        return -math.inf if at <= levels[0] else math.inf
+        return float(np.quantile(known, share, method="inverted_cdf" if stepwise else "linear"))
 
     low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
     closed = status
-    if status == "ok" and (low == -math.inf) != (high == math.inf):
-        closed = "upper_bound" if low == -math.inf else "lower_bound"
+    if status == "ok" and (low == -math.inf or high == math.inf):
+        # Where both ends are open, that may be closed beyond which fewer draws are.
+        below, above = np.mean(known == -np.inf), np.mean(known == np.inf)
+        closed = "upper_bound" if below > above else "lower_bound"
     # With one end open, all of the 5 % that may be missed lie beyond the other.
     if closed == "lower_bound":
         low, high = end(1 - LEVEL), math.inf

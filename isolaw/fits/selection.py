@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
 from isolaw.fits.cell import Cell
-from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.runs import Runs, full_names, plain
 
 Floats = NDArray[np.float64]

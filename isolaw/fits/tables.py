@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from isolaw.evidence import COLUMN
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.quantity import Interval, Quantity
-from isolaw.simulated import COLUMN
 
 if TYPE_CHECKING:
     from isolaw.fits.predict import Prediction

@@ -10,14 +10,15 @@ import numpy as np
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import SPLIT
-from isolaw.readers.candidates import Status
+from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
+from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import ASSUMED, only, option, resolve
 from isolaw.readers.stitch import RunCurves
 
 if TYPE_CHECKING:
-    from isolaw.readers.assemble import LoggedRun
+    from isolaw.readers.logged_run import LoggedRun
 
 _ABOVE_ONE = 1 + 1e-6
 # Containers that round, the coarsest first: a console prints some digits, TensorBoard keeps 32 bits.
@@ -57,7 +58,7 @@ def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None
     """
     for target in dict.fromkeys(target for run in runs for target in run.curves.of):
         if is_accuracy(target[1]):
-            _convert(target, [run for run in runs if run.status is Status.READY], percent)
+            _convert(target, [run for run in runs if run.status is LogStatus.READY], percent)
 
 
 def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool]) -> None:
@@ -81,12 +82,12 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
         one, other = detected[0], fractions[0]
         for run in fewer:
             run.leave_out(
-                Status.NEEDS,
+                LogStatus.NEEDS,
                 f"{name} is in percent in {one.name} (up to {highest[one.name]:g}), but at most "
                 f"{highest[other.name]:g} in {other.name}: set percent=true or percent=false",
                 ["percent"],
             )
-        percent = [run for run in percent if run.status is Status.READY]
+        percent = [run for run in percent if run.status is LogStatus.READY]
     for run in percent:
         run.curves.notes.append(f"{name} was in percent (up to {highest[run.name]:g}): divided by 100")
         run.curves.of[target].value = run.curves.of[target].value / 100
@@ -99,9 +100,9 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
     if not on or not off:
         return
     fewer, status, text = (
-        (off, Status.OFF_POLICY, "off-policy, among on-policy runs")
+        (off, LogStatus.OFF_POLICY, "off-policy, among on-policy runs")
         if len(off) <= len(on)
-        else (on, Status.ON_POLICY, "on-policy, among off-policy runs")
+        else (on, LogStatus.ON_POLICY, "on-policy, among off-policy runs")
     )
     for run in fewer:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If you know better, set on_policy")
@@ -152,7 +153,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
             if copies & {kept, copy} or _contradict(twin, run) or not _copy(twin.curves, run.curves):
                 continue
             copies.add(copy)
-            run.leave_out(Status.DUPLICATE, "its values are those of another log of the run")
+            run.leave_out(LogStatus.DUPLICATE, "its values are those of another log of the run")
             run.duplicate_of = twin.name
             twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
             twin.configurations += run.configurations
@@ -193,7 +194,7 @@ def _worth(run: LoggedRun) -> tuple[int, int, bool]:
     """The fuller log is kept; of equal ones the more exact, and then one that says what its run was."""
     size = sum(curve.step.size for curve in run.curves.of.values())
     exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
-    return size, exactness, run.status is Status.READY
+    return size, exactness, run.status is LogStatus.READY
 
 
 def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
@@ -215,7 +216,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
         b, n, seed = (group[0].facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
         for run in group if len(group) > 1 else ():
             run.leave_out(
-                Status.NEEDS,
+                LogStatus.NEEDS,
                 f"{len(group)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they "
                 "are repetitions, set their seeds; if they differ in what no log says, set it: "
                 f"{option(only(group[-1].name, [own.name for own in group]), '<name>', '<value>')}; if one "

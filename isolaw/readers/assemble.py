@@ -1,109 +1,27 @@
 """Logs become runs: parts grouped, names understood, facts resolved, curves stitched.
 
-Each run has a `Status`: what one log lacks, or how it disagrees with another, leaves out the runs concerned.
+Each run has a `LogStatus`: what one log lacks, or how it disagrees with another, leaves out the runs
+concerned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from isolaw import commands
 from isolaw.errors import DataError, nearest
 from isolaw.readers import across_runs, frameworks
-from isolaw.readers.assignments import SPLIT, Assignment, Rule, applying
-from isolaw.readers.candidates import Candidate, Status
-from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.assignments import SPLIT, Rule, applying
+from isolaw.readers.found_logs import LogStatus
+from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import Resolved, option, resolve
-from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.readers.resolve import option, resolve
+from isolaw.readers.stitch import stitch
 from isolaw.readers.supervised import is_supervised
-from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
-
-# Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
-_NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
-
-
-@dataclass
-class LoggedRun:
-    """One run read from logs."""
-
-    name: str
-    sources: list[str]
-    container: str
-    framework: Framework | None = None
-    facts: dict[str, Fact] = field(default_factory=dict)
-    curves: RunCurves = field(default_factory=RunCurves)
-    notes: list[str] = field(default_factory=list)
-    status: Status = Status.READY
-    needs: list[str] = field(default_factory=list)
-    message: str = ""
-    duplicate_of: str = ""
-    frameworks: list[str] = field(default_factory=list)  # that may have written it
-    # What the facts follow from: the configurations of its parts, and what the user set.
-    configurations: list[RawLog] = field(default_factory=list)
-    assignments: dict[str, Assignment] = field(default_factory=dict)
-
-    def leave_out(self, status: Status, message: str, needs: Sequence[str] = ()) -> None:
-        """Take the run as one that cannot be fitted, and say why."""
-        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
-
-    def take(self, resolved: Resolved) -> None:
-        """Take what is known of the run."""
-        self.facts, self.notes = resolved.facts, resolved.notes
-        problems, needs = list(resolved.problems), list(resolved.needs)
-        if self.curves.unnumbered:
-            needs.append("logging_steps")
-            problems.append("the log has no steps: set logging_steps, the update steps between two records")
-        if problems:
-            self.leave_out(Status.NEEDS, ". ".join(problems), needs)
-        else:
-            self.leave_out(Status.READY, "")
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """What two different runs must differ in."""
-        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
-        return (*(self.facts[name].value for name in IDENTITY), *attributes)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The run's attributes (lr, model, on_policy, …)."""
-        return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
-
-    def table(self) -> pd.DataFrame:
-        """Return its rows of the data model's table."""
-        batch = self.facts["rollouts_per_step"].value
-        pieces = []
-        for (eval_set, metric), curve in self.curves.of.items():
-            columns = {"step": curve.step, "compute": curve.step * batch, "wall_s": curve.wall_s}
-            pieces.append(
-                pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": curve.value})
-            )
-        names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
-        fixed = {name: self.facts[name].value for name in names}
-        return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
-
-    def candidate(self) -> Candidate:
-        """Return what is listed of it."""
-        metrics: dict[str, dict[str, int]] = {}
-        for (eval_set, metric), curve in self.curves.of.items():
-            metrics.setdefault(eval_set, {})[metric] = curve.step.size
-        left_out = dict(self.curves.dropped)
-        if self.curves.ignored:
-            left_out["names that are no metric (timings and the like)"] = len(self.curves.ignored)
-        steps = None if self.curves.unnumbered else self.curves.steps
-        batch = self.facts.get("rollouts_per_step")
-        compute = (steps[0] * batch.value, steps[1] * batch.value) if steps and batch else None
-        return Candidate(
-            self.name, self.framework.name if self.framework else "", self.container, self.sources,
-            self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,
-            left_out, [*self.notes, *self.curves.notes], self.frameworks,
-        )  # fmt: skip
+from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 
 
 def assemble(
@@ -147,7 +65,7 @@ def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
 
 
 def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    return [run for run in runs if run.status is Status.READY]
+    return [run for run in runs if run.status is LogStatus.READY]
 
 
 def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule]) -> LoggedRun:
@@ -162,14 +80,14 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
         left_out = f"; left out: {dropped}" if dropped else ""
         run.framework = framework
-        run.leave_out(Status.NO_HISTORY, f"it has no number with a name{left_out}")
+        run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
     elif framework is None and is_supervised(keys):
-        run.leave_out(Status.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
+        run.leave_out(LogStatus.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
     elif framework is None and (possible := frameworks.possible(keys)):
         run.frameworks = [own.name for own in possible]
-        run.leave_out(Status.NEEDS, *_which_framework(run, parts, keys, possible))
+        run.leave_out(LogStatus.NEEDS, *_which_framework(run, parts, keys, possible))
     elif framework is None:
-        run.leave_out(Status.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
+        run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
     else:
         run.framework = framework
         run.configurations = [
@@ -182,7 +100,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.curves = stitch(ordered, framework, counts.get("logging_steps"), last_step)
         run.take(resolved)
         if not run.curves.of:
-            run.leave_out(Status.UNKNOWN_FORMAT, f"no value of a known metric; its keys: {_listed(keys)}")
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"no value of a known metric; its keys: {_listed(keys)}")
     return run
 
 
@@ -207,7 +125,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
             close = nearest(by, log.config)
             run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
             run.leave_out(
-                Status.NEEDS,
+                LogStatus.NEEDS,
                 f"--group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
                 "expected file, directory or a key of the configuration",
                 [by],

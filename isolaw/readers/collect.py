@@ -9,7 +9,7 @@ import pandas as pd
 from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError
 from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import Assignment, Rule, applying
-from isolaw.readers.candidates import Candidate, Filter, Status
+from isolaw.readers.found_logs import Filter, FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.raw_log import RawLog
@@ -29,9 +29,9 @@ class Collector:
     def __init__(self, rules: Sequence[Rule], wanted: Filter) -> None:
         self.rules, self.wanted = rules, wanted
         self.logs: list[RawLog] = []
-        self.candidates: list[Candidate] = []  # but those of logs
+        self.candidates: list[FoundLog] = []  # but those of logs
         self.tables: list[Runs] = []
-        self.of_tables: dict[str, tuple[Candidate, pd.DataFrame]] = {}  # run → what was read of it, its rows
+        self.of_tables: dict[str, tuple[FoundLog, pd.DataFrame]] = {}  # run → what was read of it, its rows
         self.used: set[Rule] = set()
 
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
@@ -52,7 +52,7 @@ class Collector:
                     self._heed(log.run, [log.source])
         except (DataError, StoreError) as error:
             container = found.container.name if found.container else "sweep" if found.sweep else ""
-            own = Candidate(path, found.framework, container, [path], _status(error, found))
+            own = FoundLog(path, found.framework, container, [path], _status(error, found))
             own.message = str(error).removeprefix(f"{path}: ")
             self._heed(path, [path])
             if self.wanted.keeps(path, [path]):
@@ -72,11 +72,11 @@ class Collector:
             if before is None:
                 self.of_tables[own.run] = own, rows
             elif rows.equals(points):
-                own.status, own.duplicate_of = Status.DUPLICATE, own.run
+                own.status, own.duplicate_of = LogStatus.DUPLICATE, own.run
                 own.message = "its values are those of a run in another source"
             else:
                 for one in (before, own):
-                    one.status, one.needs = Status.NEEDS, ["seed"]
+                    one.status, one.needs = LogStatus.NEEDS, ["seed"]
                     one.message = (
                         "repeated (run, step): two sources have runs of this name, with other values"
                     )
@@ -88,7 +88,9 @@ class Collector:
         out, taken = [], set[str]()
         for part in self.tables:
             keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
-            keep = [run for run in keep if self.of_tables[run][0].status is Status.READY and run not in taken]
+            keep = [
+                run for run in keep if self.of_tables[run][0].status is LogStatus.READY and run not in taken
+            ]
             taken |= set(keep)
             if keep:
                 out.append(part if len(keep) == len(part) else part.select(keep))
@@ -99,21 +101,21 @@ class Collector:
         runs, used = assemble(self.logs, self.rules, group_by)
         self.used |= used
         candidates = [run.candidate() for run in runs]
-        ready = [run for run in runs if run.status is Status.READY]
+        ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:
-            notes = shared_notes([own for own in candidates if own.status is Status.READY])
+            notes = shared_notes([own for own in candidates if own.status is LogStatus.READY])
             table = pd.concat([run.table() for run in ready], ignore_index=True)
             logged = Runs(table, {run.name: run.attributes for run in ready}, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
 
 
-def _status(error: Exception, found: Found) -> Status:
+def _status(error: Exception, found: Found) -> LogStatus:
     if isinstance(error, NoHistory):
-        return Status.NO_HISTORY
+        return LogStatus.NO_HISTORY
     if isinstance(error, NotInstalled):
-        return Status.NOT_INSTALLED
-    return Status.DAMAGED if found.container or found.sweep else Status.UNKNOWN_FORMAT
+        return LogStatus.NOT_INSTALLED
+    return LogStatus.DAMAGED if found.container or found.sweep else LogStatus.UNKNOWN_FORMAT
 
 
 def _table_or_sweep(
@@ -140,7 +142,7 @@ def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> Colu
     return columns.model_copy(update={"constants": {**columns.constants, **values}})
 
 
-def _of_table(runs: Runs, found: Found) -> list[Candidate]:
+def _of_table(runs: Runs, found: Found) -> list[FoundLog]:
     """Return the runs of a table or a sweep."""
     framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
@@ -155,7 +157,7 @@ def _of_table(runs: Runs, found: Found) -> list[Candidate]:
             metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
         first, last, least, most = (int(end) for end in ends.loc[run_id])
         out.append(
-            Candidate(
+            FoundLog(
                 str(run_id), framework, container, [str(found.path)], facts=facts, metrics=metrics,
                 steps=(first, last), compute=(least, most), final=found.sweep or found.ours,
             )

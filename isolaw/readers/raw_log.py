@@ -99,7 +99,7 @@ class RawLog:
             )
 
 
-class Points:
+class PointCollector:
     """Collects the points of a log, 32 bytes each, and adds them to it when all are there.
 
     A record for each step, and another where a key repeats it: so the values that a resumed run repeats come

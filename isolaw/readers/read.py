@@ -1,6 +1,6 @@
 """`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`.
 
-`survey` returns every log that it finds as a `Candidate`: what was read of it, and whether it can be fitted.
+`survey` returns every log that it finds as a `FoundLog`: what was read of it, and whether it can be fitted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
-from isolaw.readers.candidates import Filter, matching
 from isolaw.readers.collect import Collector, with_settings
+from isolaw.readers.found_logs import Filter, matching
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.name_patterns import NamePattern
@@ -131,7 +131,7 @@ def survey(
     name_pattern: str | Iterable[str] = (),
     settings_file: str | Path | None = None,
 ) -> Reading:
-    """Return every log that is found, with its `Status`. Arguments as in `read`.
+    """Return every log that is found, with its `LogStatus`. Arguments as in `read`.
 
     One that cannot be used does not hinder the others. Raises `InputError` for arguments that cannot be: a
     source that does not exist, a setting that no run uses.

@@ -11,10 +11,10 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.errors import DataError, offers
-from isolaw.readers.candidates import Candidate, Status, groups
+from isolaw.evidence import Simulated
+from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
-from isolaw.simulated import Simulated
 
 _SHOWN = 8
 # What logs have in common that are fitted together, with their framework.
@@ -28,7 +28,7 @@ class Reading:
     ``notes`` are about the search; ``runs.notes`` has all others.
     """
 
-    candidates: list[Candidate]
+    candidates: list[FoundLog]
     tables: list[Runs]  # of tables and sweeps
     logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
@@ -36,9 +36,9 @@ class Reading:
     sources: tuple[str, ...] = ()  # as they were named
 
     @property
-    def ready(self) -> list[Candidate]:
+    def ready(self) -> list[FoundLog]:
         """The candidates that can be fitted."""
-        return [own for own in self.candidates if own.status is Status.READY]
+        return [own for own in self.candidates if own.status is LogStatus.READY]
 
     @property
     def simulated(self) -> Simulated:
@@ -47,9 +47,9 @@ class Reading:
         return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known)
 
     @property
-    def left_out(self) -> list[Candidate]:
+    def left_out(self) -> list[FoundLog]:
         """The other candidates."""
-        return [own for own in self.candidates if own.status is not Status.READY]
+        return [own for own in self.candidates if own.status is not LogStatus.READY]
 
     @property
     def table_notes(self) -> list[str]:
@@ -75,7 +75,7 @@ class Reading:
             for group in found
             if not group.status.settled
         ]
-        settled = Counter(own.status for own in self.candidates if own.status is not Status.READY)
+        settled = Counter(own.status for own in self.candidates if own.status is not LogStatus.READY)
         inert = [f"{number} {own.value.replace('_', ' ')}" for own, number in settled.items() if own.settled]
         return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
 
@@ -85,7 +85,7 @@ class Reading:
         Logs of one framework, algorithm, problem set and model do; the others are left out. Tables and
         sweeps are taken as they are.
         """
-        of: dict[tuple[Any, ...], list[Candidate]] = {}
+        of: dict[tuple[Any, ...], list[FoundLog]] = {}
         for own in self.ready if self.logged and not self.tables else ():
             facts = (own.facts.get(name) for name in _TOGETHER)
             of.setdefault((own.framework, *(fact and fact.value for fact in facts)), []).append(own)
@@ -106,7 +106,7 @@ class Reading:
                 here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
                 text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
                 text += "; --only or --exclude chooses others"
-                own = replace(own, status=Status.APART, message=text)
+                own = replace(own, status=LogStatus.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
         kept.notes = shared_notes(of[chosen])
@@ -131,7 +131,7 @@ class Reading:
         return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])
 
 
-def shared_notes(ready: Sequence[Candidate]) -> tuple[str, ...]:
+def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:
     """Return the notes of all runs, each once, with the runs it is about."""
     about: dict[str, list[str]] = {}
     for own in ready:

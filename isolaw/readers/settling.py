@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, Assignment, assignment
-from isolaw.readers.candidates import Candidate, Status
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.name_patterns import NamePattern, offer
 from isolaw.readers.resolve import ASSUMED, only, setting
 
@@ -16,13 +16,13 @@ _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
 _VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
 
 
-def settling(candidates: Sequence[Candidate]) -> list[str] | None:
+def settling(candidates: Sequence[FoundLog]) -> list[str] | None:
     """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
 
     None if there would be too many: then `draft` writes a file.
     """
-    needing = [own for own in candidates if own.status is Status.NEEDS]
-    usable = [own for own in candidates if own.status in (Status.NEEDS, Status.READY)]
+    needing = [own for own in candidates if own.status is LogStatus.NEEDS]
+    usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
     pattern, given = offer([own.run for own in needing], _carried(needing))
     out = []
     names = [own.run for own in candidates]
@@ -41,7 +41,7 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
     return [*(["--name-pattern", pattern] if pattern else []), *(w for own in out for w in ("--set", own))]
 
 
-def _framework(runs: Sequence[Candidate]) -> str:
+def _framework(runs: Sequence[FoundLog]) -> str:
     """Return the framework that may have written all these logs and that their names contain, or the choice.
 
     A name proves nothing, so that the user confirms it.
@@ -52,7 +52,7 @@ def _framework(runs: Sequence[Candidate]) -> str:
     return in_all[0] if len(named) == len(in_all) == 1 else f"<{'|'.join(choice)}>"
 
 
-def _folder(runs: Sequence[Candidate], among: Sequence[Candidate]) -> str | None:
+def _folder(runs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:
     """Return a glob of the folder that holds these runs, two or more, and no other."""
     folders = {PurePath(own.run).parent for own in runs}
     glob = f"{only(str(folders.pop()))}/*"
@@ -60,19 +60,19 @@ def _folder(runs: Sequence[Candidate], among: Sequence[Candidate]) -> str | None
     return glob if not folders and len(inside) == len(runs) > 1 else None
 
 
-def _needs(candidates: Sequence[Candidate]) -> list[str]:
+def _needs(candidates: Sequence[FoundLog]) -> list[str]:
     return list(dict.fromkeys(need for own in candidates for need in own.needs))
 
 
-def _carried(candidates: Sequence[Candidate]) -> list[str]:
+def _carried(candidates: Sequence[FoundLog]) -> list[str]:
     """What to look for in names: what runs need, and seeds that are only assumed, or they would come next."""
     assumed = all(own.facts["seed"].origin == ASSUMED for own in candidates if "seed" in own.facts)
     return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
 
 
-def _seeds(lacking: Sequence[Candidate], among: Sequence[Candidate]) -> list[str]:
+def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
     """Settings of seeds: of the runs that are one without them, the first keeps its seed."""
-    repeated: dict[tuple[str, str], list[Candidate]] = {}
+    repeated: dict[tuple[str, str], list[FoundLog]] = {}
     for own in lacking:
         repeated.setdefault((own.message, own.run if own.container == "table" else ""), []).append(own)
     out = []
@@ -84,7 +84,7 @@ def _seeds(lacking: Sequence[Candidate], among: Sequence[Candidate]) -> list[str
     return list(dict.fromkeys(out))
 
 
-def _glob(own: Candidate, among: Sequence[Candidate]) -> str:
+def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
     """A glob for a log by its run, for a table by its file: runs of several tables may have one name."""
     if own.container != "table":
         return only(own.run, [other.run for other in among])
@@ -94,12 +94,12 @@ def _glob(own: Candidate, among: Sequence[Candidate]) -> str:
     return only(stem if alone else own.sources[0])
 
 
-def draft(candidates: Sequence[Candidate], command: str) -> str:
+def draft(candidates: Sequence[FoundLog], command: str) -> str:
     """Return a file of settings, a table for each run that needs some, to fill in.
 
     Values that the names of the runs carry are filled in, as comments: a name proves nothing.
     """
-    needing = [own for own in candidates if own.status is Status.NEEDS]
+    needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     text, _ = offer([own.run for own in needing], _carried(needing))
     pattern = NamePattern(text) if text else None
     lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]

@@ -16,13 +16,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
+from isolaw.evidence import Simulated
 from isolaw.readers.assignments import DEFAULTS, SPLIT
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
 from isolaw.readers.table_files import load
 from isolaw.readers.table_needs import check_complete
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
-from isolaw.simulated import Simulated
 
 
 def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:

@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import engine
+from isolaw.allocation import BatchShape
 from isolaw.config import SweepSpec
 from isolaw.errors import RunError
-from isolaw.executors.base import Event
-from isolaw.planning import Plan
+from isolaw.evidence import SIMULATOR
+from isolaw.executors.event import Event
 from isolaw.recipe_check import rule
 from isolaw.recipe_check.judge import Judged, judge
-from isolaw.recipe_check.measured import Key, Measured, read
-from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, Cell, Setup, Stage, claim, setup
-from isolaw.simulated import SIMULATOR
+from isolaw.recipe_check.measured import LrCell, MeasuredCurves, read
+from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, CheckSweep, Setup, claim, setup
+from isolaw.resolve import Plan
 
-Execute = Callable[[Stage, Plan], None]
+Execute = Callable[[CheckSweep, Plan], None]
 
 
-class Verdict(StrEnum):
+class RecipeVerdict(StrEnum):
     """What the runs show."""
 
     SUPPORTED = "supported"  # better than each alternative, beyond noise
@@ -37,7 +38,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class RecipeResult:
     """A recipe that ran: the mean reward at its horizon (None where a run failed) and its standard error."""
 
     stage: str
@@ -60,7 +61,7 @@ class BatchRule:
     rollouts_per_problem: int
     lr: float
     best: float | None
-    verdict: Verdict
+    verdict: RecipeVerdict
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class RecipeCheck:
     simulated: bool
     metric: str
     seeds: tuple[int, ...]
-    base: Cell
+    base: BatchShape
     compute: int
     horizon: int
     lr: float
@@ -87,11 +88,11 @@ class RecipeCheck:
     batches: tuple[BatchRule, ...]
     terms_kept: dict[str, float]
     terms_other: dict[str, float]
-    terms: Verdict | None
+    terms: RecipeVerdict | None
     difficulty: str | None
     recipe: dict[str, Any]
     rollouts: int
-    rows: tuple[Row, ...]
+    rows: tuple[RecipeResult, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -126,7 +127,7 @@ def check_recipe(
     ((32, 8), True, ['batch', 'lr', 'lr-full', 'terms'])
     """
 
-    def execute(stage: Stage, planned: Plan) -> None:
+    def execute(stage: CheckSweep, planned: Plan) -> None:
         for event in engine.execute(planned, stage.directory):
             if on_event is not None:
                 on_event(event)
@@ -152,7 +153,7 @@ class _Check:
 
     def __init__(self, start: Setup, out: Path, execute: Execute) -> None:
         self.start, self.out, self.execute = start, out, execute
-        self.rows: list[Row] = []
+        self.rows: list[RecipeResult] = []
         self.rollouts = 0
 
     def result(self) -> RecipeCheck:
@@ -210,11 +211,11 @@ class _Check:
     def _run(
         self,
         name: str,
-        cells: Sequence[Cell],
+        cells: Sequence[BatchShape],
         ks: Iterable[int],
         compute: int,
         new: Iterable[int] | None = None,
-    ) -> Measured:
+    ) -> MeasuredCurves:
         """Execute what is left of a stage, or of its ``new`` lr, and return what all of it measured.
 
         Runs that failed in this process are not repeated when further lr join them.
@@ -230,7 +231,7 @@ class _Check:
         self.spent = planned.rollouts
         return read(stage, start.spec.design.metric, planned.runs)
 
-    def _search(self) -> Measured:
+    def _search(self) -> MeasuredCurves:
         start, tried = self.start, set[int]()
         wanted = list(rule.START)
         while wanted:
@@ -241,7 +242,7 @@ class _Check:
         self._refuse_failed(at[-1], found)
         return found
 
-    def _full(self, middle: int) -> Measured:
+    def _full(self, middle: int) -> MeasuredCurves:
         start, tried = self.start, set[int]()
         rewards: dict[int, float] = {}
         while wanted := rule.bracket(middle, rewards):
@@ -270,14 +271,16 @@ class _Check:
             judged = self._judged(found, start.batch_horizon, cell)
             own = (*cell, start.lr_at(k))
             if own not in judged.mean:
-                out.append(BatchRule(*own, None, Verdict.FAILED))
+                out.append(BatchRule(*own, None, RecipeVerdict.FAILED))
                 continue
             best = max(sorted(judged.mean), key=lambda key: judged.mean[key])
             rivals = [key for key in judged.mean if key != own]
             out.append(BatchRule(*own, best[-1], _verdict(judged, own, rivals)))
         return tuple(out)
 
-    def _terms(self, k: int, full: Measured) -> tuple[Verdict | None, dict[str, float], dict[str, float]]:
+    def _terms(
+        self, k: int, full: MeasuredCurves
+    ) -> tuple[RecipeVerdict | None, dict[str, float], dict[str, float]]:
         """Compare the recipe's terms with the others; return the verdict, the terms to keep, and the rest."""
         start = self.start
         given, other = start.given, start.other_terms()
@@ -291,18 +294,20 @@ class _Check:
         if own is not None:
             rewards["other"] = own
         judged = judge(rewards, unstable)
-        verdict = Verdict.FAILED if own is None else _verdict(judged, key, ["other"])
+        verdict = RecipeVerdict.FAILED if own is None else _verdict(judged, key, ["other"])
         note = found.failed.get(key) or found.unstable.get(key, "")
         label = "" if own is None else _against(judged, "other", [key, "other"])
         reward = None if own is None else judged.mean["other"]
         self.rollouts += self.spent
-        self.rows.append(Row(TERMS, *key, other, start.compute, reward, judged.error, label, note))
-        return (verdict, other, given) if verdict is Verdict.CONTRADICTED else (verdict, given, other)
+        self.rows.append(RecipeResult(TERMS, *key, other, start.compute, reward, judged.error, label, note))
+        return (verdict, other, given) if verdict is RecipeVerdict.CONTRADICTED else (verdict, given, other)
 
-    def _key(self, k: int) -> Key:
+    def _key(self, k: int) -> LrCell:
         return (*self.start.base, self.start.lr_at(k))
 
-    def _by_k(self, found: Measured, compute: float, tried: Iterable[int] | None = None) -> dict[int, float]:
+    def _by_k(
+        self, found: MeasuredCurves, compute: float, tried: Iterable[int] | None = None
+    ) -> dict[int, float]:
         """Rewards at the base batch; −inf where a run failed."""
         if tried is None:
             every = range(-2 * rule.FARTHEST, 2 * rule.FARTHEST)
@@ -311,20 +316,22 @@ class _Check:
         return {k: found.mean(self._key(k), compute) for k in tried}
 
     @staticmethod
-    def _refuse_failed(rewards: Mapping[int, float], found: Measured) -> None:
+    def _refuse_failed(rewards: Mapping[int, float], found: MeasuredCurves) -> None:
         if not any(map(math.isfinite, rewards.values())):
             cause = next(iter(found.failed.values()), "unknown")
             raise RunError(f"runs of every learning rate failed; the first: {cause}")
 
     @staticmethod
-    def _rewards(found: Measured, compute: int, cell: Cell | None = None) -> dict[Any, Mapping[int, float]]:
+    def _rewards(
+        found: MeasuredCurves, compute: int, cell: BatchShape | None = None
+    ) -> dict[Any, Mapping[int, float]]:
         keys = [key for key in found.curves if cell is None or key[:2] == cell]
         return {key: own for key in sorted(keys) if (own := found.at(key, compute)) is not None}
 
-    def _judged(self, found: Measured, compute: int, cell: Cell | None = None) -> Judged[Any]:
+    def _judged(self, found: MeasuredCurves, compute: int, cell: BatchShape | None = None) -> Judged[Any]:
         return judge(self._rewards(found, compute, cell), found.unstable)
 
-    def _add(self, stage: str, found: Measured, compute: int) -> None:
+    def _add(self, stage: str, found: MeasuredCurves, compute: int) -> None:
         """Add the rows of a stage, and what it generated."""
         self.rollouts += self.spent
         keys = sorted({*found.curves, *found.failed})
@@ -336,17 +343,17 @@ class _Check:
                 label = _against(judged, key, judged.mean) if known else ""
                 reward = judged.mean[key] if known else None
                 self.rows.append(
-                    Row(stage, *key, self.start.given, compute, reward, judged.error, label, note)
+                    RecipeResult(stage, *key, self.start.given, compute, reward, judged.error, label, note)
                 )
 
 
-def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> Verdict:
+def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerdict:
     """What is shown of ``own`` against its rivals."""
     if any(judged.better(rival, own) for rival in rivals):
-        return Verdict.CONTRADICTED
+        return RecipeVerdict.CONTRADICTED
     if rivals and all(judged.better(own, rival) for rival in rivals):
-        return Verdict.SUPPORTED
-    return Verdict.UNDECIDED
+        return RecipeVerdict.SUPPORTED
+    return RecipeVerdict.UNDECIDED
 
 
 def _against(judged: Judged[Any], key: Any, among: Iterable[Any]) -> str:

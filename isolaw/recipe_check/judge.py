@@ -23,28 +23,28 @@ import numpy as np
 from scipy.stats import t as student
 
 LEVEL = 0.95
-Key = TypeVar("Key", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Judged(Generic[Key]):
+class Judged(Generic[K]):
     """Mean rewards, the standard error of each, and the least decided difference (None: none is)."""
 
-    mean: dict[Key, float]
+    mean: dict[K, float]
     error: float | None
     least: float | None
 
-    def better(self, one: Key, other: Key) -> bool:
+    def better(self, one: K, other: K) -> bool:
         """Return whether ``one`` is better than ``other`` beyond noise."""
         return self.least is not None and self.mean[one] - self.mean[other] > self.least
 
-    def undecided(self, one: Key) -> list[Key]:
+    def undecided(self, one: K) -> list[K]:
         """Return the others that are neither better nor worse than ``one`` beyond noise."""
         others = [key for key in self.mean if key != one]
         return [key for key in others if not (self.better(one, key) or self.better(key, one))]
 
 
-def judge(rewards: Mapping[Key, Mapping[int, float]], unstable: Collection[Key] = ()) -> Judged[Key]:
+def judge(rewards: Mapping[K, Mapping[int, float]], unstable: Collection[K] = ()) -> Judged[K]:
     """Judge rewards by recipe and seed; every recipe has the same seeds.
 
     Noise is not taken from ``unstable`` recipes, whose rewards scatter more.

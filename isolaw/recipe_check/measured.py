@@ -12,26 +12,26 @@ import pandas as pd
 from isolaw.design.directory import EVAL_SET
 from isolaw.fits.health import health
 from isolaw.fits.selection import measured_points
-from isolaw.recipe_check.stages import Stage
+from isolaw.recipe_check.stages import CheckSweep
 from isolaw.store import SweepStore
 
-Key = tuple[int, int, float]  # (B_p, n, lr)
+LrCell = tuple[int, int, float]  # (B_p, n, lr)
 _BEFORE = (0.75, 0.87, 1.0)  # of the horizon: the reward is a mean over these, as evaluations are noisy
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCurves:
     """Learning curves by (B_p, n, lr) and seed, and what is wrong with some.
 
     ``failed`` has the cause where a run did not reach its end, ``unstable`` the sign of instability where one
     did (`isolaw.fits.health`).
     """
 
-    curves: Mapping[Key, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
-    failed: Mapping[Key, str] = field(default_factory=dict)
-    unstable: Mapping[Key, str] = field(default_factory=dict)
+    curves: Mapping[LrCell, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
+    failed: Mapping[LrCell, str] = field(default_factory=dict)
+    unstable: Mapping[LrCell, str] = field(default_factory=dict)
 
-    def at(self, key: Key, compute: float) -> dict[int, float] | None:
+    def at(self, key: LrCell, compute: float) -> dict[int, float] | None:
         """Return the reward by seed around ``compute`` rollouts; None where a run failed or is missing."""
         if key in self.failed or key not in self.curves:
             return None
@@ -43,17 +43,17 @@ class Measured:
             out[seed] = float(values.mean())
         return out
 
-    def mean(self, key: Key, compute: float) -> float:
+    def mean(self, key: LrCell, compute: float) -> float:
         """Return the mean reward over seeds; −inf where a run failed."""
         own = self.at(key, compute)
         return -np.inf if own is None else float(np.mean(list(own.values())))
 
 
-def read(stage: Stage, metric: str, runs: Collection[Any]) -> Measured:
+def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurves:
     """Return what the ``runs`` of a stage, the `RunSpec` of its plan, measured."""
     store = SweepStore(stage.directory)
     asked = {run.run_id: run for run in runs}
-    failed: dict[Key, str] = {}
+    failed: dict[LrCell, str] = {}
     for run_id, run in asked.items():
         stored = store.run(run_id)
         if not stored.recorded().is_done(run):
@@ -61,17 +61,17 @@ def read(stage: Stage, metric: str, runs: Collection[Any]) -> Measured:
             failed.setdefault(_key(run), str(cause.get("cause", "not finished")))
     done = [run_id for run_id, run in asked.items() if _key(run) not in failed]
     if not done:
-        return Measured(failed=failed)
+        return MeasuredCurves(failed=failed)
     collected = store.collect().select(done)
     points = measured_points(collected, metric, EVAL_SET).sort_values("step")
-    curves: dict[Key, dict[int, pd.DataFrame]] = {}
+    curves: dict[LrCell, dict[int, pd.DataFrame]] = {}
     for run_id, curve in points.groupby("run_id"):
         run = asked[str(run_id)]
         curves.setdefault(_key(run), {})[run.seed] = curve[["compute", "value"]]
     signs = {own.run_id: own.reasons[0] for own in health(collected, metric, EVAL_SET) if own.signs}
     unstable = {_key(asked[run_id]): reason for run_id, reason in sorted(signs.items())}
-    return Measured(curves, failed, unstable)
+    return MeasuredCurves(curves, failed, unstable)
 
 
-def _key(run: Any) -> Key:
+def _key(run: Any) -> LrCell:
     return run.problems_per_batch, run.rollouts_per_problem, run.recipe.lr

@@ -20,10 +20,10 @@ START = (-2, 0, 2)
 FARTHEST = 12  # |k|; a factor of 4,096
 _COARSE = 2
 
-Rewards = Mapping[int, float]  # by k; −inf where a run failed
+RewardByK = Mapping[int, float]  # by k; −inf where a run failed
 
 
-def best(rewards: Rewards) -> int:
+def best(rewards: RewardByK) -> int:
     """Return the k of the highest reward; of equals the smallest lr.
 
     >>> best({-2: 0.1, 0: 0.4, 2: 0.4})
@@ -32,7 +32,7 @@ def best(rewards: Rewards) -> int:
     return max(sorted(rewards), key=lambda k: rewards[k])
 
 
-def search(at: Sequence[Rewards]) -> list[int]:
+def search(at: Sequence[RewardByK]) -> list[int]:
     """Return the k to try next, ascending; none when the search ends.
 
     ``at`` has the rewards at ascending horizons. While the best at the last one is the smallest or largest
@@ -51,7 +51,7 @@ def search(at: Sequence[Rewards]) -> list[int]:
     return sorted(k for k in wanted - tried.keys() if abs(k) <= FARTHEST)
 
 
-def bracket(middle: int, rewards: Rewards) -> list[int]:
+def bracket(middle: int, rewards: RewardByK) -> list[int]:
     """Return the k to try next: ``middle`` and its neighbours, then further until the best is between two.
 
     >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
@@ -64,7 +64,7 @@ def bracket(middle: int, rewards: Rewards) -> list[int]:
     return sorted(k for k in wanted if abs(k) <= FARTHEST + 1)
 
 
-def peak(rewards: Rewards) -> float:
+def peak(rewards: RewardByK) -> float:
     """Return the k of the vertex of the parabola through the best reward and both its neighbours.
 
     The best k itself where there is no such parabola.
@@ -80,7 +80,7 @@ def peak(rewards: Rewards) -> float:
     return k + 0.5 * (below - above) / bend
 
 
-def slope(horizons: Sequence[float], at: Sequence[Rewards]) -> float | None:
+def slope(horizons: Sequence[float], at: Sequence[RewardByK]) -> float | None:
     """Return s, the change of log2 lr* per doubling of C, within [−1, 0]; None from one horizon.
 
     >>> slope([1e5, 2e5], [{0: 0.1, 1: 0.2, 2: 0.1}, {0: 0.3, 1: 0.2, 2: 0.1}])

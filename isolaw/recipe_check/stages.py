@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import allocation, backends
+from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import DesignSection, Grid
 from isolaw.design.directory import EVAL_SET
@@ -34,11 +35,9 @@ FACTOR = 4  # between batch sizes: there √B, B and a constant lr differ by 2, 
 _TERMS = ("kl", "entropy")
 _OF_KL = ("kl_in", "kl_estimator")
 
-Cell = tuple[int, int]  # (B_p, n)
-
 
 @dataclass(frozen=True)
-class Stage:
+class CheckSweep:
     """One sweep of a check."""
 
     name: str
@@ -56,8 +55,8 @@ class Setup:
     """
 
     spec: SweepSpec
-    base: Cell
-    others: tuple[Cell, ...]
+    base: BatchShape
+    others: tuple[BatchShape, ...]
     lr: float
     on: dict[str, float]
     given: dict[str, float]
@@ -87,7 +86,9 @@ class Setup:
         """lr_0 2^k; the same k is the same float."""
         return self.lr * 2.0**k
 
-    def stage(self, name: str, out: Path, cells: Sequence[Cell], lr: Iterable[float], compute: int) -> Stage:
+    def stage(
+        self, name: str, out: Path, cells: Sequence[BatchShape], lr: Iterable[float], compute: int
+    ) -> CheckSweep:
         """Return the sweep of some cells, which differ in one axis."""
         b, n = (tuple(sorted({cell[i] for cell in cells})) for i in (0, 1))
         grid = Grid.model_validate({"problems_per_batch": b, "rollouts_per_problem": n, "lr": sorted(lr)})
@@ -104,7 +105,7 @@ class Setup:
             "design": DesignSection(),
             "recipe": recipe,
         }
-        return Stage(name, spec.model_copy(update=update), out / name)
+        return CheckSweep(name, spec.model_copy(update=update), out / name)
 
     @property
     def has_terms(self) -> bool:
@@ -188,7 +189,7 @@ def claim(out: Path) -> None:
         )
 
 
-def _line(cells: Sequence[Cell]) -> list[Cell]:
+def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
     """All n at the B_p in the middle, or all B_p where there is one n, ascending."""
     batches = sorted({b for b, _ in cells})
     middle = batches[(len(batches) - 1) // 2]
@@ -196,7 +197,7 @@ def _line(cells: Sequence[Cell]) -> list[Cell]:
     return line if len(line) > 1 else sorted(cell for cell in cells if cell[1] == line[0][1])
 
 
-def _resolved(spec: SweepSpec, cell: Cell, difficulty: str | None = None) -> RunSpec:
+def _resolved(spec: SweepSpec, cell: BatchShape, difficulty: str | None = None) -> RunSpec:
     """A run as its backend resolves it."""
     backend = backends.get(spec.sweep.backend)
     problems = spec.problems
@@ -216,9 +217,9 @@ def _resolved(spec: SweepSpec, cell: Cell, difficulty: str | None = None) -> Run
     return backend.resolve(run)
 
 
-def _size(cell: Cell) -> int:
+def _size(cell: BatchShape) -> int:
     return cell[0] * cell[1]
 
 
-def _away(cell: Cell, size: float) -> float:
+def _away(cell: BatchShape, size: float) -> float:
     return abs(math.log2(_size(cell) / size))

@@ -1,4 +1,4 @@
-"""The whole of `isolaw findings`: execute the runs, judge them, and return one document.
+"""One battery of `isolaw findings`: execute its runs, judge them, and return one document.
 
 ::
 
@@ -11,9 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,50 +19,15 @@ from typing import Any
 from isolaw import backends
 from isolaw.documents.reading import read_json
 from isolaw.errors import InputError, StoreError
+from isolaw.evidence import Simulated
 from isolaw.files import check_destination
 from isolaw.replication import execution
-from isolaw.replication.battery import FIRST_SEED, MODELS, SEEDS, SETS, Battery, battery
-from isolaw.replication.measurements import Measured
-from isolaw.simulated import Simulated
+from isolaw.replication.battery import SETS, Battery
+from isolaw.replication.measurements import MeasuredFindings
 from isolaw.store import Folder
 
 FORMAT = "isolaw.findings/1"
 _MARKER = "battery.json"
-
-
-def findings(
-    model: str = MODELS[0],
-    preset: str | None = None,
-    *,
-    seeds: int = SEEDS,
-    settings: Iterable[str] = (),
-    out: str | Path | None = None,
-    jobs: int = 1,
-    jitter: int = 0,
-    progress: Callable[[str, float], None] = lambda task, share: None,
-) -> dict[str, Any]:
-    """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
-
-    ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too: members
-    of its ensemble where it is calibrated.
-    ``progress`` is called with what is at work and the share of it since the last call. Returns the document
-    of `judge`.
-
-    Raises
-    ------
-    SpecError, StoreError, InputError
-        before anything is spent.
-    """
-    from isolaw.replication.jitter import check, study
-
-    chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
-    check(chosen, jitter)
-    document = judge(chosen, out, jobs, partial(progress, "the battery"))
-    if jitter:
-        own = partial(progress, f"{jitter} more presets")
-        document["jitter"] = study(chosen, jitter, out, jobs, own)
-    return document
 
 
 def judge(
@@ -84,7 +47,7 @@ def judge(
         if out is not None:
             claim(battery, folder)
         runs, failed = execution.execute(planned, jobs, progress)
-    measured = Measured(battery, runs)
+    measured = MeasuredFindings(battery, runs)
     return {
         "format": FORMAT,
         "simulated": Simulated.YES.json,

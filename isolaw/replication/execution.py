@@ -17,7 +17,7 @@ from typing import cast
 from isolaw import engine
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, SpecError
-from isolaw.executors.base import Event
+from isolaw.executors.event import Event
 from isolaw.replication.battery import Battery
 from isolaw.runs import Runs
 from isolaw.store import SweepStore

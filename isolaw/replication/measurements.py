@@ -25,17 +25,17 @@ from isolaw.replication.smoothing import path
 from isolaw.replication.verdicts import Finding, Floats, interval, leave_one_out
 from isolaw.runs import Runs
 
-Series = dict[str, Any]
+PlotSeries = dict[str, Any]
 _NUDGE = 1 + 1e-9  # a budget that is a whole number of batches pays for its last step
 
 
-class Measured:
+class MeasuredFindings:
     """Findings and pictures of one battery's runs, which come by experiment."""
 
     def __init__(self, battery: Battery, runs: Mapping[str, Runs]) -> None:
         self.battery, self.runs = battery, runs
         self.findings: list[Finding] = []
-        self.pictures: dict[str, Series] = {}
+        self.pictures: dict[str, PlotSeries] = {}
         self.main = {name: self._rewards(name) for name in SETS}
         self._rises()
         self._compared()
@@ -172,18 +172,18 @@ class Measured:
         self.pictures["F7"] = {"curves": curves, "x": (b.budgets[shift:] / (b.batch * N_EST)).tolist()}
 
 
-def _band(rows: Floats) -> Series:
+def _band(rows: Floats) -> PlotSeries:
     """A curve and its pointwise interval, from rows (1 + S, X); what was not measured is None."""
     parts = zip(("value", "low", "high"), interval(rows), strict=True)
     return {k: [float(v) if np.isfinite(v) else None for v in part] for k, part in parts}
 
 
-def _bands(names: Iterable[str], rows: Floats) -> Series:
+def _bands(names: Iterable[str], rows: Floats) -> PlotSeries:
     """The same for several curves by name, from rows (1 + S, curves, X)."""
     return {name: _band(rows[:, i]) for i, name in enumerate(names)}
 
 
-def _path(levels: Sequence[int], values: Floats) -> Series:
+def _path(levels: Sequence[int], values: Floats) -> PlotSeries:
     """n* (as log2) along the budgets."""
     return _band(path(levels, leave_one_out(values)).log2_n)
 
@@ -196,7 +196,7 @@ def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
     return leave_one_out(values - shared + shared.mean(axis=0))
 
 
-def _below(values: Floats) -> Series:
+def _below(values: Floats) -> PlotSeries:
     """Rewards (S, N) less the best of their mean."""
     rows = leave_one_out(values)
     return _band(rows - rows.max(axis=1, keepdims=True))

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.surface.slices import FLAT, highest
 from isolaw.replication.verdicts import Floats
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from isolaw import engine
 from isolaw.errors import IsolawError
+from isolaw.evidence import Simulated
 from isolaw.report.study import usual_setting
 from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
-from isolaw.simulated import Simulated
 
 _WINDOW_S = 120.0  # the pace is the mean over the last two minutes
 _FIT_EVERY_S = 30.0
@@ -80,12 +80,12 @@ class Watch:
 
 def law_so_far(directory: Path) -> list[str]:
     """Return the law of the checkpoints in a sweep's directory, or why there is none yet."""
-    import isolaw
+    from isolaw.fits.pipeline import fit
     from isolaw.store import SweepStore
 
     try:
         runs = SweepStore(directory).collect()
-        document = isolaw.fit(runs, setting=usual_setting(runs), bootstrap=0).document
+        document = fit(runs, setting=usual_setting(runs), bootstrap=0).document
     except IsolawError as error:
         return [f"No law yet: {error}"]
     return ["So far, without intervals:", *(f"  {line}" for line in ends(document)[-1:])]

@@ -41,13 +41,13 @@ def _set(text: str) -> str:
 
 
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)]
-Positive = Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e18)]
-Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
+PositiveNumber = Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e18)]
+Fraction = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
 Error = Annotated[float, Field(allow_inf_nan=False, ge=0, le=_LARGEST)]
 Problems = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_set)]
 Numbers = Annotated[list[Number], Field(max_length=_MOST_VALUES)]
-Positives = Annotated[list[Positive], Field(max_length=_MOST_VALUES)]
-Counts = Annotated[list[Count], Field(min_length=1, max_length=1000)]
+Positives = Annotated[list[PositiveNumber], Field(max_length=_MOST_VALUES)]
+CountList = Annotated[list[Count], Field(min_length=1, max_length=1000)]
 
 
 class _Part(BaseModel):
@@ -69,15 +69,15 @@ class Provenance(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     reward: Annotated[str, Field(min_length=1, max_length=500)]
-    problems_per_batch: Counts | None = None
-    rollouts_per_problem: Counts | None = None
-    compute: Annotated[list[Positive], Field(min_length=1, max_length=_MOST_VALUES)]
+    problems_per_batch: CountList | None = None
+    rollouts_per_problem: CountList | None = None
+    compute: Annotated[list[PositiveNumber], Field(min_length=1, max_length=_MOST_VALUES)]
     cells: Annotated[list[tuple[Count, Count]], Field(max_length=_MOST_VALUES)] = []
     ends: Positives = []
     error: Error = 0.0
     noise: Error = 0.0
     discrepancy: Error = 0.0
-    covered: Share | None = None
+    covered: Fraction | None = None
     moved: bool = True
 
     @model_validator(mode="after")
@@ -93,7 +93,7 @@ class Left(_Part):
     """``[discrepancy]``: what the ensemble leaves of the runs' rewards, at (C, n, B_p)."""
 
     noise: Annotated[list[Error], Field(min_length=3, max_length=3)]
-    lengths: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    lengths: Annotated[list[PositiveNumber], Field(min_length=2, max_length=2)]
     compute: Positives
     rollouts_per_problem: Positives
     problems_per_batch: Positives

@@ -6,22 +6,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from isolaw.errors import NotOurs
-from isolaw.store.folder import LINKS_HINT, Folder, Kind
+from isolaw.store.folder import LINKS_HINT, EntryKind, Folder
 from isolaw.store.run import OWN
 from isolaw.store.states import STATE, is_own
 
+# In a sweep's directory.
+POINTS, PROBLEMS = "points.parquet", "problems.parquet"
+RECORDED = "recorded.parquet"  # the runs that a replay plays, unless they are in a file of the user's
 RUNS, RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
 _DEEPEST = 20
 
 
-def sweep(directory: Folder, own: Mapping[str, Kind]) -> None:
+def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
     """Raise `NotOurs` for all links, and files and folders in each other's place, in a sweep's directory.
 
     ``own`` are the kinds of isolaw's entries in the directory itself; other names are the user's.
     """
 
-    def kinds(*place: str) -> tuple[Kind, ...]:
+    def kinds(*place: str) -> tuple[EntryKind, ...]:
         match place:
             case (name,) if name in own:
                 return (own[name],)
@@ -39,7 +42,7 @@ def run(folder: Folder) -> None:
     _refuse(folder, _kinds_in_run)
 
 
-def _kinds_in_run(*place: str) -> tuple[Kind, ...]:
+def _kinds_in_run(*place: str) -> tuple[EntryKind, ...]:
     match place:
         case (name,) if name in OWN:
             return (OWN[name],)
@@ -50,7 +53,7 @@ def _kinds_in_run(*place: str) -> tuple[Kind, ...]:
     return ()
 
 
-def _refuse(directory: Folder, kinds: Callable[..., tuple[Kind, ...]]) -> None:
+def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> None:
     wrong = list(_wrong(directory, kinds))
     if len(wrong) == 1:
         raise wrong[0]
@@ -61,7 +64,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[Kind, ...]]) -> None:
         raise NotOurs("\n".join([head, *shown, *more]))
 
 
-def _wrong(folder: Folder, kinds: Callable[..., tuple[Kind, ...]], *above: str) -> Iterator[NotOurs]:
+def _wrong(folder: Folder, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:
     """Yield what is wrong; ``kinds`` gives an entry's kinds by its place, none for the user's."""
     for name, kind in sorted(folder.entries().items()):
         accepted = kinds(*above, name)

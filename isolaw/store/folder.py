@@ -15,12 +15,12 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from isolaw.errors import Damaged, NotOurs
 
-Kind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
-_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symbolic link"}
+EntryKind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
+_KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symbolic link"}
 
 LINKS_HINT = (
     "isolaw follows no links below a sweep's directory, and changed nothing. Put back the entry that isolaw "
@@ -30,6 +30,22 @@ _LARGEST_BYTES = 2**32
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # Opening a pipe would wait for its other end.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class SweepFolders(Protocol):
+    """A sweep's directory, as the folders of its runs see it."""
+
+    directory: Path
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a sweep."""
+
+    def runs(self, make: bool = False) -> Folder:
+        """Open the folder of all runs."""
+
+    def states(self) -> Folder | None:
+        """Open the folder of all runs' states; None where they are in the runs' own folders."""
 
 
 class Folder:
@@ -112,7 +128,7 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def entries(self) -> dict[str, Kind]:
+    def entries(self) -> dict[str, EntryKind]:
         """Return the kind of each entry, by name."""
         with os.scandir(self.descriptor) as found:
             return {entry.name: _kind(entry) for entry in found}
@@ -182,18 +198,18 @@ class Folder:
         """Make renames in this folder survive a power cut."""
         os.fsync(self.descriptor)
 
-    def _expect(self, name: str, kind: Kind) -> bool:
+    def _expect(self, name: str, kind: EntryKind) -> bool:
         """Return whether there is an entry of this name; raise `NotOurs` for one of another kind."""
         found = self._kind(name)
         if found not in (None, kind):
             raise self.not_ours(name, kind)
         return found is not None
 
-    def _kind(self, name: str) -> Kind | None:
+    def _kind(self, name: str) -> EntryKind | None:
         status = self.status(name)
         return _KINDS.get(stat.S_IFMT(status.st_mode), "device, pipe or socket") if status else None
 
-    def not_ours(self, name: str, expected: Kind) -> NotOurs:
+    def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
         """Return the error for an entry that is of another kind."""
         found = self._kind(name)
         article = f"a {found}" if found else "nothing"
@@ -214,7 +230,7 @@ def _single(name: str) -> str:
     return name
 
 
-def _kind(entry: os.DirEntry[str]) -> Kind:
+def _kind(entry: os.DirEntry[str]) -> EntryKind:
     if entry.is_symlink():
         return "symbolic link"
     if entry.is_dir(follow_symlinks=False):

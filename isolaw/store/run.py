@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isolaw.backends.base import Checkpoint
 from isolaw.config import RunSpec
@@ -21,11 +21,8 @@ from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.store import checksums, locks
 from isolaw.store.checksums import Lines
-from isolaw.store.folder import Folder, Kind
+from isolaw.store.folder import EntryKind, Folder, SweepFolders
 from isolaw.store.states import STATE, States
-
-if TYPE_CHECKING:
-    from isolaw.store.sweep import SweepStore
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
@@ -36,7 +33,7 @@ SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json"
 DONE, FAILED, MEETING = "DONE", "FAILED.json", "meeting.json"
 OUT = "out"
 # All that isolaw makes in a run's folder.
-OWN: dict[str, Kind] = {
+OWN: dict[str, EntryKind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
     STATE: "folder",
     OUT: "folder",  # what is in it is the trainer's
@@ -49,7 +46,7 @@ class RunStore:
     What `resume` finds damaged is in ``damage``. ``asked_to_stop`` ends the run from within this process.
     """
 
-    def __init__(self, sweep: SweepStore, run_id: str) -> None:
+    def __init__(self, sweep: SweepFolders, run_id: str) -> None:
         self.run_id, self.sweep = run_id, sweep
         self.asked_to_stop = threading.Event()
         self.sync_alone = True

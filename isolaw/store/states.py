@@ -14,15 +14,11 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from isolaw.errors import StoreError
 from isolaw.files import give_usual_modes
 from isolaw.store import checksums, locks
-from isolaw.store.folder import Folder
-
-if TYPE_CHECKING:
-    from isolaw.store.sweep import SweepStore
+from isolaw.store.folder import Folder, SweepFolders
 
 FORMAT = "isolaw.states/1"
 STATE, WHERE, MARKER = "state", "states.json", "isolaw.json"
@@ -38,7 +34,7 @@ def is_own(name: str) -> bool:
 class States:
     """The states of one run of a sweep."""
 
-    def __init__(self, sweep: SweepStore, run_id: str) -> None:
+    def __init__(self, sweep: SweepFolders, run_id: str) -> None:
         self._sweep, self._run_id = sweep, run_id
         self._opened: Folder | None = None
 

@@ -18,7 +18,8 @@ from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.files import check_destination
 from isolaw.store import check, checksums, locks
-from isolaw.store.folder import Folder, Kind, is_leftover
+from isolaw.store.check import POINTS, PROBLEMS, RECORDED
+from isolaw.store.folder import EntryKind, Folder, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
 from isolaw.store.states import WHERE, ExternalStates
 
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 
 FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
-POINTS, PROBLEMS = "points.parquet", "problems.parquet"
-RECORDED = "recorded.parquet"  # the runs that a replay plays, unless they are in a file of the user's
 DECISIONS = "decisions.jsonl"  # of a race
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
 # All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
-_OWN: dict[str, Kind] = {
+_OWN: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((check.RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
 }

@@ -5,19 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import pandas as pd
 
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
-from isolaw.store.sweep import POINTS, PROBLEMS, RECORDED, SweepStore
+from isolaw.store.check import POINTS, PROBLEMS, RECORDED
+from isolaw.store.folder import Folder
+from isolaw.store.run import RunStore
 
 _HEALS = "The sweep's own command repairs it"
 
 
-def collect(store: SweepStore) -> Runs:
+class RecordedSweep(Protocol):
+    """A sweep's directory, as its tables see it (`isolaw.store.sweep`)."""
+
+    directory: Path
+
+    @property
+    def root(self) -> Folder:
+        """The directory itself, open."""
+
+    def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
+        """Return the spec of each run by its id, and for runs with results but no spec the cause."""
+
+    def run(self, run_id: str) -> RunStore:
+        """Return the folder of one run."""
+
+
+def collect(store: RecordedSweep) -> Runs:
     """Return all recorded checkpoints of a sweep, also those of unfinished runs.
 
     Damaged lines, and links in place of isolaw's files, are left out and noted. Raises `StoreError` where
@@ -56,7 +74,7 @@ def collect(store: SweepStore) -> Runs:
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 
-def publish(store: SweepStore, runs: Runs) -> None:
+def publish(store: RecordedSweep, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
     tables = {POINTS: runs.to_parquet}
     if runs.problems is not None:
@@ -65,12 +83,12 @@ def publish(store: SweepStore, runs: Runs) -> None:
         _write(store, name, write)
 
 
-def keep(store: SweepStore, recorded: Runs) -> None:
+def keep(store: RecordedSweep, recorded: Runs) -> None:
     """Write the runs that the sweep replays."""
     _write(store, RECORDED, recorded.to_parquet)
 
 
-def _write(store: SweepStore, name: str, write: Callable[[BinaryIO], None]) -> None:
+def _write(store: RecordedSweep, name: str, write: Callable[[BinaryIO], None]) -> None:
     with store.root.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
         write(file)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from isolaw.calibration.discrepancy import Discrepancy
-from isolaw.calibration.simulation import Cell
+from isolaw.calibration.simulation import SimulatedCell
 
 STEPS = tuple(range(11))
-CELLS = [Cell(4, n, 1.0, STEPS, (0,) * len(STEPS)) for n in (2, 16)]
+CELLS = [SimulatedCell(4, n, 1.0, STEPS, (0,) * len(STEPS)) for n in (2, 16)]
 
 
 def drawn(found: Discrepancy, n: int, compute: list[float], members: int = 2000) -> tuple[np.ndarray, ...]:
@@ -55,7 +55,7 @@ def test_levels_of_problems_and_of_runs_are_not_carried_on() -> None:
 def test_lengths_are_those_of_the_runs() -> None:
     rng = np.random.default_rng(3)
     steps = tuple(int(s) for s in np.unique(np.geomspace(1, 2000, 14)))
-    cells = [Cell(8, n, 1.0, steps, (0,) * len(steps)) for n in (2, 4, 8, 16, 32, 64)]
+    cells = [SimulatedCell(8, n, 1.0, steps, (0,) * len(steps)) for n in (2, 4, 8, 16, 32, 64)]
     empty = Discrepancy(0.05, np.zeros(0), np.zeros((0, 3)), lengths=(6.0, 0.3))
     keys = [(c.problems_per_batch, c.rollouts_per_problem) for c in cells]
     left = empty.draws(keys, np.array([c.compute for c in cells]), 2, rng)[0]

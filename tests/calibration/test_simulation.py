@@ -11,7 +11,7 @@ import pytest
 
 import isolaw
 from isolaw.calibration.recorded import lr_factor
-from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.config import SweepSpec
 from isolaw.simulators.interference import PRESETS
 from isolaw.simulators.problems import difficulty
@@ -21,7 +21,7 @@ SEEDS = 24
 
 
 def protocol(*cells: tuple[int, int], steps: tuple[int, ...] = (0, 20, 60), **more: object) -> Protocol:
-    own = [Cell(b, n, lr_factor(b * n), steps, (0,) * len(steps)) for b, n in cells]
+    own = [SimulatedCell(b, n, lr_factor(b * n), steps, (0,) * len(steps)) for b, n in cells]
     return Protocol(tuple(own), 50, 40, False, **more)  # type: ignore[arg-type]
 
 

@@ -55,8 +55,8 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     n, b, steps = (data[k] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
     assert n * b * steps + data["unspent"] == 10_000_000
     regrets = [option["expected_regret"] for option in data["options"]]
-    assert regrets == sorted(regrets)
     assert regrets[0] == data["expected_regret"]
+    assert max(regrets[1:], default=0.0) <= 0.005
     assert "extrapolation" in [flag["code"] for flag in data["flags"]]
     assert data == Law.load(law).predict(1e7).to_dict()
 
@@ -166,8 +166,9 @@ def test_what_it_costs(isolaw: Call, law: Path, tmp_path: Path) -> None:
     )
     code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", own, "--price", "2.5")
     assert (code, stderr) == (0, "")
-    first, cost, *_ = stdout.splitlines()
+    first, *_ = lines = stdout.splitlines()
     assert first.startswith("For a budget of 384gpuh: n = ")
+    (cost,) = [line for line in lines if line.startswith("Cost: ")]
     assert re.fullmatch(
         rf"Cost: 38[34] GPU hours, (48|47\.9) hours on 8 GPUs, 9\d\d at 2\.5 per GPU hour; from the "
         rf"throughputs given \({re.escape(str(own))}; 8 GPUs\)\.",

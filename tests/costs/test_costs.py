@@ -12,14 +12,14 @@ import pytest
 
 import isolaw
 from isolaw import costs
-from isolaw.costs import Source
-from isolaw.costs.model import Cost, Part
+from isolaw.costs import CostOrigin
+from isolaw.costs.model import Cost, StepPart
 from isolaw.costs.recorded import Timed, fit
 from isolaw.errors import DataError, InputError, SpecError
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "data" / "real-arithmetic.parquet"
-PARTS = {"generate": Part(2.0, 3e-4), "train": Part(0.5, 1e-4), "sync": Part(0.3, 0.0)}
+PARTS = {"generate": StepPart(2.0, 3e-4), "train": StepPart(0.5, 1e-4), "sync": StepPart(0.3, 0.0)}
 TAU, EVALUATION_S, START_S = 700.0, 40.0, 90.0
 SIZES = [(32, 8), (32, 32), (8, 32), (32, 128)]
 
@@ -61,7 +61,7 @@ def test_known_coefficients_come_back(parts: bool) -> None:
     found = cost.gpu_hours(32, 32, 100, evaluations=8, starts=1)
     assert found is not None
     assert found.value == pytest.approx((100 * step + 8 * EVALUATION_S + START_S) * 8 / 3600, rel=1e-6)
-    assert (cost.source, cost.gpus, cost.gpu) == (Source.RECORDED, 8, "H100")
+    assert (cost.source, cost.gpus, cost.gpu) == (CostOrigin.RECORDED, 8, "H100")
 
 
 def test_the_interval_holds_what_a_step_takes() -> None:
@@ -150,7 +150,7 @@ def test_a_table_of_throughputs(tmp_path: Path) -> None:
     step = 12 + 256 * 1000 / 20000 + 256 * 1200 / 40000
     assert cost.seconds(32, 8, 10) == (pytest.approx(10 * step), None, None)
     assert cost.gpu_hours(32, 8, 3600) == (pytest.approx(8 * step), None, None)
-    assert (cost.source, cost.where) == (Source.TABLE, str(file))
+    assert (cost.source, cost.where) == (CostOrigin.TABLE, str(file))
     file.write_text(TABLE.replace("gpus", "gpu").replace("= 20000", "= 0"))
     with pytest.raises(SpecError) as caught:
         costs.read(file)
@@ -191,7 +191,7 @@ def test_a_report_of_the_doctor(tmp_path: Path) -> None:
     cost = costs.read(file)
     assert cost.step(4, 8) == pytest.approx(0.0134 + 0.067587 + 0.027573, rel=0.05)
     assert cost.step(1, 64) == pytest.approx(0.0134 + 0.106981 + 0.046019, rel=0.05)
-    assert (cost.source, cost.gpus, cost.gpu_hours(4, 8, 1)) == (Source.DOCTOR, 0, None)
+    assert (cost.source, cost.gpus, cost.gpu_hours(4, 8, 1)) == (CostOrigin.DOCTOR, 0, None)
     assert cost.model == "Qwen2 of random weights, 133,952 parameters"
     file.write_text(json.dumps(report(device="cuda", machine={"gpus": [{"name": "H200"}]})))
     assert (costs.read(file).gpus, costs.read(file).gpu) == (1, "H200")
@@ -202,7 +202,7 @@ def test_a_report_of_the_doctor(tmp_path: Path) -> None:
 
 
 def test_budgets_in_hours() -> None:
-    machine = {gpus: Cost({}, 1.0, "rollouts", Source.TABLE, "t.toml", gpus) for gpus in (8, 0, None)}
+    machine = {gpus: Cost({}, 1.0, "rollouts", CostOrigin.TABLE, "t.toml", gpus) for gpus in (8, 0, None)}
     assert machine[8].budget_seconds("384gpuh") == machine[0].budget_seconds("48 h") == 48 * 3600
     for gpus, why in ((0, "has no GPUs"), (None, "does not record")):
         with pytest.raises(InputError, match=why):
@@ -243,7 +243,7 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
 
 def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder) -> None:
     cost = costs.read(ROOT / "examples" / "logs" / "nemo-rl")
-    assert (cost.source, cost.gpus, cost.runs, cost.unit) == (Source.RECORDED, None, 4, "rollouts")
+    assert (cost.source, cost.gpus, cost.runs, cost.unit) == (CostOrigin.RECORDED, None, 4, "rollouts")
     # These logs are made up, with times that do not vary.
     assert cost.seconds(32, 8, 10) == (pytest.approx(10 * cost.step(32, 8)), None, None)
     with pytest.raises(DataError, match="no run recorded the wall time"):

@@ -12,11 +12,13 @@ import pytest
 from isolaw import costs, engine
 from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
-from isolaw.costs.model import Cost, Part, Source
+from isolaw.costs.model import Cost, CostOrigin, StepPart
 
 OLD = Path(__file__).parents[1] / "data" / "0.1.0"
 ROOT = Path(__file__).parents[2]
-COST = Cost({"step": Part(3.0, 0.5)}, 1.0, "rollouts", Source.TABLE, gpus=4, evaluation_s=7.0, start_s=100.0)
+COST = Cost(
+    {"step": StepPart(3.0, 0.5)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=4, evaluation_s=7.0, start_s=100.0
+)
 
 
 def seconds(plan: engine.Plan, out: Path) -> float:
@@ -49,7 +51,7 @@ def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
     done = {batch: run.steps for batch, run in runs.items()}
     runs = {run.batch_rollouts: run for run in longer.runs}
     assert seconds(longer, tmp_path / "out") == pytest.approx(of(done[few], few) + of(done[many], many))
-    one = Cost({"step": Part(1.0, 0.0)}, 1.0, "rollouts", Source.RECORDED, batches=(few,))
+    one = Cost({"step": StepPart(1.0, 0.0)}, 1.0, "rollouts", CostOrigin.RECORDED, batches=(few,))
     assert sweeps.left(tmp_path / "out", longer.runs, one) is None
 
 

@@ -13,7 +13,7 @@ import isolaw as package
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.design import directory
-from isolaw.design.decisions import Ending, Stage, horizons
+from isolaw.design.decisions import DecisionStage, Ending, horizons
 from isolaw.design.directory import ahead, read
 from isolaw.design.schedule import schedule
 from isolaw.documents import seal
@@ -59,7 +59,7 @@ def copy(raced: Path, tmp_path: Path) -> Path:
 
 def test_runs_end_where_the_race_leaves_them(raced: Path) -> None:
     history = read(SweepStore(raced))
-    assert history[-1].stage is Stage.STOP
+    assert history[-1].stage is DecisionStage.STOP
     asked = horizons(history)
     ends = SweepStore(raced).collect().points.groupby(["problems_per_batch", "rollouts_per_problem", "seed"])
     reached = ends["compute"].max().to_dict()
@@ -241,7 +241,7 @@ def test_a_race_that_has_not_begun_has_a_schedule_under_an_assumed_truth(tmp_pat
     found = schedule(plan.adaptive, plan.spec)
     assert found.truth.startswith("easy")
     assert found.decisions[0].runs == plan.adaptive.history[0].runs
-    assert found.decisions[-1].stage is Stage.STOP
+    assert found.decisions[-1].stage is DecisionStage.STOP
     assert found.to_dict()["simulated"] is True
     assert not (tmp_path / "new").exists()
     made = plan.adaptive.asked(found.decisions)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.costs.model import Cost, Part, Source
+from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.design import forecast, sweep_file, truths
-from isolaw.design.candidates import Kind, shorter
+from isolaw.design.candidate_sweeps import DesignKind, shorter
 from isolaw.design.clock import Clock
-from isolaw.design.decisions import Decision, Request, Stage
-from isolaw.design.forecast import Forecast, spread
+from isolaw.design.decisions import Decision, DecisionStage, Request
+from isolaw.design.forecast import SweepForecast, spread
 from isolaw.design.question import question
 from isolaw.design.race import Race
 from isolaw.errors import DataError, InputError, SpecError
@@ -26,7 +26,9 @@ SWEEP = {
     "problems": {"set": "easy", "n_validation": 300},
     "evaluation": {"points": 12},
 }
-COST = Cost({"step": Part(10.0, 0.01)}, 1.0, "rollouts", Source.TABLE, gpus=4, evaluation_s=5.0, start_s=60.0)
+COST = Cost(
+    {"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=4, evaluation_s=5.0, start_s=60.0
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,23 +37,27 @@ def two_truths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truths, "presets", lambda *args: every(*args)[:2])
 
 
-def plan(**options) -> Forecast:
+def plan(**options) -> SweepForecast:
     return isolaw.plan(SWEEP, **{"spend": 0.5, "repetitions": 1, "jobs": 1, **options})
 
 
 def test_candidates_are_within_the_spend() -> None:
     asked = question(SWEEP, spend="60%")
     found = {own.kind: own for own in asked.candidates()}
-    assert set(found) == {Kind.RACE, Kind.GRID, Kind.ALL, Kind.HALF}
-    assert found[Kind.GRID].cut_short(TARGET)
-    assert found[Kind.ALL].name == "all n × 1"
-    assert found[Kind.HALF].name == "every second n × 2"
-    assert [n for _, n in found[Kind.HALF].cells] == [8, 32, 128]
+    assert set(found) == {DesignKind.RACE, DesignKind.GRID, DesignKind.ALL, DesignKind.HALF}
+    assert found[DesignKind.GRID].cut_short(TARGET)
+    assert found[DesignKind.ALL].name == "all n × 1"
+    assert found[DesignKind.HALF].name == "every second n × 2"
+    assert [n for _, n in found[DesignKind.HALF].cells] == [8, 32, 128]
     whole = {own.kind: own for own in question(SWEEP, spend=1.0).candidates()}
-    assert set(whole) == {Kind.RACE, Kind.GRID, Kind.HALF}  # all n with all seeds is the grid
-    assert not whole[Kind.GRID].cut_short(TARGET)
+    assert set(whole) == {
+        DesignKind.RACE,
+        DesignKind.GRID,
+        DesignKind.HALF,
+    }  # all n with all seeds is the grid
+    assert not whole[DesignKind.GRID].cut_short(TARGET)
     little = question(SWEEP, spend=int(2.5 * TARGET))
-    assert Kind.RACE not in {own.kind for own in little.candidates()}  # a race needs three runs
+    assert DesignKind.RACE not in {own.kind for own in little.candidates()}  # a race needs three runs
     for own in little.candidates():
         (decision,) = [own.design.next([], [])]
         assert decision.cost <= 2.5 * TARGET
@@ -61,10 +67,12 @@ def test_runs_of_a_decision_go_in_parallel_and_decisions_one_after_the_other() -
     clock = Clock(COST, 2, {(1, 100): [0, 1, 10, 20]})
     runs = tuple(Request(1, 100, seed, 1000) for seed in range(3))
     one = 60 + 10 * 11 + 3 * 5  # start, steps, evaluations at 0, 1, 10
-    assert clock.time([Decision(Stage.GRID, runs)]) == pytest.approx((3 * one, 2 * one))
-    on = Decision(Stage.SEEDS, (Request(1, 100, 0, 2000),))
+    assert clock.time([Decision(DecisionStage.GRID, runs)]) == pytest.approx((3 * one, 2 * one))
+    on = Decision(DecisionStage.SEEDS, (Request(1, 100, 0, 2000),))
     more = 60 + 10 * 11 + 5
-    assert clock.time([Decision(Stage.GRID, runs), on]) == pytest.approx((3 * one + more, 2 * one + more))
+    assert clock.time([Decision(DecisionStage.GRID, runs), on]) == pytest.approx(
+        (3 * one + more, 2 * one + more)
+    )
 
 
 def test_hours_limit_rollouts_and_wall_time() -> None:
@@ -73,7 +81,7 @@ def test_hours_limit_rollouts_and_wall_time() -> None:
     assert asked.budget.clock.places == 2
     assert asked.budget.rollouts < asked.grid
     for own in asked.candidates():
-        if own.kind is not Kind.RACE:
+        if own.kind is not DesignKind.RACE:
             assert asked.budget.clock.time([own.design.next([], [])]).wall_s <= 3600
     twice = question(SWEEP, gpus=8, hours=2.0, cost=COST)
     assert twice.budget.rollouts == pytest.approx(2 * asked.budget.rollouts, abs=1)
@@ -82,7 +90,7 @@ def test_hours_limit_rollouts_and_wall_time() -> None:
 
 def test_a_race_that_takes_longer_than_the_hours_spends_less() -> None:
     asked = question(SWEEP, gpus=8, hours=10.0, cost=COST)
-    (race,) = [own for own in asked.candidates() if own.kind is Kind.RACE]
+    (race,) = [own for own in asked.candidates() if own.kind is DesignKind.RACE]
     assert shorter(race, 36_000.0, asked.budget) is None
     less = shorter(race, 36_000 / 0.9, asked.budget)
     assert less is not None
@@ -169,21 +177,21 @@ def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp
     assert any(line.startswith("Unreliable") for line in plan_summary(little))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_sweep_file_of_each_design_asks_for_its_runs(kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", list(DesignKind))
+def test_the_sweep_file_of_each_design_asks_for_its_runs(kind: DesignKind, tmp_path: Path) -> None:
     sweep = SWEEP | {"grid": {**SWEEP["grid"], "problems_per_batch": [8, 32]}}  # type: ignore[dict-item]
     asked = question(sweep, spend=0.55)
     (candidate,) = [own for own in asked.candidates() if own.kind is kind]
     path = tmp_path / "plan.toml"
     sweep_file.write(asked, candidate, path)
     sweep_file.write(asked, candidate, path)  # its own file is replaced
-    from isolaw import planning
+    from isolaw import resolve
 
-    found = planning.plan(isolaw.SweepSpec.read(path), tmp_path / "out")
+    found = resolve.plan(isolaw.SweepSpec.read(path), tmp_path / "out")
     first = candidate.design.next([], [])
     runs = {(run.problems_per_batch, run.rollouts_per_problem, run.seed): run.compute for run in found.runs}
     assert runs == {request.run: request.compute for request in first.runs}
-    if kind is Kind.RACE:
+    if kind is DesignKind.RACE:
         assert found.adaptive is not None
         assert found.adaptive.race.spend == asked.budget.rollouts
     path.write_text("[sweep]\n")
@@ -223,4 +231,4 @@ def test_a_grid_of_three_runs_that_end_with_whole_batches_is_enough_for_a_race()
     three = {**SWEEP, "sweep": {**SWEEP["sweep"], "seeds": 1}, "grid": grid}
     asked = question(three, spend=1.0)
     assert asked.grid < 3 * asked.target
-    assert {own.kind for own in asked.candidates()} >= {Kind.GRID, Kind.RACE}
+    assert {own.kind for own in asked.candidates()} >= {DesignKind.GRID, DesignKind.RACE}

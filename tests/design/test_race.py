@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolaw.design.decisions import Decision, Ending, Request, Stage, Verdict, cost_of, horizons
+from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending, Request, cost_of, horizons
 from isolaw.design.race import Race
 from isolaw.fits.selection import Configuration
 
@@ -56,7 +56,7 @@ def race(**changes) -> Race:
 def play(rule: Race, best: float = 256.0, failing=()) -> list[Decision]:
     history: list[Decision] = []
     gone: set = set()
-    while not history or history[-1].stage is not Stage.STOP:
+    while not history or history[-1].stage is not DecisionStage.STOP:
         gone |= {key for key in horizons(history) if key in failing}
         made = {key: end // 4 if key in gone else end for key, end in horizons(history).items()}
         history.append(rule.next(history, measure(made, best) if made else [], gone))
@@ -70,14 +70,14 @@ def usual() -> list[Decision]:
 
 def test_it_begins_with_every_second_n_and_ends_next_to_the_best_one() -> None:
     history = usual()
-    assert [d.stage for d in history[:4]] == [Stage.RUNG] * 4
+    assert [d.stage for d in history[:4]] == [DecisionStage.RUNG] * 4
     assert [r.rollouts_per_problem for r in history[0].runs] == [8, 32, 128, 512, 2048]
     assert {r.compute for r in history[0].runs} == {TARGET // 8}
     last = history[-1]
     assert last.best is not None
     assert last.best[1] in (128, 256, 512)
     assert {own.rollouts_per_problem for own in last.standings} >= {128, 256, 512}
-    worse = [own for own in history[1].standings if own.verdict is Verdict.WORSE]
+    worse = [own for own in history[1].standings if own.verdict is CellVerdict.WORSE]
     assert {own.rollouts_per_problem for own in worse} <= {8, 32, 2048}
     assert all(own.probability <= 0.05 for own in worse)
 
@@ -91,7 +91,7 @@ def test_an_optimum_at_the_edge_of_the_grid_is_found(best: float) -> None:
 
 def test_batches_are_compared_at_the_end_and_the_race_climbs() -> None:
     history = play(race(batches=(8, 32, 128), spend=2 * GRID))
-    rungs = [d for d in history if d.stage is Stage.RUNG]
+    rungs = [d for d in history if d.stage is DecisionStage.RUNG]
     assert {r.problems_per_batch for d in rungs for r in d.runs} == {32}
     assert history[-1].best is not None
     assert history[-1].best[0] == 128

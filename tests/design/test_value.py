@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from isolaw.design.comparison import compare
+from isolaw.design.cell_rewards import compare
 from isolaw.design.decisions import Request
 from isolaw.design.play import measured
 from isolaw.design.truths import Sample, presets

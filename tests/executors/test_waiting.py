@@ -12,7 +12,7 @@ from isolaw import engine, executors
 from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.executors import waiting
-from isolaw.executors.base import Event
+from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 

@@ -13,9 +13,9 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.fits.document.draws import Draws
 from isolaw.fits.document.files import check_writable, save
-from isolaw.fits.document.flags import Code, having
+from isolaw.fits.draws import Draws
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from isolaw.errors import DataError
+import isolaw
+from isolaw.errors import DataError, InputError
 from isolaw.fits.metric import choose
 from isolaw.runs import Runs
 
@@ -90,3 +92,28 @@ def test_otherwise_what_there_is(series: Any, asked: Any, words: list[str]) -> N
         choose(runs(*series), *asked)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize(("metric", "turned"), [("error_rate", "1-error_rate"), ("val_loss", "-val_loss")])
+def test_what_falls_as_training_improves_is_no_reward(metric: str, turned: str) -> None:
+    with pytest.raises(InputError, match="falls as training improves") as error:
+        choose(runs((metric, "validation")), metric)
+    assert turned in str(error.value)
+
+
+@pytest.mark.parametrize(("column", "name"), [("error_rate", "accuracy"), ("val_loss", "score")])
+def test_turned_round_as_the_message_says_it_is_fitted(column: str, name: str) -> None:
+    rows = [
+        {"run_id": f"n{n}", "n": n, "B_p": 32, "seed": 0, "step": s, column: 0.6 - 1e-5 * n * s}
+        for n in (8, 32, 128)
+        for s in range(1, 4000 // n, 400 // n)
+    ]
+    table = pd.DataFrame(rows)
+    with pytest.raises(InputError) as error:
+        isolaw.fit(table, metric=column)
+    derive = json.loads(str(error.value).partition("derive=")[2])
+    assert list(derive) == [name]
+    law = isolaw.fit(table, metric=name, derive=derive, bootstrap=0)
+    assert law.document.curves
+    own = isolaw.read(table, metric=name, derive=derive).points["value"]
+    assert own.iloc[-1] > own.iloc[0]

@@ -14,7 +14,7 @@ from scipy.optimize import brentq, curve_fit
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.document.flags import Code, having
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import Configuration, Selection, select
 from isolaw.runs import Runs
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isolaw.readers.across_runs import to_fractions
-from isolaw.readers.assemble import LoggedRun
-from isolaw.readers.candidates import Status
+from isolaw.readers.found_logs import LogStatus
+from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.stitch import MetricCurve, RunCurves, Target
 
 EVAL: Target = ("aime24", "avg@8")
@@ -63,19 +63,19 @@ def test_of_runs_that_differ_the_fewer_need_to_be_told() -> None:
     runs = three()
     to_fractions(runs, {})
     assert [(run.status, run.needs) for run in runs] == [
-        (Status.READY, []), (Status.NEEDS, ["percent"]), (Status.READY, []),
+        (LogStatus.READY, []), (LogStatus.NEEDS, ["percent"]), (LogStatus.READY, []),
     ]  # fmt: skip
     for word in ("avg@8 on aime24", "in percent in a (up to 43.1)", "at most 0.9 in b"):
         assert word in runs[1].message
     assert value(runs[0]) == pytest.approx([0.1, 0.431])
     runs = logged(a=[10, 43.1], b=[0.3, 0.9], c=[0.2, 0.4])
     to_fractions(runs, {})
-    assert [run.status for run in runs] == [Status.NEEDS, Status.READY, Status.READY]
+    assert [run.status for run in runs] == [LogStatus.NEEDS, LogStatus.READY, LogStatus.READY]
     assert [value(run) for run in runs[1:]] == [[0.3, 0.9], [0.2, 0.4]]
     for b, expected in ((True, [0.003, 0.009]), (False, [0.3, 0.9])):
         runs = three()
         to_fractions(runs, {"b": b})
-        assert {run.status for run in runs} == {Status.READY}
+        assert {run.status for run in runs} == {LogStatus.READY}
         assert value(runs[1]) == pytest.approx(expected)
         assert value(runs[0]) == pytest.approx([0.1, 0.431])
     runs = three()

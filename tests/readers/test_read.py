@@ -13,7 +13,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.candidates import Status
+from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.read import survey
 from isolaw.readers.reading import Reading
 
@@ -115,7 +115,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
     found = {own.run: (own.status, own.needs) for own in survey([tmp_path]).candidates}
     assert found == {
-        "a": (Status.NEEDS, ["B_p"]), "b": (Status.NEEDS, ["n", "B_p"]), "c": (Status.READY, []),
+        "a": (LogStatus.NEEDS, ["B_p"]), "b": (LogStatus.NEEDS, ["n", "B_p"]), "c": (LogStatus.READY, []),
     }  # fmt: skip
     runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])
     assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
@@ -136,13 +136,13 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
         config = KNOWN | {"toy.on_policy": policy, "toy.seed": ord(name)}
         toy(tmp_path / name, toy_curve(ceiling=ord(name)), name, config)
     (left_out,) = survey([tmp_path]).left_out
-    assert (left_out.run, left_out.status) == ("b", Status.OFF_POLICY)
+    assert (left_out.run, left_out.status) == ("b", LogStatus.OFF_POLICY)
     assert "off-policy, among on-policy runs (toy.on_policy in toy.yaml)" in left_out.message
     for name in ("d", "e"):
         config = KNOWN | {"toy.on_policy": False, "toy.seed": ord(name)}
         toy(tmp_path / "off" / name, toy_curve(ceiling=ord(name)), name, config)
     assert {own.run: own.status for own in survey([tmp_path]).left_out} == {
-        "a": Status.ON_POLICY, "c": Status.ON_POLICY,
+        "a": LogStatus.ON_POLICY, "c": LogStatus.ON_POLICY,
     }  # fmt: skip
     shutil.rmtree(tmp_path / "off")
     assert len(isolaw.read(tmp_path, settings={"b:on_policy": True})) == 3
@@ -174,7 +174,7 @@ def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert [own.run for own in found.ready] == ["a"]
     assert any(f"found again in {b} (toy): left out" in note for note in found.ready[0].notes)
     (left_out,) = found.left_out
-    assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", Status.DUPLICATE, "a")
+    assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", LogStatus.DUPLICATE, "a")
 
 
 def test_what_one_log_of_a_run_says_holds_for_the_other(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_one_log_of_a_run_says_holds_for_the_other(toy: Toy, toy_curve: Cur
     toy(tmp_path / "other", toy_curve(range(1, 6)), "other", KNOWN | {"toy.seed": 43})  # says that it differs
     found = survey([tmp_path])
     assert {own.run: own.status for own in found.candidates} == {
-        "state": Status.READY, "events": Status.DUPLICATE, "other": Status.READY,
+        "state": LogStatus.READY, "events": LogStatus.DUPLICATE, "other": LogStatus.READY,
     }  # fmt: skip
     state = next(own for own in found.ready if own.run == "state")
     assert (state.facts["rollouts_per_problem"].value, state.facts["seed"].value) == (8, 42)

@@ -14,7 +14,7 @@ import pytest
 from isolaw.errors import InputError
 from isolaw.replication import jitter
 from isolaw.replication.battery import Battery
-from isolaw.replication.document import findings
+from isolaw.replication.findings import findings
 from isolaw.replication.jitter import around, constants_of, jittered, study
 from isolaw.simulators import interference
 from isolaw.simulators.presets import read_preset

@@ -146,7 +146,7 @@ def measures(model: Model | Reference, w: np.ndarray) -> list[float]:
 
 
 def runs(start: Callable[[], Iterator[tuple[Model | Reference, np.ndarray]]]) -> np.ndarray:
-    """Shape (seeds, checkpoints, measures); ``start`` makes one run, checkpoint by checkpoint."""
+    """BatchShape (seeds, checkpoints, measures); ``start`` makes one run, checkpoint by checkpoint."""
     return np.array([[measures(m, w) for m, w in start()] for _ in range(SEEDS)])
 
 

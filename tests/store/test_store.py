@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from isolaw import backends, engine
-from isolaw.backends.base import Checkpoint, Counts, Response, Row, RunContext
+from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Response, RunContext
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
@@ -440,10 +440,10 @@ def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp
     run = sweep.run(spec.run_id)
     run.create(spec)
     counts = [
-        Counts("validation", 4, ["x", "y"], [4, 0]),
-        Counts("aime24", 2, ["z"], [1]),
+        AnswerCounts("validation", 4, ["x", "y"], [4, 0]),
+        AnswerCounts("aime24", 2, ["z"], [1]),
     ]
-    row = Row("validation", "avg@4", 0.5)
+    row = Measurement("validation", "avg@4", 0.5)
     made = [
         Checkpoint(step, step * spec.batch_rollouts, [row], lambda folder: None, counts=counts)
         for step in (0, 1)
@@ -474,7 +474,7 @@ def test_responses_share_the_fate_of_their_checkpoint(spec: RunSpec, tmp_path: P
     run = sweep.run(spec.run_id)
     run.create(spec)
     said = Response("validation", "p\u2028", "1+1=\x00", '</script>\n"2"', "2", 1.0, 3, False)
-    row = Row("validation", "avg@4", 0.5)
+    row = Measurement("validation", "avg@4", 0.5)
 
     def made(steps: range) -> Iterator[Checkpoint]:
         for step in steps:

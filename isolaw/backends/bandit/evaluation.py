@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import Row
+from isolaw.backends.base import Measurement
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 from isolaw.simulators.draws import binomial
@@ -53,9 +53,9 @@ class Evaluation:
         self.accuracies = [name for name in names if name not in EXTRA]
         self.histogram, self.interference = ("histogram" in names, "interference" in names)
 
-    def rows(self, model: Model, step: int) -> list[Row]:
+    def rows(self, model: Model, step: int) -> list[Measurement]:
         """Return all values after ``step`` steps; raise `RunError` if the run diverged."""
-        rows: list[Row] = []
+        rows: list[Measurement] = []
         success = {s: model.success(train=s == "train") for s in EVAL_SETS if s in self.spec.evaluation.sets}
         finite = all(np.isfinite(p).all() for p in success.values())
         if not finite or not math.isfinite(drift := model.drift()):
@@ -63,29 +63,29 @@ class Evaluation:
         for name, p in success.items():
             rows += self._accuracies(name, p, EVAL_SETS.index(name), step)
             rows += self._landscape(name, p)
-        rows.append(Row("train", "drift", drift))
+        rows.append(Measurement("train", "drift", drift))
         if self.interference:
             rows += self._interference(model, step)
         return rows
 
-    def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Row]:
+    def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Measurement]:
         samples = self.spec.evaluation.samples
         correct: Any = binomial(self.stream(index, step), samples, p) if samples else None
         for name in self.accuracies:
             value = metrics.evaluate(name, correct, samples) if samples else metrics.expected(name, p)
-            yield Row(eval_set, name, value, p.size, samples or None)
+            yield Measurement(eval_set, name, value, p.size, samples or None)
 
-    def _landscape(self, eval_set: str, p: Floats) -> Iterator[Row]:
+    def _landscape(self, eval_set: str, p: Floats) -> Iterator[Measurement]:
         found = metrics.landscape(p, bins=_BINS)
-        yield Row(eval_set, "zero_fraction", found.zero_fraction, p.size)
-        yield Row(eval_set, "gini", found.gini, p.size)
+        yield Measurement(eval_set, "zero_fraction", found.zero_fraction, p.size)
+        yield Measurement(eval_set, "gini", found.gini, p.size)
         if self.histogram:
             for i, count in enumerate(found.histogram):
                 end = "]" if i == _BINS - 1 else ")"
                 name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
-                yield Row(eval_set, name, count / p.size, p.size)
+                yield Measurement(eval_set, name, count / p.size, p.size)
 
-    def _interference(self, model: Model, step: int) -> Iterator[Row]:
+    def _interference(self, model: Model, step: int) -> Iterator[Measurement]:
         rng = self.stream(_PROBE, step)
         before, p = model.arrays(), model.success(train=True)
         batch = rng.choice(p.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
@@ -94,5 +94,5 @@ class Evaluation:
         model.restore(before)
         total = float(np.abs(change).sum())
         if total > 0:
-            yield Row("train", "interference", float(-change[change < 0].sum()) / total, change.size)
-            yield Row("train", "spillover", total / change.size, change.size)
+            yield Measurement("train", "interference", float(-change[change < 0].sum()) / total, change.size)
+            yield Measurement("train", "spillover", total / change.size, change.size)

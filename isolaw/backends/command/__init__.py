@@ -21,7 +21,7 @@ from isolaw.errors import Issue, SpecError
 from isolaw.machine import visible_gpus
 
 
-class Command(Backend):
+class CommandBackend(Backend):
     """`Backend` over a command."""
 
     name = "command"
@@ -90,7 +90,7 @@ class Command(Backend):
         return train(spec, ctx)
 
 
-BACKEND = Command()
+BACKEND = CommandBackend()
 
 
 def is_trained(folder: Path) -> bool:

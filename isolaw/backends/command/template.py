@@ -18,7 +18,7 @@ _OURS = ("lr", "lr_scaling", "algorithm")
 
 
 @dataclass(frozen=True)
-class Command:
+class Invocation:
     """What isolaw starts: words, and what it adds to the environment."""
 
     words: tuple[str, ...]
@@ -78,7 +78,7 @@ def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | N
 
 def command_of(
     options: CommandOptions, values: Mapping[str, str], quote: Callable[[str], str] = shlex.quote
-) -> Command:
+) -> Invocation:
     """Return the command of a run with these values of its placeholders.
 
     They become whole words or parts of one, whatever they hold; a line for a shell gets them quoted.
@@ -95,12 +95,12 @@ def command_of(
         line = options.run if _SETTINGS in options.run or not settings else f"{options.run} {_SETTINGS}"
         quoted = {name: quote(value) for name, value in values.items()}
         quoted["settings"] = " ".join(map(quote, settings))
-        return Command(("/bin/sh", "-c", fill(line, quoted)), environment)
+        return Invocation(("/bin/sh", "-c", fill(line, quoted)), environment)
     words = words_of(options)
     if settings and _SETTINGS not in words:
         words.append(_SETTINGS)
     filled = (settings if word == _SETTINGS else [fill(word, values)] for word in words)
-    return Command(tuple(word for part in filled for word in part), environment)
+    return Invocation(tuple(word for part in filled for word in part), environment)
 
 
 def words_of(options: CommandOptions) -> list[str]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from isolaw import children
-from isolaw.backends.base import Checkpoint, Row, RunContext, UnreadableState
+from isolaw.backends.base import Checkpoint, Measurement, RunContext, UnreadableState
 from isolaw.backends.command import template
 from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
@@ -126,7 +126,7 @@ class _Pace:
             for condition in self.options.stop_if:
                 if holds(condition, values):
                     raise RunError(f"stopped at step {step:,}: {condition} (command.stop_if)")
-            rows = [Row(*target, value) for target, value in found[step].items()]
+            rows = [Measurement(*target, value) for target, value in found[step].items()]
             self.done = step
             log.taken = step
             compute = step * self.spec.batch_rollouts
@@ -226,7 +226,7 @@ def place(
     return last, at, checkpoint
 
 
-def _announce(command: template.Command, options: CommandOptions, out: Path) -> None:
+def _announce(command: template.Invocation, options: CommandOptions, out: Path) -> None:
     """Keep what is started, so that one can start it without isolaw."""
     lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
     with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
@@ -243,7 +243,7 @@ def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
 class _Process:
     """A command at work, and what it prints."""
 
-    def __init__(self, command: template.Command, options: CommandOptions, out: Path) -> None:
+    def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out
         self.lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         environment = {**os.environ, **command.environment, **_gpus(options.gpus)}

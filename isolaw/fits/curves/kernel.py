@@ -2,8 +2,8 @@
 
 Each function works on one data set: arrays x, y, weights w (P,), and one or two shape parameters θ. The level
 of the line is searched if ``free``, and otherwise ``origin``. Families have the numbers of
-`isolaw.fits.curves.varpro.CODES`, statuses those of its `Status`. Numba compiles at the first call and caches
-on disk.
+`isolaw.fits.curves.varpro.CODES`, statuses those of its `FitStatus`. Numba compiles at the first call and
+caches on disk.
 """
 
 from __future__ import annotations

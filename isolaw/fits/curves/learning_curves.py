@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolaw.errors import InputError, Refused, unknown
-from isolaw.fits.curves.varpro import Axis, Floats, Status, basis, varpro
+from isolaw.fits.curves.varpro import FitStatus, Floats, SearchRange, basis, varpro
 
 if TYPE_CHECKING:
     from lmfit.model import ModelResult
@@ -29,28 +29,28 @@ _RISE_SEEN = 0.5
 _NO_ERROR = 1e-300  # a power law without any error has E at its logarithm: finite, so that it can be saved
 
 
-def _time_axis(compute: Floats) -> Axis:
+def _time_axis(compute: Floats) -> SearchRange:
     """ln τ (or ln C_mid) from well before the first positive checkpoint to far beyond the last."""
     positive = compute[compute > 0]
     low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
-    return Axis(low, high, max(8, math.ceil((high - low) / 0.5)))
+    return SearchRange(low, high, max(8, math.ceil((high - low) / 0.5)))
 
 
 @dataclass(frozen=True)
-class Family:
+class CurveFamily:
     """A family of learning curves: its parameters, the search ranges of its shape, and a fixed level."""
 
     parameters: tuple[str, ...]
-    axes: Callable[[Floats], list[Axis]]
+    axes: Callable[[Floats], list[SearchRange]]
     low: float | None = None
 
 
 FAMILIES = {
-    "exp": Family(("R0", "A", "tau"), lambda c: [_time_axis(c)]),
-    "hill": Family(
-        ("R0", "A", "C_mid", "B"), lambda c: [_time_axis(c), Axis(math.log(0.1), math.log(8.0), 9)]
+    "exp": CurveFamily(("R0", "A", "tau"), lambda c: [_time_axis(c)]),
+    "hill": CurveFamily(
+        ("R0", "A", "C_mid", "B"), lambda c: [_time_axis(c), SearchRange(math.log(0.1), math.log(8.0), 9)]
     ),
-    "power": Family(("E", "K"), lambda c: [Axis(1e-4, 3.0, 24)], low=1.0),
+    "power": CurveFamily(("E", "K"), lambda c: [SearchRange(1e-4, 3.0, 24)], low=1.0),
 }
 
 
@@ -63,7 +63,7 @@ class Curves:
     low: Floats
     slope: Floats
     shape: Floats  # ln τ; ln C_mid and ln B; or K; (D, dimensions)
-    status: NDArray[np.int64]  # a `isolaw.fits.curves.varpro.Status` each, (D,)
+    status: NDArray[np.int64]  # a `isolaw.fits.curves.varpro.FitStatus` each, (D,)
     # the ceiling is not determined: the fit did not converge inside its search, or less than half of the rise
     # from R0 to A was measured; (D,)
     open_ended: NDArray[np.bool_]
@@ -165,8 +165,8 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
     if (found := np.unique(c).size) < _LEAST_POINTS:
         raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {found}")
     curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
-    status = Status(int(curve.status[0])).name.lower().replace("_", " ")
-    if curve.status[0] == Status.CONVERGED:
+    status = FitStatus(int(curve.status[0])).name.lower().replace("_", " ")
+    if curve.status[0] == FitStatus.CONVERGED:
         names = FAMILIES[family].parameters
 
         def equation(compute: ArrayLike, **values: float) -> Floats:

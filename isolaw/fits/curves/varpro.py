@@ -41,7 +41,7 @@ _ROUNDS = 30  # of reweighting, under the robust loss
 _MAD = 1.4826  # standard deviation of normal errors over their median absolute value
 
 
-class Status(IntEnum):
+class FitStatus(IntEnum):
     """How a fit ended."""
 
     CONVERGED = 0
@@ -50,7 +50,7 @@ class Status(IntEnum):
     FAILED = 3  # no progress, and not at a minimum either
 
 
-class Axis(NamedTuple):
+class SearchRange(NamedTuple):
     """The search range of one shape parameter (in the scale of the module's table)."""
 
     low: float
@@ -67,12 +67,12 @@ class Solution:
     slope: Floats
     shape: Floats  # θ, (D, dimensions)
     sse: Floats  # weighted sum of squared residuals, (D,); under the robust loss, with its last weights
-    status: NDArray[np.int64]  # a `Status` each, (D,)
+    status: NDArray[np.int64]  # a `FitStatus` each, (D,)
 
     @property
     def undetermined(self) -> NDArray[np.bool_]:
         """Where the data do not determine the shape, for whatever reason; (D,)."""
-        return np.asarray(self.status != Status.CONVERGED)
+        return np.asarray(self.status != FitStatus.CONVERGED)
 
 
 def varpro(
@@ -80,7 +80,7 @@ def varpro(
     y: Floats,
     weights: Floats,
     family: str,
-    axes: Sequence[Axis],
+    axes: Sequence[SearchRange],
     low: float | None = None,
     robust: bool = False,
 ) -> Solution:
@@ -137,7 +137,7 @@ def _reweight(
     from statsmodels.robust.norms import HuberT
 
     y, weights = (np.broadcast_to(part, (len(out), part.shape[1])) for part in (y, weights))
-    rows = np.flatnonzero(out[:, 3] != Status.FAILED)
+    rows = np.flatnonzero(out[:, 3] != FitStatus.FAILED)
     last = np.full((rows.size, y.shape[1]), np.inf)
     for _ in range(_ROUNDS):
         residual = np.abs(out[rows, :1] + out[rows, 1:2] * s(out[rows]) - y[rows])

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from isolaw.evidence import Simulated
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import decoded, encoded
-from isolaw.fits.document.flags import Flag, simulated_by
+from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.quantity import Interval, Quantity, Status
-from isolaw.simulated import Simulated
 
 FORMAT = "isolaw.law/2"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isolaw.fits.document.flags import Code
+from isolaw.fits.flags import Code
 
 FORMAT = "isolaw.law/1"
 _OLD = "fitted by an older isolaw: predictions follow its learning curves alone; fit the runs again"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
-from isolaw.fits.frontier.trace import TOLERANCE, Path
+from isolaw.fits.frontier import TOLERANCE, Path
 from isolaw.fits.laws.equations import LAWS, fit_law
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats

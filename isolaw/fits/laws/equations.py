@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from isolaw.fits.curves.varpro import Axis, varpro
-from isolaw.fits.frontier.trace import Path
+from isolaw.fits.curves.varpro import SearchRange, varpro
+from isolaw.fits.frontier import Path
 from isolaw.fits.selection import Floats
 
 Bools = NDArray[np.bool_]
@@ -123,8 +123,8 @@ def fit_logistic(
     """
     span = float(np.ptp(x))
     axes = [
-        Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
-        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
+        SearchRange(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
+        SearchRange(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
     ]
     nowhere = np.zeros(log2_n.shape, dtype=bool)
 

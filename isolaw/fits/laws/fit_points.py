@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
+from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import fit_logistic, logistic
 from isolaw.fits.quantity import Quantity
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, Regret
-from isolaw.fits.frontier.trace import TOLERANCE, Frontier
+from isolaw.fits.frontier import TOLERANCE, Frontier
 from isolaw.fits.laws.comparison import LEAST_SEEDS
 from isolaw.fits.selection import Floats
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from isolaw.errors import DataError, InputError, unknown
+from isolaw.evidence import Simulated
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.runs import plain
-from isolaw.simulated import Simulated
 from isolaw.source import ReadKeywords, Source, as_runs
 
 # What runs of a recipe are named of which nothing is taken out.

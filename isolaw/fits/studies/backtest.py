@@ -6,7 +6,8 @@ reward surface fitted to all of its checkpoints:
 
     regret = max over measured allocations of the surface − the surface at the allocation
 
-averaged over the seeds held out in turn. The maximum of a noisy surface is too high, which raises the regret
+averaged over the seeds held out in turn. An n that no run had, beyond the measured ones, is judged as the
+nearest that was measured. The maximum of a noisy surface is too high, which raises the regret
 of every rule by the same amount: differences are fair. With one seed the same runs' later checkpoints judge.
 """
 
@@ -17,8 +18,9 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.errors import InputError, Refused
-from isolaw.fits.frontier.trace import supported_range
+from isolaw.fits.frontier import supported_range
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
 from isolaw.fits.predict import Prediction
@@ -31,10 +33,9 @@ from isolaw.source import ReadKeywords, Source, as_runs
 _BUDGETS = 4
 FIXED = 16
 _SAME = 1e-6  # doublings
-Place = tuple[int, int]  # B_p, n
 
 
-class Rule(TypedDict):
+class RuleResult(TypedDict):
     """How one rule did: isolaw's recommendation, or what a practitioner would do without a law."""
 
     allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
@@ -45,7 +46,7 @@ class Rule(TypedDict):
     n_star_error: NotRequired[list[float]]  #: of isolaw alone: of n*, in doublings, by budget
 
 
-class Backtest(TypedDict):
+class BacktestResult(TypedDict):
     """What `backtest` found."""
 
     simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
@@ -53,13 +54,13 @@ class Backtest(TypedDict):
     budgets: list[float]  #: C each
     held_out: Literal["seed", "later checkpoints"]
     seeds: int
-    rules: dict[str, Rule]  #: ``isolaw`` and each baseline
+    rules: dict[str, RuleResult]  #: ``isolaw`` and each baseline
 
 
 class _Judged(NamedTuple):
     """What a rule chooses at each budget, its regret there, and the law's error in n*."""
 
-    places: list[Place]
+    places: list[BatchShape]
     regret: Floats
     error: Floats
 
@@ -73,7 +74,7 @@ def backtest(
     setting: Any = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Backtest:
+) -> BacktestResult:
     """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
 
     All other arguments, those of reading too, are those of `isolaw.fit`.
@@ -141,7 +142,7 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
     return out
 
 
-def _recommended(predictions: list[Prediction], budgets: Floats) -> list[Place]:
+def _recommended(predictions: list[Prediction], budgets: Floats) -> list[BatchShape]:
     found = [p.allocation for p in predictions]
     chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
     if len(chosen) < len(found):
@@ -152,7 +153,7 @@ def _recommended(predictions: list[Prediction], budgets: Floats) -> list[Place]:
     return chosen
 
 
-def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[Place]]:
+def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
     """What one would do without a law: the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget: the mean of its last tenth of checkpoints.
@@ -167,11 +168,11 @@ def _judge(
     surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
-    places: dict[str, list[Place]],
+    places: dict[str, list[BatchShape]],
 ) -> dict[str, _Judged]:
     n = np.array([c.rollouts_per_problem for c in configurations])
-    between = [float(np.log2(own)) for _, own in places["isolaw"] if n.min() < own < n.max()]
-    judge = slices(surface, budgets, more=between)
+    between = [np.log2(own)[::-1] for own in places["isolaw"] if n.min() < own[1] < n.max()]
+    judge = slices(surface, budgets, more=np.array(between) if between else None)
     covered = np.array([c.covers(budgets) for c in configurations])
     best = judge.reward[0].max(axis=1)
     star = np.log2([p.n_star.value or np.nan for p in predictions])
@@ -187,14 +188,18 @@ def _judge(
     return out
 
 
-def _where(judge: Slices, place: Place) -> int | None:
-    """The allocation that is (B_p, n), None where the judge has no runs on either side of it."""
+def _where(judge: Slices, place: BatchShape) -> int | None:
+    """The allocation that is (B_p, n), n beyond the measured ones as the nearest; None if there is none."""
     b, n = np.log2(place)
+    held_b = b + n  # where B is held
+    n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))
+    if np.ptp(judge.log2_n + judge.log2_b) < _SAME < np.ptp(judge.log2_b):
+        b = held_b - n
     distance = np.abs(judge.log2_n - n) + np.abs(judge.log2_b - b)
     return int(distance.argmin()) if distance.min() < _SAME else None
 
 
-def _summary(rule: str, judged: list[dict[str, _Judged]]) -> Rule:
+def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
     regret, ours = (np.array([split[name].regret for split in judged]) for name in (rule, "isolaw"))
     if np.isnan(regret).any():
         raise Refused(
@@ -204,7 +209,7 @@ def _summary(rule: str, judged: list[dict[str, _Judged]]) -> Rule:
     difference = (regret - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].places for split in judged), strict=True)
-    out: Rule = {
+    out: RuleResult = {
         "allocations": [[list(place) for place in places] for places in by_budget],
         "regret": regret.mean(axis=0).tolist(),
         "mean_regret": float(regret.mean()),

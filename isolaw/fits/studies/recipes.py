@@ -4,11 +4,13 @@ Khatri et al., arXiv 2510.13786: reward against compute is a Hill curve,
 
     R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)
 
-whose ceiling A shows which recipe ends higher, and whose C_mid and B show which learns faster. A curve fitted
-to the first half of the compute is to predict the end of the second. Here each (B_p, n) that both recipes
-have is compared, and the mean over them. Intervals are from draws of runs (`isolaw.fits.surface.bootstrap`),
-each of which repeats all fits. Where both recipes ran the same seeds, a draw takes the runs of a seed
-together, so that what the recipes share cancels in their difference; otherwise they are drawn apart.
+whose ceiling A shows which recipe ends higher, and whose C_mid and B show which learns faster. A ceiling, the
+reward at a budget past the runs, and the end predicted from the first half are of a pool of families
+(`isolaw.fits.curves.pooled`), since checkpoints seldom tell one family from another. Each (B_p, n) that both
+recipes have is compared, and the mean over them. Intervals are from draws of runs
+(`isolaw.fits.surface.bootstrap`), each of which repeats all fits. Where both recipes ran the same seeds, a
+draw takes the runs of a seed together, so that what the recipes share cancels in their difference; otherwise
+they are drawn apart.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.evidence import Simulated
 from isolaw.fits.blas import one_blas_thread
-from isolaw.fits.curves.learning_curves import enough_points, fit_curves
+from isolaw.fits.curves.learning_curves import Curves, enough_points
+from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Code, Flag, flags_of_simulated, simulated_by
-from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
+from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
-from isolaw.simulated import Simulated
 from isolaw.source import ReadKeywords, Source, as_runs
 
-Place = tuple[int, int]  # B_p, n
-_Side = dict[Place, Configuration]  # one recipe's
+_Side = dict[BatchShape, Configuration]  # one recipe's
 _FAR = 10.0  # times the measured compute: beyond it no reward is stated
 _LOGARITHMS = ("C_mid",)  # averaged and subtracted as logarithms: geometric means, and ratios
-_SHOWN = ("A", "B", "C_mid")
 _GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
 
 
-class Row(NamedTuple):
+class TwoRecipes(NamedTuple):
     """A quantity of two recipes, and their difference: the second less the first (C_mid: divided by it)."""
 
     first: Quantity
@@ -52,11 +54,11 @@ class Row(NamedTuple):
 class Contrast:
     """The two recipes at one configuration, or on average."""
 
-    configurations: list[Place]  #: the (B_p, n): one, or all that the mean is over
+    configurations: list[BatchShape]  #: the (B_p, n): one, or all that the mean is over
     #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
     #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
     #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
-    rows: dict[str, Row]
+    rows: dict[str, TwoRecipes]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -107,7 +109,7 @@ def side(difference: Quantity, neutral: float = 0.0) -> int | None:
     return -1 if high is not None and high < neutral else 0
 
 
-class _Estimate(NamedTuple):
+class Foreseen(NamedTuple):
     """A number of one recipe: on the data, then on each draw, (1 + D,); and its status."""
 
     draws: Floats
@@ -168,7 +170,13 @@ def compare(
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
         end = min(a.measured[1], b.measured[1])
-        pairs.append((_estimates(a, sample_a, end, compute), _estimates(b, sample_b, end, compute)))
+        limits = bounds(metric, [a, b])
+        pairs.append(
+            (
+                foresee(a, sample_a, end, compute, seed, limits),
+                foresee(b, sample_b, end, compute, seed, limits),
+            )
+        )
     contrasts = [
         Contrast([key], {name: _row(name, a[name], b[name]) for name in a})
         for key, (a, b) in zip(keys, pairs, strict=True)
@@ -202,7 +210,7 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) 
     return {c.key: c for c in found}
 
 
-def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[Place]:
+def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
     keys = sorted(set(sides[0]) & set(sides[1]))
     alone = [
         f"{name} alone has {_listed(own)}"
@@ -219,43 +227,56 @@ def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> li
     return keys
 
 
-def _listed(keys: list[Place]) -> str:
+def _listed(keys: list[BatchShape]) -> str:
     return ", ".join(f"(B_p = {b}, n = {n})" for b, n in keys)
 
 
-def _estimates(c: Configuration, sample: Floats, end: float, budget: float | None) -> dict[str, _Estimate]:
-    """All numbers of one recipe at one configuration."""
+def foresee(
+    c: Configuration,
+    sample: Floats,
+    end: float,
+    budget: float | None,
+    seed: int = 0,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> dict[str, Foreseen]:
+    """Return all numbers of one recipe at one configuration, those of `Contrast.rows`.
+
+    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` the largest compute that both
+    recipes have.
+    """
     at, reward = c.checkpoints, c.mean + sample
-    whole = fit_curves(at, reward, c.runs_at[None], "hill")
-    status: Status = "not_identified" if whole.open_ended[0] else "ok"
-    values = whole.parameters()
-    out = {
-        name: _Estimate(np.log(values[name]) if name in _LOGARITHMS else values[name], status)
-        for name in _SHOWN
-    }
-    nothing = _Estimate(np.full(len(reward), np.nan), "refused")
+    whole = pooled(at, reward, c.runs_at[None], seed, bounds)
+    hill = whole.fits["hill"]
+    assert isinstance(hill, Curves)
+    ceiling, known = whole.ceiling()
+    out = {"A": Foreseen(ceiling, "ok" if known else "not_identified")}
+    status: Status = "not_identified" if hill.open_ended[0] else "ok"
+    for name, values in hill.parameters().items():
+        if name in ("B", "C_mid"):
+            out[name] = Foreseen(np.log(values) if name in _LOGARITHMS else values, status)
+    nothing = Foreseen(np.full(len(reward), np.nan), "refused")
     out |= {"end": nothing, "predicted": nothing, "error": nothing}
     if np.any(at <= end):
         last = at[at <= end][-1]
-        out["end"] = _Estimate(reward[:, at == last][:, 0], "ok")
+        out["end"] = Foreseen(reward[:, at == last][:, 0], "ok")
         half = at <= last / 2
         if enough_points(half.astype(np.float64)):
-            early = fit_curves(at[half], reward[:, half], c.runs_at[None, half], "hill")
-            out["predicted"] = _Estimate(early(last)[:, 0], "ok")
-            out["error"] = _Estimate(early(last)[:, 0] - out["end"].draws, "ok")
+            early = pooled(at[half], reward[:, half], c.runs_at[None, half], seed, bounds)(last)
+            out["predicted"] = Foreseen(early, "ok")
+            out["error"] = Foreseen(early - out["end"].draws, "ok")
     if budget is not None:
-        known = budget <= _FAR * at[-1] and (budget <= at[-1] or status == "ok") and budget >= at[0]
-        out["reward"] = _Estimate(whole(budget)[:, 0], "ok" if known else "not_identified")
+        stated = at[0] <= budget <= _FAR * at[-1]
+        out["reward"] = Foreseen(whole(budget), "ok" if stated else "not_identified")
     return out
 
 
-def _row(name: str, first: _Estimate, second: _Estimate) -> Row:
-    difference = _Estimate(second.draws - first.draws, _gravest(first, second))
+def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
+    difference = Foreseen(second.draws - first.draws, _gravest(first, second))
     found = [estimated(*e) for e in (first, second, difference)]
-    return Row(*(_exp(q) for q in found) if name in _LOGARITHMS else found)
+    return TwoRecipes(*(_exp(q) for q in found) if name in _LOGARITHMS else found)
 
 
-def _gravest(*estimates: _Estimate) -> Status:
+def _gravest(*estimates: Foreseen) -> Status:
     return max((e.status for e in estimates), key=_GRAVITY.index)
 
 
@@ -265,14 +286,14 @@ def _exp(q: Quantity) -> Quantity:
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)
 
 
-def _mean(pairs: list[tuple[dict[str, _Estimate], dict[str, _Estimate]]]) -> dict[str, Row]:
+def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
     """The mean of each number over the configurations where it is known of both, or else over all."""
     rows = {}
     for name in pairs[0][0]:
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
         used = used or [(a[name], b[name]) for a, b in pairs]
         means = [
-            _Estimate(np.mean([e.draws for e in own], axis=0), _gravest(*own))
+            Foreseen(np.mean([e.draws for e in own], axis=0), _gravest(*own))
             for own in zip(*used, strict=True)
         ]
         rows[name] = _row(name, *means)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
 from isolaw.fits.resampling import block_index, inflation
@@ -139,7 +140,7 @@ def resample(
         if draws and found.unit == "block":
             shift[1:] = _blocks(c, family, draws, stream(c, seed))
         elif draws:
-            donors = np.array([_nearest(c.log_checkpoints, *curve) for curve in found.own])
+            donors = _nearest(c.log_checkpoints, found.own)
             mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
             shift[1:] = mine @ a + own @ donors / np.sqrt(_present(c)) - twice @ donors
         out.append(shift)
@@ -154,10 +155,17 @@ def _present(c: Configuration) -> Floats:
     )
 
 
-def _nearest(at: Floats, log_c: Floats, values: Floats) -> Floats:
-    """Values at the nearest checkpoint: interpolation would average the evaluations' noise away."""
-    right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
-    return values[right - (at - log_c[right - 1] < log_c[right] - at)]
+def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
+    """Values (R, P) of curves at the nearest checkpoint: interpolation would average the noise away."""
+    out = np.empty((len(curves), at.size))
+    nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints
+    for row, (log_c, values) in zip(out, curves, strict=True):
+        key = log_c.tobytes()
+        if key not in nearest:
+            right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
+            nearest[key] = right - (at - log_c[right - 1] < log_c[right] - at)
+        row[:] = values[nearest[key]]
+    return out
 
 
 def stream(configuration: Configuration, seed: int) -> np.random.Generator:
@@ -166,11 +174,10 @@ def stream(configuration: Configuration, seed: int) -> np.random.Generator:
 
 
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
-    """What blocks of the residuals about the fitted curve add to the mean, (draws, P)."""
+    """Blocks of the residuals about the fitted curve, which draws add to the mean, (draws, P)."""
     size = c.mean.size
-    fitted = _at(_curve(c, family), c)
-    residuals = (c.mean - fitted) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
-    return np.asarray(fitted - c.mean + residuals[block_index(size, draws, rng)])
+    residuals = (c.mean - _at(_curve(c, family), c)) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
+    return np.asarray(residuals[block_index(size, draws, rng)])
 
 
 def _curve(c: Configuration, family: str) -> Curves:

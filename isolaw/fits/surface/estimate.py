@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from isolaw.fits.surface.covariance import Pairs, Points
 from isolaw.fits.surface.observations import observe
 from isolaw.fits.surface.process import Process
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _FARTHEST = 20.0  # standard deviations of the prior
@@ -40,10 +41,12 @@ _STARTS: tuple[dict[str, float], ...] = (
 _SOON, _LONG = 12, 60  # steps of the search from each start, and from the best of them
 _CANDIDATES, _FEWER = 48, 24  # θ that are drawn; where there are many observations
 _MANY = 150
+_SEARCHED = 75  # configurations, in which θ is searched
 _WIDEST = 1.5  # standard deviations of a θ that nothing determines
 _STEP = 1e-2
 _LEAST_VARIANCE = 1e-9
 _FALSE_ALARMS = 0.01
+_PREDICTED = 2000  # draws of a prediction: with 400 their chance moves the second digit of a loss
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,16 @@ class Surface:
     bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest reward that there can be
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
+    @property
+    def places(self) -> Floats:
+        """log2 n and log2 B_p of the configurations, (N, 2)."""
+        return self.process.observations.places
+
+    def drawn(self) -> Surface:
+        """The surface with the draws of a prediction, more for each θ; one without draws as it is."""
+        size = self.of_draw.size
+        return replace(self, of_draw=np.repeat(self.of_draw, -(-_PREDICTED // size))) if size else self
+
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean.
 
@@ -71,7 +84,7 @@ class Surface:
         out = np.zeros((1 + draws, size))
         used = np.unique(self.of_draw) if draws else np.arange(1)
         with one_blas_thread():
-            given = _each(lambda h: self._given(int(h), log2_n, log2_b, np.log(compute)), used)
+            given = each(lambda h: self._given(int(h), log2_n, log2_b, np.log(compute)), used)
             for h, (mean, root) in zip(used, given, strict=True):
                 rows = np.flatnonzero(self.of_draw == h)
                 out[1 + rows] = mean + self.misfit * z[rows] @ root.T
@@ -118,7 +131,7 @@ def estimate(
     """
     with one_blas_thread():
         process = Process(observe(configurations))
-        mode = _mode(process)
+        mode = _mode(process, configurations)
         misfit = lack_of_fit(process, mode)[0]
         if not draws:
             none = np.empty(0, dtype=np.int64)
@@ -131,7 +144,7 @@ def estimate(
     return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds)
 
 
-def _each(function: Callable[[Floats], T], items: Iterable[Floats]) -> list[T]:
+def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
     """``function`` of each item, on all cores: NumPy lets go of the interpreter while it computes."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
@@ -162,8 +175,11 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
     return float(np.sqrt(total)) if wide else 1.0, worst
 
 
-def _mode(process: Process) -> Floats:
-    """The most likely θ: from several starts, and then from the best of them."""
+def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
+    """The most likely θ: from several starts, and then from the best of them.
+
+    Of many configurations a part is searched; all of them go on from there.
+    """
     from scipy.optimize import minimize  # a prediction needs none of it
 
     centre, unit = process.prior.T  # in units of the prior's deviations all directions are alike
@@ -178,6 +194,12 @@ def _mode(process: Process) -> Floats:
         found = minimize(loss_and_slope, z, jac=True, method="L-BFGS-B", options=options)
         return float(found.fun), np.asarray(found.x)
 
+    if len(configurations) > _SEARCHED:
+        part = configurations[:: -(-len(configurations) // _SEARCHED)]
+        few = Process(observe(part))
+        known = dict(zip(few.names, _mode(few, part), strict=True))
+        theta = np.array([known.get(n, c) for n, c in zip(process.names, centre, strict=True)])
+        return np.asarray(centre + unit * search((theta - centre) / unit, _SOON)[1])
     starts = []
     for start in _STARTS:
         theta = process.prior[:, 0].copy()
@@ -185,14 +207,14 @@ def _mode(process: Process) -> Floats:
             value = max(process.height, 1e-3) if np.isnan(value) else value
             theta[process.names.index(name)] = value if name == "rho" else np.log(value)
         starts.append((theta - centre) / unit)
-    found = _each(lambda z: search(z, _SOON), starts)
+    found = each(lambda z: search(z, _SOON), starts)
     return np.asarray(centre + unit * search(min(found, key=lambda f: f[0])[1], _LONG)[1])
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
     """Draws of θ (H, P) about the mode, and their weights (H,)."""
     here = process.loss_and_slope(mode)[1]
-    beside = _each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
+    beside = each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
     hessian = np.array([(slope - here) / _STEP for _, slope in beside])
     value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
     # The symmetric root: unlike eigenvectors' signs and order, it is the same on every processor.
@@ -201,7 +223,7 @@ def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floa
     half = np.random.default_rng(seed).standard_normal((size // 2, mode.size))
     z = np.concatenate([half, -half])
     theta = mode + z @ deviation
-    log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(_each(process.loss, theta))
+    log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
     weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ stands for nearly all draws
     return theta, weights / weights.sum()

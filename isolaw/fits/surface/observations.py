@@ -5,10 +5,10 @@ A run's reward is what its configuration earns, what all runs of its seed share,
     y_cs(t) = r_c(t) + a_s(t) + e_cs(t),    t = log C
 
 In each bin of t, r_c is estimated from the runs that are there by generalised least squares, with the seeds'
-effects random: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. Where all configurations have the same seeds that is
-their mean; where some are missing, the effect of a seed is taken from its other runs. P being linear, the
-covariance of the estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). What P
-leaves of the runs, less the seeds' effects, tells how runs vary.
+effects random: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I, Z being which run has which seed. Where all
+configurations have the same seeds that is their mean; where some are missing, the effect of a seed is taken
+from its other runs. P being linear, the covariance of the estimates is known exactly, whatever is missing
+(`isolaw.fits.surface.process`). What P leaves of the runs, less the seeds' effects, tells how runs vary.
 
 Bins only save time: they are narrow where rewards change, and within one checkpoints are averaged.
 """
@@ -16,7 +16,7 @@ Bins only save time: they are narrow where rewards change, and within one checkp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -27,16 +27,18 @@ from numpy.typing import NDArray
 from isolaw.fits.selection import Configuration, Floats
 
 Ints = NDArray[np.int64]
-Part = tuple[Ints, Ints, Floats, Floats]  # the runs of one bin, their configurations, X and P
+BinPart = tuple[Ints, Ints, Floats, Floats]  # the runs of one bin, their configurations, X and P
 
 BINS = 14
 _MANY = 20  # configurations: from here on fewer bins, as time grows with the cube of all
-_FEWER = 10
+_FEWER, _FEWEST = 10, 4
+_MOST = 1000  # observations, as far as there are not more configurations than that
 _KAPPA = (0.05, 1000.0)  # variance of the seeds' effects over that of a run's own
 _FIRST_KAPPA = 10.0
 _LEAST_LEARNT = 0.1  # share of the rise
 _LASTS = 3.0  # e-folds of C for which rewards go on to rise as they did last
 _SEEN = 6.0  # times its noise: a rise
+_AHEAD = np.array([1.1, 2.3])  # e-folds: three and ten times the largest C
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,28 @@ class Observations:
             rows, _, _, weights = _combine(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
             out[np.ix_(own, rows)] = weights
         return out
+
+    def only(self, kept: NDArray[np.bool_]) -> Observations:
+        """Return these observations (O,) alone, as if nothing else had been run; without residuals."""
+        there = np.zeros((len(self.places), self.counts.shape[1]), dtype=bool)
+        there[self.place[kept], self.bin[kept]] = True
+        size = self.trend.size
+        at, share = self.learnt[:, :size]
+        until = float(self.t[kept].max()) + 1e-9
+        seen = max(int(np.searchsorted(at, until, "right")), 1)
+        learnt = _continued(at[:seen], share[:seen] / max(float(share[seen - 1]), 1e-12))
+        return replace(
+            self,
+            counts=np.where(there[self.run_place], self.counts, 0.0),
+            place=self.place[kept],
+            bin=self.bin[kept],
+            t=self.t[kept],
+            reward=self.reward[kept],
+            learnt=learnt,
+            trend=self.trend[:seen],
+            residuals=np.empty((0, 0)),
+            freedom=0.0,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data, without the residuals, which only the fit needs."""
@@ -136,7 +160,8 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
 
 def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
     """Mean t and reward of each run in each bin, NaN where it has none, and its checkpoints there; (R, K)."""
-    edges = _edges(configurations, _FEWER if len(configurations) >= _MANY else BINS)
+    many = len(configurations)
+    edges = _edges(configurations, BINS if many < _MANY else max(min(_FEWER, _MOST // many), _FEWEST))
     size = edges.size + 1
     counts, t, reward = (np.zeros((run_place.size, size)) for _ in range(3))
     row = 0
@@ -187,19 +212,25 @@ def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
     return np.interp(np.arange(1, size) / size, share, fine)
 
 
-def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> Part:
+def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> BinPart:
     """One bin's runs and configurations, the design X, the weights P."""
     rows = np.flatnonzero(counts > 0)
     here, column = np.unique(run_place[rows], return_inverse=True)
     design = np.eye(here.size)[column]
-    same = run_seed[rows][:, None] == run_seed[rows]
-    inverse = np.linalg.inv(kappa * same + np.eye(rows.size))
-    weighted = design.T @ inverse
+    seed, shrunk = _of_seeds(run_seed[rows], kappa)
+    # V⁻¹ = I − Z diag(κ / (1 + κ n_s)) Zᵀ with n_s runs of each seed
+    weighted = design.T - (design.T @ seed * shrunk) @ seed.T
     return rows, here, design, np.asarray(np.linalg.solve(weighted @ design, weighted))
 
 
+def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
+    """Z, (R, S), and κ / (1 + κ n_s): a seed's effect is this times the sum of what its runs differ by."""
+    seed = np.eye(run_seed.max() + 1)[run_seed] if run_seed.size else np.zeros((0, 1))
+    return seed, kappa / (1 + kappa * seed.sum(axis=0))
+
+
 def _left(
-    parts: list[Part], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
+    parts: list[BinPart], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
 ) -> tuple[Floats, Floats, float]:
     """Residuals (R, K), the seeds' effects (S, K), NaN where there are none, and degrees of freedom."""
     residuals = np.full(reward.shape, np.nan)
@@ -208,14 +239,14 @@ def _left(
     for k, ((rows, _, design, weights), estimate) in enumerate(zip(parts, estimates, strict=True)):
         if not rows.size:
             continue
-        seed = np.eye(effects.shape[0])[run_seed[rows]]
-        predict = kappa * seed.T @ np.linalg.inv(kappa * seed @ seed.T + np.eye(rows.size))
+        seed, shrunk = _of_seeds(run_seed[rows], kappa)
         left = reward[rows, k] - design @ estimate
-        effect = predict @ left
-        effects[:, k] = np.where(seed.any(axis=0), effect, np.nan)
+        effect = shrunk * (seed.T @ left)
+        effects[: effect.size, k] = np.where(seed.any(axis=0), effect, np.nan)
         residuals[rows, k] = left - seed @ effect
-        fitted = design @ weights
-        freedom += rows.size - float(np.trace(fitted + seed @ predict @ (np.eye(rows.size) - fitted)))
+        # the trace of X P, and of what seeds take of the rest
+        taken = shrunk * (seed.sum(axis=0) - np.einsum("sc,cs->s", seed.T @ design, weights @ seed))
+        freedom += rows.size - estimate.size - float(taken.sum())
     return residuals, effects, freedom
 
 
@@ -243,7 +274,12 @@ def _learnt(
     if rise[-1] - start > max(_SEEN * noise, 1e-12):
         share = np.clip((rise - start) / (rise[-1] - start), _LEAST_LEARNT, 1.0)
     at = np.array([t[bins == k].mean() for k in known])
-    slope = (share[-1] - share[-min(3, share.size)]) / max(at[-1] - at[-min(3, at.size)], 1e-12)
-    ahead = np.array([1.1, 2.3])  # three and ten times the largest C
-    share = np.append(share, share[-1] + slope * _LASTS * -np.expm1(-ahead / _LASTS))
-    return trend, np.stack([np.append(at, at[-1] + ahead), share])
+    return trend, _continued(at, share)
+
+
+def _continued(at: Floats, share: Floats) -> Floats:
+    """t and the share of the rise, (2, k + 2): past the end it goes on as it did last, ever less."""
+    back = min(3, share.size)
+    slope = (share[-1] - share[-back]) / max(at[-1] - at[-back], 1e-12)
+    more = share[-1] + slope * _LASTS * -np.expm1(-_AHEAD / _LASTS)
+    return np.stack([np.append(at, at[-1] + _AHEAD), np.append(share, more)])

@@ -166,6 +166,14 @@ class Process:
             "looks": np.array([same * (looks[:, u == x] @ o.combined[:, u == x].T)[i, j] for x in levels]),
         }
 
+    def noise(self, p: Theta) -> Floats:
+        """Return the covariance of what is no signal: effects of seeds, runs and checkpoints, (O, O)."""
+        f = self._fixed
+        weight = np.exp2(-2 * p["gamma"] * f["levels"])
+        lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
+        out = weight @ f["own"] * lasting + weight @ f["looks"] * p["noise"] ** 2
+        return self._pairs.matrix(out + p["seed"] ** 2 * f["seeds"])
+
     def _observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
         """`observed` for pairs; its derivatives by θ are put into ``slopes``."""
         f = self._fixed

@@ -1,22 +1,22 @@
-"""The surface cut at computes: rewards over a grid of allocations, and where they are highest.
+"""A model of rewards cut at computes: rewards over a grid of allocations, and where they are highest.
 
 All allocations compete at every compute, each with its own uncertainty, which grows from where runs of its
-kind ended. The grid has every measured n and B_p and points between them, never beyond; in the setting
-``fixed-b`` B_p follows from n.
+kind ended. The grid has every measured n and B_p and points between them, and beyond them those that the
+caller names; in the setting ``fixed-b`` B_p follows from n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
-from isolaw.fits.surface.estimate import Surface
 
 FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
 _STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points, the finest that _MOST allows
@@ -33,6 +33,21 @@ def highest(values: Floats, axis: int) -> NDArray[np.int64]:
     """
     top = values.max(axis=axis, keepdims=True)
     return np.asarray((values >= top - FLAT * np.abs(top)).argmax(axis=axis))
+
+
+class RewardModel(Protocol):
+    """What knows the reward of an allocation at a budget, in every draw."""
+
+    @property
+    def places(self) -> Floats:
+        """log2 n and log2 B_p of the configurations that were run, (N, 2)."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest reward that there can be."""
+
+    def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +74,16 @@ class Slices:
 
 
 def slices(
-    surface: Surface,
+    model: RewardModel,
     compute: Floats,
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
-    more: Sequence[float] = (),
+    more: Floats | None = None,
 ) -> Slices:
-    """Cut the surface at ``compute`` (X,); more than a few are interpolated in log C between knots.
+    """Cut a model at ``compute`` (X,); more than a few are interpolated in log C between knots.
 
-    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` lists further log2 n of the grid.
+    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` has further places of the grid, (K, 2).
     """
-    places = surface.process.observations.places
+    places = model.places
     several = compute.size > _KNOTS
     knots = compute.size if not several else _FEWER_KNOTS if varies_in_batch(*places.T) else _KNOTS
     for step in _STEPS:
@@ -81,26 +96,27 @@ def slices(
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
     points = np.tile(u, at.size), np.tile(v, at.size), np.repeat(at, u.size)
     with one_blas_thread():
-        reward = surface.rewards(*points).reshape(-1, at.size, u.size)
+        reward = model.rewards(*points).reshape(-1, at.size, u.size)
         if several:
             from scipy.interpolate import CubicSpline  # half as long to import as all else together
 
             reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
-            reward = np.clip(reward, *surface.bounds)
+            reward = np.clip(reward, *model.bounds)
     near = np.abs(places[:, 0, None] - u) + np.abs(places[:, 1, None] - v)
     place = np.where(near.min(axis=1) < 1e-9, near.argmin(axis=1), -1)
     return Slices(compute, u, v, reward, place)
 
 
-def _grid(places: Floats, step: float, more: Sequence[float]) -> tuple[Floats, Floats]:
-    """log2 n and log2 B_p of every measured value and of points between, no batch beyond those measured."""
-    n = _line(np.append(places[:, 0], more), step)
+def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Floats]:
+    """log2 n and log2 B_p of every place and of points between, no batch beyond theirs."""
+    every = places if more is None else np.vstack([places, more])
+    n = _line(every[:, 0], step)
     if not varies_in_batch(*places.T):
         total = places.sum(axis=1)
         held = np.unique(places[:, 1]).size == 1
         return n, np.full(n.size, places[0, 1]) if held else total[0] - n
     u, v = (x.ravel() for x in np.meshgrid(n, _line(places[:, 1], 2 * step), indexing="ij"))
-    batch = places.sum(axis=1)
+    batch = every.sum(axis=1)
     inside = (u + v <= batch.max() + 1e-9) & (u + v >= batch.min() - 1e-9)
     return u[inside], v[inside]
 

@@ -22,7 +22,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.literals import scalar
-from isolaw.readers.raw_log import Container, Points, RawLog, number
+from isolaw.readers.raw_log import Container, PointCollector, RawLog, number
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
@@ -61,7 +61,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _add_points(folder: Path, log: RawLog) -> None:
-    points = Points(log)
+    points = PointCollector(log)
     files = _files(folder)
     size = sum(path.stat().st_size for path in files)
     if size > _LARGEST:

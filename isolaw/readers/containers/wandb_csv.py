@@ -19,7 +19,7 @@ from typing import IO
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import frameworks, limits
-from isolaw.readers.raw_log import Container, Points, RawLog, finite, number
+from isolaw.readers.raw_log import Container, PointCollector, RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
@@ -145,11 +145,11 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
 
 def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
-    points: dict[str, Points] = {}
+    points: dict[str, PointCollector] = {}
     for row in rows:
         if (found := number(row[value])) is not None:
             if row[run] not in points:
-                points[row[run]] = Points(log_of(row[run]))
+                points[row[run]] = PointCollector(log_of(row[run]))
             points[row[run]].add(row[metric], finite(row[step]), found, math.nan)
     for own in points.values():
         own.close()

@@ -12,11 +12,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from isolaw.calibration.calibrate import BANDS, Calibration
-from isolaw.calibration.simulation import Cell
+from isolaw.calibration.simulation import SimulatedCell
 from isolaw.errors import InputError
+from isolaw.evidence import Simulated
 from isolaw.fits.selection import Floats
 from isolaw.report.figures.style import BLUE, RAMP, STYLE, check_replaceable, plain, save
-from isolaw.simulated import Simulated
 
 _COLUMNS = 4
 _KINDS = ("png", "svg", "pdf")
@@ -32,7 +32,7 @@ def calibration_figure(found: Calibration) -> Figure:
         np.split(found.replayed, ends, axis=1),
         strict=True,
     )
-    panels: dict[int, list[tuple[Cell, Floats, Floats]]] = {}
+    panels: dict[int, list[tuple[SimulatedCell, Floats, Floats]]] = {}
     for cell, reward, replayed in parts:
         panels.setdefault(cell.rollouts_per_problem, []).append((cell, reward, replayed))
     batches = sorted({cell.problems_per_batch for cell in seen.protocol.cells})
@@ -85,7 +85,7 @@ def write_figure(found: Calibration, path: str | Path) -> Path:
     return save({path.stem: calibration_figure(found)}, path.parent, (path.suffix[1:],))[0]
 
 
-def _draw(axes: Axes, cell: Cell, reward: Floats, replayed: Floats, colour: str) -> None:
+def _draw(axes: Axes, cell: SimulatedCell, reward: Floats, replayed: Floats, colour: str) -> None:
     later = cell.compute > 0
     low, middle, high = np.quantile(replayed, (BANDS[0], 0.5, BANDS[1]), axis=0)[:, later]
     x = cell.compute[later]

@@ -11,14 +11,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
+from isolaw.evidence import Simulated
 from isolaw.report.figures.style import BLUE, GREY, ORANGE, RAMP, STYLE, n_ticks, save
-from isolaw.simulated import Simulated
 
 _COLOURS = (BLUE, ORANGE, "#548235", "#7f6000")
 _C, _M = "C, rollouts generated", "M, update steps"
 Picture = Mapping[str, Any]
-Floats = np.ndarray[Any, Any]
+Floats = NDArray[np.float64]
 
 
 def write(document: Mapping[str, Any], folder: str | Path) -> list[Path]:

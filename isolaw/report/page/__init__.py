@@ -26,11 +26,11 @@ from isolaw.costs.model import Cost
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.report.page.budgets import budgets
-from isolaw.report.page.build import Facts, content
+from isolaw.report.page.build import PageContent, content
 from isolaw.report.study import Study, is_of
 from isolaw.source import ReadKeywords, Source, as_runs
 
-__all__ = ["Facts", "check_replaceable", "filled", "render", "write", "write_report"]
+__all__ = ["PageContent", "check_replaceable", "filled", "render", "write", "write_report"]
 
 _SCRIPTS = (
     "vendor/plotly-cartesian.min.js",
@@ -83,11 +83,11 @@ def write_report(
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
     predicted = budgets(law, compute, cost=cost, price=price)
-    facts = Facts(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
+    facts = PageContent(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
     return write(render(Study.of(law, runs), facts), path)
 
 
-def render(study: Study, facts: Facts) -> str:
+def render(study: Study, facts: PageContent) -> str:
     """Return the page about the runs and their law."""
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.errors import InputError
-from isolaw.fits.frontier.candidates import FAR, comparable
+from isolaw.fits.allocations import FAR, comparable
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Option, Prediction
 from isolaw.report.figures.series import steps_scale
@@ -84,6 +84,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
     loss, split = text.loss(prediction, document), text.split(prediction, document)
     instead = own.nearest if a is None else None
+    answer = f"{text.answer(prediction)} {text.run_first(prediction, document)}".rstrip()
     return {
         "x": prediction.compute / steps_scale(document),
         "budget": f"{number(prediction.compute)} {prediction.unit}",
@@ -91,7 +92,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "b": b,
         "m": m,
         "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
+        "answer": _unbroken(prediction.simulated.first(answer)),
         "loss": loss,
         "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
         "lost": "" if a is None else loss.removeprefix("Expected loss: "),

@@ -17,14 +17,14 @@ from isolaw.report.page.tables import Table
 from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
-from isolaw.report.text.advice import Advice, advice
 from isolaw.report.text.numbers import number
+from isolaw.report.text.runs_to_add import RunsToAdd, advice
 from isolaw.report.text.studies import backtest_verdict
 from isolaw.store.responses import Kept
 
 
 @dataclass(frozen=True)
-class Facts:
+class PageContent:
     """The content of the page next to the study itself."""
 
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
@@ -42,7 +42,7 @@ class Facts:
 
 
 @dataclass
-class Section:
+class PageSection:
     """A part of the page: sentences, charts (next to each other if ``small``) and tables."""
 
     name: str
@@ -53,18 +53,18 @@ class Section:
     small: bool = False
 
 
-def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
+def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
     """Return everything that the template shows and the script draws."""
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
     made = [
-        Section(
+        PageSection(
             "reward", "Reward against compute", charts=[law_charts.reward(study, run_ids)],
             tables=[tables.configurations(study)] if study.document else [],
         ),
         _law(study, facts),
         *_race(facts),
-        Section(
+        PageSection(
             "grid", "Rewards at the same compute", charts=[run_charts.grid(study)],
             tables=[tables.rewards_at_one_compute(study)],
         ),
@@ -75,7 +75,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         _backtest(facts),
         _laws(study),
     ]  # fmt: skip
-    sections = [section for section in made if isinstance(section, Section)]
+    sections = [section for section in made if isinstance(section, PageSection)]
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
     return {
@@ -102,7 +102,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
     }
 
 
-def _law(study: Study, facts: Facts) -> Section | str:
+def _law(study: Study, facts: PageContent) -> PageSection | str:
     d = study.document
     if d is None:
         return f"n*(C): {study.refused}"
@@ -111,20 +111,20 @@ def _law(study: Study, facts: Facts) -> Section | str:
     lines = [*law_text.ends(d), law, *law_text.crossovers(d), law_text.saturation(d)]
     recommended = [p.compute for p in facts.budgets.predictions if p.options] if facts.budgets else []
     until = recommended[-1] / steps_scale(d) if recommended else 0
-    return Section(
+    return PageSection(
         "law", "The best n for a budget", [line for line in lines if line],
         [law_charts.n_star(study, until)], [tables.parameters(d), tables.frontier(d)],
     )  # fmt: skip
 
 
-def _race(facts: Facts) -> list[Section]:
+def _race(facts: PageContent) -> list[PageSection]:
     """The section of a race; none for a grid."""
     if not facts.race:
         return []
     chart = race.loss_against_spend(facts.race)
     title = "How the runs were chosen"
     return [
-        Section(
+        PageSection(
             "race",
             title,
             race.lines(facts.race, facts.further, facts.sweep),
@@ -134,16 +134,16 @@ def _race(facts: Facts) -> list[Section]:
     ]
 
 
-def _responses(facts: Facts) -> list[Section]:
+def _responses(facts: PageContent) -> list[PageSection]:
     """The section of kept responses; none where no run kept any, as simulated ones do."""
     if not facts.responses:
         return []
     shown = responses.chosen(facts.responses)
     lines = responses.lines(facts.responses, shown)
-    return [Section("responses", "Responses", lines, tables=[responses.table(shown)])]
+    return [PageSection("responses", "Responses", lines, tables=[responses.table(shown)])]
 
 
-def _best_and_worst(study: Study) -> Section | str:
+def _best_and_worst(study: Study) -> PageSection | str:
     names = study.best_and_worst()
     if not names:
         why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
@@ -154,10 +154,10 @@ def _best_and_worst(study: Study) -> Section | str:
         f"({worst}, reliability)."
     )
     charts = run_charts.best_and_worst(study)
-    return Section("spread", f"{best} against {worst}", [line], charts, small=True)
+    return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
 
 
-def _landscape(study: Study) -> Section | str:
+def _landscape(study: Study) -> PageSection | str:
     charts = landscape.landscape(study)
     if not charts:
         return "pass@1 landscape: the runs did not record results of single problems"
@@ -167,34 +167,34 @@ def _landscape(study: Study) -> Section | str:
             "The runs did not record pass@1 of all problems. A simulated sweep records it with "
             'evaluation.metrics = [..., "histogram"], a real sweep always (in its directory, not its table).'
         )
-    return Section("landscape", "The pass@1 landscape over training", lines, charts, small=True)
+    return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 
 
-def _health(study: Study, facts: Facts) -> Section:
+def _health(study: Study, facts: PageContent) -> PageSection:
     judged = health(study.runs, study.metric, study.eval_set)
     lines = sweep_text.health(judged, len(facts.failed), study.document)
     table = tables.health(judged, study, facts.failed)
-    return Section("health", "Health of the runs", lines, tables=[table])
+    return PageSection("health", "Health of the runs", lines, tables=[table])
 
 
-def _backtest(facts: Facts) -> Section | str:
+def _backtest(facts: PageContent) -> PageSection | str:
     found = facts.backtest
     if isinstance(found, str):
         return f"Backtest: {found}"
     charts, regrets = [run_charts.backtest(found)], [tables.backtest(found)]
     title = "Backtest: would small runs have predicted the best allocation?"
-    return Section("backtest", title, backtest_verdict(found), charts, regrets)
+    return PageSection("backtest", title, backtest_verdict(found), charts, regrets)
 
 
-def _laws(study: Study) -> Section | str:
+def _laws(study: Study) -> PageSection | str:
     if study.document is None:
         return "Law comparison: there is no law"
     verdict, table = law_text.verdict(study.document), tables.laws(study.document)
     if table is not None:
-        return Section("laws", "Which law", [verdict], tables=[table])
+        return PageSection("laws", "Which law", [verdict], tables=[table])
     why = "method surface compares laws if B_p or B is fixed"
     if verdict:
-        return Section("laws", "Which law", [verdict, f"No more here: {why}."])
+        return PageSection("laws", "Which law", [verdict, f"No more here: {why}."])
     return f"Law comparison: {why}"
 
 
@@ -216,14 +216,14 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(f"{v:,}" for v in values)
 
 
-def _advice(study: Study, facts: Facts) -> list[tuple[Advice, str]]:
+def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
     if study.document is None:
-        return [(Advice("Add runs that the fit needs.", study.refused), "")]
+        return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
     return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
 
 
-def _how(study: Study, facts: Facts, plotly: str) -> list[tuple[str, list[str]]]:
+def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
     """Name and lines of each fact that repeats the page."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]

@@ -44,7 +44,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Row:
+class ConstantRow:
     """A row of the table of constants."""
 
     name: str
@@ -56,7 +56,7 @@ class Row:
     meaning: str
 
     @classmethod
-    def of(cls, c: Constant, x: Sequence[float]) -> Row:
+    def of(cls, c: Constant, x: Sequence[float]) -> ConstantRow:
         """Return the row of a constant with quantiles x of its draws."""
         intervals = text.ends(c.interval), text.ends(c.prior)
         return cls(c.name, number(c.value), *intervals, Bar.of(x), text.mark(c), c.meaning)
@@ -103,7 +103,7 @@ def render(
         cautions=text.cautions(found),
         facts=facts,
         figure=_figure(found),
-        rows=[Row.of(c, x) for c, x in zip(found.constants, quantiles, strict=True)],
+        rows=[ConstantRow.of(c, x) for c, x in zip(found.constants, quantiles, strict=True)],
         prior=Bar.of([-_PRIOR, 0.0, _PRIOR]),
         marks=text.marks(found),
         from_runs=found.space.problems is None,

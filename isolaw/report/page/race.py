@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isolaw import commands
-from isolaw.design.decisions import Decision, Stage, Verdict
+from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
 from isolaw.design.value import Purchase
 from isolaw.report.page.chart import Chart, line, log_axis
-from isolaw.report.page.tables import Cell, Table
+from isolaw.report.page.tables import Table, TableCell
 from isolaw.report.text import race as text
 from isolaw.report.text.numbers import number
 
@@ -48,17 +48,17 @@ def decisions(history: Sequence[Decision]) -> Table:
     rows = []
     for i, made in enumerate(history, 1):
         loss = made.expected_regret
-        behind = [own.key for own in made.standings if own.verdict is Verdict.WORSE]
+        behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
         asked = sorted({request.key for request in made.runs})
         rows.append(
             [
-                Cell(f"{i}", float(i)),
-                Cell("" if made.compute is None else number(made.compute), made.compute or 0.0),
-                Cell("" if made.best is None else text.cell(made.best)),
-                Cell("" if loss is None else f"{loss:.4f}", loss or 0.0),
-                Cell(text.cells(behind) if behind else ""),
-                Cell(text.ending(made.ending) if made.ending else text.cells(asked)),
-                Cell(number(made.spent), float(made.spent)),
+                TableCell(f"{i}", float(i)),
+                TableCell("" if made.compute is None else number(made.compute), made.compute or 0.0),
+                TableCell("" if made.best is None else text.cell(made.best)),
+                TableCell("" if loss is None else f"{loss:.4f}", loss or 0.0),
+                TableCell(text.cells(behind) if behind else ""),
+                TableCell(text.ending(made.ending) if made.ending else text.cells(asked)),
+                TableCell(number(made.spent), float(made.spent)),
             ]
         )
     columns = [
@@ -75,8 +75,10 @@ def decisions(history: Sequence[Decision]) -> Table:
 
 def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
     """Return what the race found, what more spend would buy, and how to see the runs that it left behind."""
-    left = sum(own.verdict is Verdict.WORSE for made in history for own in made.standings)
-    out = [text.found(history[-1])] if history[-1].stage is Stage.STOP else ["The race has not ended."]
+    left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
+    out = (
+        [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]
+    )
     if history[-1].best is not None:
         out.append(
             "A race chooses among configurations that ran to this C. The law may recommend an n between "

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from isolaw.report.page.tables import Cell, Table
+from isolaw.report.page.tables import Table, TableCell
 from isolaw.report.text.numbers import number
 from isolaw.store.responses import Kept
 
@@ -61,10 +61,10 @@ def table(shown: Sequence[Kept]) -> Table:
             length = f"{own.tokens:,}{', cut' if own.truncated else ''}"
             rows.append(
                 [
-                    Cell(run, spec.rollouts_per_problem), Cell(number(one.compute), one.compute),
-                    Cell(_plain(own.eval_set)), Cell(_plain(own.prompt), kind="said"),
-                    Cell(_plain(own.response), kind="said"), Cell(_plain(own.answer), kind="said"),
-                    Cell(f"{own.reward:g}", own.reward), Cell(length, own.tokens),
+                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
+                    TableCell(_plain(own.eval_set)), TableCell(_plain(own.prompt), kind="said"),
+                    TableCell(_plain(own.response), kind="said"), TableCell(_plain(own.answer), kind="said"),
+                    TableCell(f"{own.reward:g}", own.reward), TableCell(length, own.tokens),
                 ]
             )  # fmt: skip
     columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]

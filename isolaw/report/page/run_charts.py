@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text.numbers import count, number

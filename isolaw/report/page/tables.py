@@ -22,7 +22,7 @@ _LONG = 12  # rows
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell: its text, its sort key (the text unless given), and its kind (``good``, ``bad``)."""
 
     text: str
@@ -37,7 +37,7 @@ class Table:
     name: str
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     long: bool = False
 
 
@@ -53,14 +53,14 @@ def labels(run_ids: Sequence[str]) -> dict[str, str]:
     return {run_id: short[start:] for run_id, short in short_ids(run_ids).items()}
 
 
-def _number(value: float | None, digits: str = "") -> Cell:
+def _number(value: float | None, digits: str = "") -> TableCell:
     if value is None:
-        return Cell("", "")
-    return Cell(format(value, digits) if digits else number(value), float(value))
+        return TableCell("", "")
+    return TableCell(format(value, digits) if digits else number(value), float(value))
 
 
-def _estimate(q: Quantity) -> Cell:
-    return Cell(quantity(q), "" if q.value is None else q.value)
+def _estimate(q: Quantity) -> TableCell:
+    return TableCell(quantity(q), "" if q.value is None else q.value)
 
 
 def configurations(study: Study) -> Table:
@@ -87,10 +87,12 @@ def rewards_at_one_compute(study: Study) -> Table:
         row = [_number(b), _number(n), _number(own["runs"])]
         for table in tables.values():
             if (b, n) not in table.index:
-                row.append(Cell("", ""))
+                row.append(TableCell("", ""))
                 continue
             value, error = table.loc[(b, n), ["value", "error"]]
-            row.append(Cell(f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"), float(value)))
+            row.append(
+                TableCell(f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"), float(value))
+            )
         rows.append(row)
     caption = f"Rewards at C = {number(compute)}, with standard errors over runs"
     return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
@@ -101,7 +103,7 @@ def frontier(document: LawDocument) -> Table:
     rows = [
         [
             _number(p.x), _estimate(p.n_star), _number(p.n_star_strict), _estimate(p.reward),
-            Cell(", ".join(law_text.bound_by(p, document))),
+            TableCell(", ".join(law_text.bound_by(p, document))),
         ]
         for p in document.frontier
     ]  # fmt: skip
@@ -114,7 +116,7 @@ def parameters(document: LawDocument) -> Table:
     x, x0 = ("log10 C", "log10 C0") if document.x.log10 else ("M", "M0")
     names = {"b": "b", "L": "L", "k": "k", "x0": x0, "saturation": "n at saturation"}
     rows = [
-        [Cell(names[name]), Cell(_known(q)), Cell(q.status.replace("_", " "))]
+        [TableCell(names[name]), TableCell(_known(q)), TableCell(q.status.replace("_", " "))]
         for name, q in document.params.items()
     ]
     law = law_text.preferred(document)
@@ -141,10 +143,10 @@ def laws(document: LawDocument) -> Table | None:
     rows = []
     for name, law in comparison.laws.items():
         chosen, better = name == comparison.preferred, law.better.get("constant")
-        own = Cell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
+        own = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
         texts = law_text.form_equation(name, document), law_text.parameters(name, law)
-        than_constant = Cell("", "") if better is None else Cell(share(better), better)
-        rows.append([own, *map(Cell, texts), _number(law.mean_regret, ".4f"), than_constant])
+        than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
+        rows.append([own, *map(TableCell, texts), _number(law.mean_regret, ".4f"), than_constant])
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
     return Table("laws", "Laws, by their loss of reward along n*", heads, rows)
 
@@ -163,15 +165,15 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
         why = [] if failure is None else [failure["cause"]]
         rows.append(
             [
-                Cell(names[h.run_id]), *map(_number, place), _number(reward.get(h.run_id), ".3f"),
-                Cell(status, kind={"healthy": "good", "unknown": ""}.get(status, "bad")),
-                Cell("; ".join([*why, *h.reasons])),
+                TableCell(names[h.run_id]), *map(_number, place), _number(reward.get(h.run_id), ".3f"),
+                TableCell(status, kind={"healthy": "good", "unknown": ""}.get(status, "bad")),
+                TableCell("; ".join([*why, *h.reasons])),
             ]
         )  # fmt: skip
     for f in failures.values():  # without a checkpoint
         place = (f["problems_per_batch"], f["rollouts_per_problem"], f["seed"], 0, 0)
-        state = [Cell("", ""), Cell("failed", kind="bad"), Cell(f["cause"])]
-        rows.append([Cell(names[f["run_id"]]), *map(_number, place), *state])
+        state = [TableCell("", ""), TableCell("failed", kind="bad"), TableCell(f["cause"])]
+        rows.append([TableCell(names[f["run_id"]]), *map(_number, place), *state])
     rows.sort(key=lambda row: _WORST_FIRST.index(row[7].text))
     columns = ["run", "B_p", "n", "seed", "steps", "C", study.metric, "state", "why"]
     if not any(row[-1].text for row in rows):
@@ -186,11 +188,11 @@ def backtest(result: Mapping[str, Any]) -> Table:
         difference, error = found["against_isolaw"].values()
         against = f"{difference:+.4f}" + ("" if error is None else f" (SE {error:.4f})")
         cells = [
-            Cell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
+            TableCell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
             for lost, chosen in zip(found["regret"], choices(result, rule), strict=True)
         ]
-        last = Cell("" if rule == "isolaw" else against, difference)
-        rows.append([Cell(rule), *cells, _number(found["mean_regret"], ".4f"), last])
+        last = TableCell("" if rule == "isolaw" else against, difference)
+        rows.append([TableCell(rule), *cells, _number(found["mean_regret"], ".4f"), last])
     budgets = [f"C = {number(c)}" for c in result["budgets"]]
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
     caption = f"Regret in reward of each rule, and its choices{how}"

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from isolaw import commands
-from isolaw.design.advice import Advice, Case, Caveat, Differs, Reading
+from isolaw.design.advice import Advice, Case, Caveat, Differs, SourceReading
 from isolaw.design.published import Basis, Span
 from isolaw.design.sweep_file import FIRST
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text.numbers import columns, number, share
 
 _TITLES = {
@@ -144,7 +144,7 @@ def _start(advice: Advice) -> list[str]:
     return [*lines, *(f"- {_CAVEATS[code]}" for code in advice.caveats)]
 
 
-def _differences(own: Reading, case: Case) -> str:
+def _differences(own: SourceReading, case: Case) -> str:
     source = own.source
     texts = {
         Differs.DIFFICULTY: f"{source.difficulty} problems, yours are {case.difficulty}",

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
-from isolaw.calibration.prediction import MISSED, POOR
+from isolaw.calibration.splits import MISSED, POOR
+from isolaw.evidence import Simulated
 from isolaw.report.text import costs
 from isolaw.report.text.law import notes
 from isolaw.report.text.numbers import columns, count, number, share
 from isolaw.report.text.prediction import prediction_summary
-from isolaw.simulated import Simulated
 
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
-    from isolaw.calibration.prediction import SimulatedPrediction, Split
+    from isolaw.calibration.splits import SimulatedPrediction, SplitForecast
     from isolaw.fits.document.schema import LawDocument
 
 _SHOWN = 8  # configurations of a prediction
@@ -189,6 +189,6 @@ def _table(found: SimulatedPrediction) -> list[str]:
     return columns(rows, ">>>>>>><") + note
 
 
-def _span(option: Split) -> str:
+def _span(option: SplitForecast) -> str:
     low, high = option.interval
     return f"{low:.3f}–{high:.3f}"

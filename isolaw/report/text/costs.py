@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from isolaw.costs.model import Source
+from isolaw.costs.model import CostOrigin
 from isolaw.report.text.numbers import count, interval, number, share
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def origin(cost: Cost) -> str:
     kind = f" × {cost.gpu}" if cost.gpu else f" {'GPU' if cost.gpus == 1 else 'GPUs'}"
     gpus = "GPUs not recorded" if cost.gpus is None else f"{cost.gpus}{kind}" if cost.gpus else "no GPU"
     where = "; ".join(part for part in (cost.where, gpus) if part)
-    if cost.source is Source.RECORDED:
+    if cost.source is CostOrigin.RECORDED:
         return f"{count(cost.runs, 'recorded run')} ({where})"
-    if cost.source is Source.DOCTOR:
+    if cost.source is CostOrigin.DOCTOR:
         return f"isolaw doctor --gpu ({where}), for its own model: {cost.model}"
     return f"the throughputs given ({where})"
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isolaw.evidence import Simulated
 from isolaw.files import replacing
 from isolaw.report.text.numbers import columns
-from isolaw.simulated import Simulated
 
 _HEAD = ("finding", "set", "effect, 95 % interval", "by tolerance", "verdict", "jittered: yes, partly")
 _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.report.text.numbers import count, interval, number, quantity, share, signed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def flag(own: Flag) -> str:
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the flags as they are printed below what the first line says (`isolaw.simulated`)."""
+    """Return the flags as they are printed below what the first line says (`isolaw.evidence`)."""
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED)
     return [flag(own) for own in flags if own.code not in own_line]
 

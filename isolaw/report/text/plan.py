@@ -9,19 +9,19 @@ from isolaw.costs.model import HOUR_S, Spent
 from isolaw.design import sweep_file, truths
 from isolaw.design.ensemble import SEEDS
 from isolaw.design.forecast import ALIKE, Range
+from isolaw.evidence import Simulated
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number, share
-from isolaw.simulated import Simulated
 
 if TYPE_CHECKING:
-    from isolaw.design.forecast import Forecast, Row
+    from isolaw.design.forecast import DesignOutcome, SweepForecast
     from isolaw.design.truths import Truth
 
 SIMULATED = Simulated.YES  # also where some truths are fitted to real runs: no sweep was executed
 _SHOWN = 3  # truths that matter most
 
 
-def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
+def plan_summary(found: SweepForecast, price: float | None = None) -> list[str]:
     """Return the plan, line by line."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
@@ -45,7 +45,7 @@ def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
     return lines + [f"- {text}" for text in assumptions(found)]
 
 
-def assumptions(found: Forecast) -> list[str]:
+def assumptions(found: SweepForecast) -> list[str]:
     """Return what the plan assumes, each in a sentence or two."""
     asked = found.question
     answers = truths.answers_of(asked.spec)
@@ -86,7 +86,7 @@ def assumptions(found: Forecast) -> list[str]:
     return out
 
 
-def _origin(found: Forecast) -> list[str]:
+def _origin(found: SweepForecast) -> list[str]:
     """Where the truths are from."""
     preset, asked = found.preset, found.question
     if preset is None:
@@ -106,12 +106,12 @@ def _origin(found: Forecast) -> list[str]:
     ]
 
 
-def _version(found: Forecast) -> int:
+def _version(found: SweepForecast) -> int:
     """The version of the simulator that made the truths."""
     return truths.simulator_version() if found.preset is None else Bandit.version
 
 
-def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
+def to_dict(found: SweepForecast, price: float | None = None) -> dict[str, Any]:
     """Return the plan as JSON-able data."""
     asked, best = found.question, found.recommended
     clock = asked.budget.clock
@@ -139,7 +139,7 @@ def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
     }
 
 
-def _row(found: Forecast, row: Row, price: float | None) -> dict[str, Any]:
+def _row(found: SweepForecast, row: DesignOutcome, price: float | None) -> dict[str, Any]:
     clock, candidate = found.question.budget.clock, row.candidate
     cost: dict[str, Any] = {"gpu_hours": None, "hours": None, "money": None}
     if clock is not None and row.work_s is not None and row.wall_s is not None:
@@ -174,7 +174,7 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
     }
 
 
-def _table(found: Forecast, price: float | None) -> list[str]:
+def _table(found: SweepForecast, price: float | None) -> list[str]:
     clock = found.question.budget.clock
     with_gpus = clock is not None and bool(clock.cost.gpus)
     head = ["design", "runs", "rollouts", "of grid"]
@@ -202,14 +202,16 @@ def _table(found: Forecast, price: float | None) -> list[str]:
     return columns(rows, "<>")
 
 
-def _recommendation(found: Forecast) -> list[str]:
+def _recommendation(found: SweepForecast) -> list[str]:
     best = found.recommended
     if best is None:
         return ["isolaw recommends no sweep: every design exceeds the hours. Allow more hours or GPUs."]
+    worst, _, most = max(found.losses(best), key=lambda item: item[2])
     lines = [
         f"Recommended: {best.candidate.name}. Expected loss of its allocation at the target: "
         f"{best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
-        f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays."
+        f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays. "
+        f"In its worst truth ({worst.name}) it loses {most:.4f}."
     ]
     if best.regret.value > min(row.regret.value for row in found.rows):
         lines.append(
@@ -226,7 +228,7 @@ def _recommendation(found: Forecast) -> list[str]:
     return lines
 
 
-def required_rate(found: Forecast) -> float | None:
+def required_rate(found: SweepForecast) -> float | None:
     """Return rollouts per second that the recommended sweep requires of all GPUs to end within the hours.
 
     None without hours, or where a cost says how long it takes.
@@ -237,7 +239,7 @@ def required_rate(found: Forecast) -> float | None:
     return best.rollouts.value / (asked.hours * HOUR_S)
 
 
-def _rate(found: Forecast) -> list[str]:
+def _rate(found: SweepForecast) -> list[str]:
     rate, asked = required_rate(found), found.question
     if rate is None:
         return []
@@ -252,12 +254,12 @@ def _rate(found: Forecast) -> list[str]:
     ]
 
 
-def _asked_of(found: Forecast, best: Row) -> str:
+def _asked_of(found: SweepForecast, best: DesignOutcome) -> str:
     parts = [] if _cut(found, best) else ["to the target"]
     return " and ".join([*parts, *(["within the hours"] if found.question.budget.hours else [])]) or "above"
 
 
-def _cut(found: Forecast, row: Row) -> bool:
+def _cut(found: SweepForecast, row: DesignOutcome) -> bool:
     return row.candidate.cut_short(found.question.target)
 
 
@@ -269,7 +271,7 @@ def _share(value: float, of: float) -> str:
     return f"{100 * value / of:.0f}%"
 
 
-def _place(found: Forecast) -> str:
+def _place(found: SweepForecast) -> str:
     budget, gpus = found.question.budget, found.question.gpus
     if budget.clock is None:
         return ""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.costs.model import parse_hours
 from isolaw.errors import InputError
-from isolaw.fits.document.flags import Code, having
-from isolaw.fits.frontier.candidates import INTERVALS, comparable
-from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.flags import Code, having
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import number, quantity, share
@@ -35,17 +35,35 @@ def answer(prediction: Prediction) -> str:
     )
 
 
+def run_first(prediction: Prediction, document: LawDocument) -> str:
+    """Return which n beyond the measured ones to run before the budget is spent; empty where none."""
+    if not prediction.run_first:
+        return ""
+    listed = ", ".join(str(n) for n in prediction.run_first)
+    reach = f"C = {number(comparable(document.grid))}" + (
+        "" if document.x.unit == "steps" else f" {document.x.unit}"
+    )
+    return f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+
+
 def loss(prediction: Prediction, document: LawDocument) -> str:
     """Return the expected loss of the recommendation, or why there is no recommendation."""
     if not prediction.options:
         far = having(prediction.flags, Code.FAR)
         return " ".join(f"{_named(prediction)} is {flag.text}." for flag in far)
     best = prediction.options[0]
-    text = f"Expected loss: {best.expected_regret:.4f} in {document.metric} against the best allocation"
+    among = ""
+    if prediction.compared is not None:
+        low, high = prediction.compared
+        among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
+    text = (
+        f"Expected loss: {best.expected_regret:.4f} in {document.metric} against the best allocation{among}"
+    )
     if best.probability is not None:
         text += f"; within {TOLERANCE} of it in {share(best.probability)} of draws"
     n = best.allocation.rollouts_per_problem
-    return f"{text}." + ("" if best.measured else f" No run has n = {n}; it is between measured n.")
+    where = "beyond the measured n" if best.beyond else "between measured n"
+    return f"{text}." + ("" if best.measured else f" No run has n = {n}; it is {where}.")
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
@@ -100,7 +118,7 @@ def n_star(prediction: Prediction) -> str:
     if not prediction.options:
         return ""
     bound = prediction.n_star.status in ("lower_bound", "upper_bound")
-    far = bound and having(prediction.flags, Code.CENSORED)
+    far = bound and not prediction.models and having(prediction.flags, Code.CENSORED)
     return star(prediction.n_star) + ("; so far beyond the runs only a bound" if far else "")
 
 
@@ -135,6 +153,7 @@ def prediction_summary(
         return lines
     lines = [
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        *([first] if (first := run_first(prediction, document)) else []),
         *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
         loss(prediction, document),
         f"Predicted {document.metric}: {quantity(prediction.reward)}.",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from isolaw.design.decisions import Decision, Ending, Stage, Verdict
+from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending
 from isolaw.design.schedule import Schedule
 from isolaw.design.value import Purchase
 from isolaw.report.text.numbers import columns, count, number
@@ -24,11 +24,11 @@ _CONTINUES = {
     Ending.COMPLETE: "add seeds (sweep.seeds)",
 }
 _STAGES = {
-    Stage.GRID: "all runs",
-    Stage.RUNG: "continue",
-    Stage.NEIGHBOURS: "next to the best",
-    Stage.SEEDS: "another seed",
-    Stage.STOP: "the end",
+    DecisionStage.GRID: "all runs",
+    DecisionStage.RUNG: "continue",
+    DecisionStage.NEIGHBOURS: "next to the best",
+    DecisionStage.SEEDS: "another seed",
+    DecisionStage.STOP: "the end",
 }
 
 
@@ -52,7 +52,7 @@ def decision(made: Decision, index: int) -> str:
             f"at C = {number(made.compute)} the best is {cell(made.best)}, expected loss "
             f"{made.expected_regret:.4f}"
         )
-        behind = [own.key for own in made.standings if own.verdict is Verdict.WORSE]
+        behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
         known += f"; left behind: {cells(behind)}" if behind else ""
         known += "; "
     if made.ending is not None:
@@ -61,7 +61,7 @@ def decision(made: Decision, index: int) -> str:
     seeds = sorted({request.seed for request in made.runs})
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    what = _STAGES[made.stage] if known or made.stage is Stage.GRID else "start"
+    what = _STAGES[made.stage] if known or made.stage is DecisionStage.GRID else "start"
     return f"decision {index}: {known}{what}: {own} to C = {number(to)}, {which}"
 
 

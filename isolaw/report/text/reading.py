@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.metrics import is_accuracy, is_mean_accuracy
-from isolaw.readers.candidates import Candidate, Status, groups
+from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.resolve import ASSUMED
 from isolaw.report.text.numbers import count, number
 from isolaw.runs import listed
@@ -20,19 +20,19 @@ _OF_ITS_SPREAD = {"std", "min", "max"}
 _MOST_NAMED = 4
 # Status → in the table, after "1", after a larger number.
 _WORDS = {
-    Status.READY: ("ready", "is ready", "are ready"),
-    Status.NOT_INSTALLED: ("needs a package", "needs a package", "need a package"),
-    Status.OFF_POLICY: ("off-policy", "is off-policy", "are off-policy"),
-    Status.ON_POLICY: ("on-policy", "is on-policy", "are on-policy"),
-    Status.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
-    Status.DAMAGED: ("damaged", "is damaged", "are damaged"),
-    Status.NO_HISTORY: ("no history", "has no history", "have no history"),
-    Status.SUPERVISED: ("supervised", "is supervised", "are supervised"),
-    Status.DUPLICATE: ("duplicate", "is a duplicate", "are duplicates"),
+    LogStatus.READY: ("ready", "is ready", "are ready"),
+    LogStatus.NOT_INSTALLED: ("needs a package", "needs a package", "need a package"),
+    LogStatus.OFF_POLICY: ("off-policy", "is off-policy", "are off-policy"),
+    LogStatus.ON_POLICY: ("on-policy", "is on-policy", "are on-policy"),
+    LogStatus.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
+    LogStatus.DAMAGED: ("damaged", "is damaged", "are damaged"),
+    LogStatus.NO_HISTORY: ("no history", "has no history", "have no history"),
+    LogStatus.SUPERVISED: ("supervised", "is supervised", "are supervised"),
+    LogStatus.DUPLICATE: ("duplicate", "is a duplicate", "are duplicates"),
 }
 
 
-def status(own: Candidate, folder: str = "") -> str:
+def status(own: FoundLog, folder: str = "") -> str:
     """Return whether a log can be fitted, in some words; names without the ``folder`` they begin with."""
     if own.needs:
         return f"needs {', '.join(own.needs)}"
@@ -41,7 +41,7 @@ def status(own: Candidate, folder: str = "") -> str:
     return _WORDS[own.status][0]
 
 
-def listing(candidates: Sequence[Candidate]) -> list[str]:
+def listing(candidates: Sequence[FoundLog]) -> list[str]:
     """Return a line for each log, below a heading, and what the logs need that are not ready.
 
     The folder that all names begin with is its first line.
@@ -50,12 +50,12 @@ def listing(candidates: Sequence[Candidate]) -> list[str]:
     lines = [*_table(candidates, folder), ""]
     for group in groups(candidates):
         names = [run.removeprefix(folder) for run in group.runs]
-        if group.status is not Status.DUPLICATE:  # the table says of what
+        if group.status is not LogStatus.DUPLICATE:  # the table says of what
             lines.append(f"{listed(names, _MOST_NAMED)}: {group.message}")
     return lines
 
 
-def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
+def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
     rows = [["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]]
     for own in candidates:
         facts = {name: str(fact.value) for name, fact in own.facts.items()}
@@ -78,16 +78,16 @@ def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
     return [f"{folder}:", *lines] if folder else lines
 
 
-def summary(candidates: Sequence[Candidate], fit: str) -> str:
+def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the command ``fit`` for those if any, and what the others are."""
     found = Counter(own.status for own in candidates)
-    ready = found.pop(Status.READY, 0)
+    ready = found.pop(LogStatus.READY, 0)
     parts = []
-    if found.pop(Status.NEEDS, 0):
+    if found.pop(LogStatus.NEEDS, 0):
         needs = Counter(", ".join(own.needs) for own in candidates if own.needs)
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
     parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
-    head = f"{ready} of {len(candidates)} {_WORDS[Status.READY][1 + (len(candidates) > 1)]}"
+    head = f"{ready} of {len(candidates)} {_WORDS[LogStatus.READY][1 + (len(candidates) > 1)]}"
     head += f": {fit}" if fit else ""
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
@@ -107,7 +107,7 @@ def to_settle(sources: Sequence[str], options: Sequence[str] | None) -> list[str
     return lines
 
 
-def configurations(ready: Sequence[Candidate]) -> str:
+def configurations(ready: Sequence[FoundLog]) -> str:
     """Return the B_p and n of the runs that are ready."""
     b, n = (
         ", ".join(str(value) for value in sorted({own.facts[name].value for own in ready}))
@@ -116,7 +116,7 @@ def configurations(ready: Sequence[Candidate]) -> str:
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
 
 
-def metrics(own: Candidate) -> list[tuple[str, str]]:
+def metrics(own: FoundLog) -> list[tuple[str, str]]:
     """Return each (evaluation set, metric): held-out rewards, then other rewards, then the rest."""
     every = [(where, metric) for where in sorted(own.metrics) for metric in own.metrics[where]]
     return sorted(every, key=lambda one: _rank(*one))
@@ -128,7 +128,7 @@ def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
     return not reward, where == "train", metric != "reward" and not is_mean_accuracy(metric)
 
 
-def _metrics(own: Candidate) -> str:
+def _metrics(own: FoundLog) -> str:
     names = [f"{metric} on {where}" for where, metric in metrics(own)]
     more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
     return ", ".join(names[:_MOST_METRICS]) + more

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isolaw.config.writing import toml_text
-from isolaw.recipe_check.check import BatchRule, RecipeCheck, Row, Verdict
+from isolaw.recipe_check.check import BatchRule, RecipeCheck, RecipeResult, RecipeVerdict
 from isolaw.report.text.numbers import columns, count, number
 
 _EXPONENTS = {"sqrt": "√B rule", "linear": "rule lr ∝ B", "constant": "rule of a constant lr"}
@@ -62,7 +62,7 @@ def result(found: RecipeCheck) -> list[str]:
     ]
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[RecipeResult]) -> list[str]:
     """Return the recipes that ran."""
     lines = [["folder", "B_p", "n", "lr", "KL", "entropy", "C", "reward", "error", "against the best"]]
     for own in rows:
@@ -100,14 +100,14 @@ def _lr(found: RecipeCheck) -> list[str]:
 def _batch(found: RecipeCheck, own: BatchRule) -> str:
     size = own.problems_per_batch * own.rollouts_per_problem
     at = f"The {_EXPONENTS[found.scaling]} at B = {size:,}"
-    if own.verdict is Verdict.FAILED:
+    if own.verdict is RecipeVerdict.FAILED:
         return f"{at}: not decided; runs with lr = {own.lr:.4g} failed."
-    if own.verdict is Verdict.CONTRADICTED:
+    if own.verdict is RecipeVerdict.CONTRADICTED:
         return (
             f"{at}: contradicted; lr = {own.best:.4g} is better than {own.lr:.4g} beyond noise. Make lr "
             "an axis of the sweep."
         )
-    if own.verdict is Verdict.SUPPORTED:
+    if own.verdict is RecipeVerdict.SUPPORTED:
         return f"{at}: supported; lr = {own.lr:.4g} is better than half and twice of it beyond noise."
     ahead = "the best of the three" if own.best == own.lr else f"behind {own.best:.4g}, within noise"
     return f"{at}: not decided; lr = {own.lr:.4g} is {ahead}."
@@ -118,12 +118,14 @@ def _terms(found: RecipeCheck) -> str:
         return "KL and entropy terms: not compared; the recipe sets both to 0."
     kept, other = (_on(values) for values in (found.terms_kept, found.terms_other))
     by = f'problems.difficulty = "{found.difficulty}"' if found.difficulty else "the sweep"
-    if found.terms is Verdict.CONTRADICTED:
+    if found.terms is RecipeVerdict.CONTRADICTED:
         return f"KL and entropy terms: {kept}, although {by} has them {other}; {other} is worse beyond noise."
-    if found.terms is Verdict.SUPPORTED:
+    if found.terms is RecipeVerdict.SUPPORTED:
         return f"KL and entropy terms: {kept}, as {by} has them; {other} is worse beyond noise."
     reason = (
-        "runs failed" if found.terms is Verdict.FAILED else f"{kept} and {other} do not differ beyond noise"
+        "runs failed"
+        if found.terms is RecipeVerdict.FAILED
+        else f"{kept} and {other} do not differ beyond noise"
     )
     return f"KL and entropy terms: not decided ({reason}). They stay {kept}, as {by} has them."
 

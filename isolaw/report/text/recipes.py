@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.axis import AxisComparison
     from isolaw.fits.studies.recipes import Contrast, RecipeComparison
 
-Names = tuple[str, str]
+TwoNames = tuple[str, str]
 _ROWS = {
     "A": "ceiling A",
     "C_mid": "C_mid (ratio)",
@@ -102,7 +102,7 @@ def verdict(found: RecipeComparison) -> dict[str, str]:
     return {**out, "first half": _first_half(names, rows["end"], rows["predicted"])}
 
 
-def _higher(names: Names, difference: Quantity, what: str) -> str:
+def _higher(names: TwoNames, difference: Quantity, what: str) -> str:
     value = difference.value
     if value is None or difference.status != "ok":
         return f"which {what} is not known: the curves do not determine it"
@@ -117,7 +117,7 @@ def _higher(names: Names, difference: Quantity, what: str) -> str:
     return f"{ahead} {what}, by {size}"
 
 
-def _speed(names: Names, ratio: Quantity) -> str:
+def _speed(names: TwoNames, ratio: Quantity) -> str:
     if ratio.value is None or ratio.status != "ok":
         return "which is faster is not known: the curves do not determine it"
     if ratio.value == 1:
@@ -130,7 +130,7 @@ def _speed(names: Names, ratio: Quantity) -> str:
     return f"{names[found < 0]} is faster: {text}" if found else f"neither is faster beyond noise: {text}"
 
 
-def _first_half(names: Names, measured: Quantity, predicted: Quantity) -> str:
+def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str:
     truth, early = side(measured), side(predicted)
     if measured.value is None:
         return "not tested: the recipes were measured at no common compute"

@@ -54,7 +54,7 @@ def resolved(recipe: dict[str, Any] | None = None, b: int = 12, n: int = 8, **co
     return spec
 
 
-def command(spec: RunSpec, checkpoint: str = "", done: int = 0) -> template.Command:
+def command(spec: RunSpec, checkpoint: str = "", done: int = 0) -> template.Invocation:
     options = CommandOptions.of(spec)
     return template.command_of(options, template.values_of(spec, options, "/out", checkpoint, done))
 

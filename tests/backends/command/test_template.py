@@ -37,7 +37,7 @@ def spec(run: object, **recipe: object) -> RunSpec:
     )  # fmt: skip
 
 
-def shown(command: template.Command, cwd: object = None) -> list[str]:
+def shown(command: template.Invocation, cwd: object = None) -> list[str]:
     done = subprocess.run(command.words, capture_output=True, text=True, check=True, cwd=cwd)
     return json.loads(done.stdout)
 

@@ -1,6 +1,14 @@
-"""What the tests of the real backend share: real vLLM, real DeepSpeed, and a tiny model made on the spot.
+"""What the tests of the real backend share: real vLLM, real DeepSpeed, and a tiny model.
 
 Tests marked `real` need the real extra. In CI, where a skip is a failure, it is installed.
+
+``tiny.safetensors`` has the weights of the tiny model after its warm-up, of which half precision is kept. A
+warm-up on the spot ends elsewhere on another processor, and what is learned after it with it. Where the model
+changes, make them again::
+
+    python examples/tiny_model.py OUT --pool 2500
+    python -c "from safetensors.torch import load_file, save_file; save_file({k: v.half() for k, v in
+        load_file('OUT/model/model.safetensors').items()}, 'tests/backends/real/tiny.safetensors')"
 """
 
 from __future__ import annotations
@@ -22,12 +30,13 @@ import pandas as pd
 import pytest
 
 from isolaw.backends.base import Checkpoint
-from isolaw.backends.real import BACKEND, checkup, environment
+from isolaw.backends.real import BACKEND, environment, gpu_selftest
 from isolaw.backends.real.rollout import difficulty
 from isolaw.backends.real.rollout.problems import Problem, read_problems, write_set
 from isolaw.config import RunSpec, SweepSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+WEIGHTS = Path(__file__).with_name("tiny.safetensors")
 # Before any test module imports torch.
 environment.prepare()
 
@@ -74,11 +83,12 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made(request: pytest.FixtureRequest) -> Made:
-    """The tiny model after its warm-up, built once for all workers of pytest and kept in pytest's cache."""
+    """The tiny model and its problem sets, made once for all workers of pytest and kept in pytest's cache."""
     sources = [
+        WEIGHTS,
         *EXAMPLES.glob("*.py"),
         Path(difficulty.__file__),
-        Path(checkup.__file__).with_name("model.py"),
+        Path(gpu_selftest.__file__).with_name("model.py"),
     ]
     content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()
     key = hashlib.sha256(content).hexdigest()[:16]
@@ -87,7 +97,9 @@ def made(request: pytest.FixtureRequest) -> Made:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").is_file():
             shutil.rmtree(folder, ignore_errors=True)
+            _warmed().save_pretrained(folder / "warm")
             command = [sys.executable, str(EXAMPLES / "tiny_model.py"), str(folder), "--pool", "2500"]
+            command += ["--model", str(folder / "warm")]
             subprocess.run(command, check=True, capture_output=True)
             unseen = {problem.id for problem in read_problems(folder / "pool.jsonl")}
             parts: dict[str, list[Problem]] = {"train": [], "validation": []}
@@ -97,6 +109,15 @@ def made(request: pytest.FixtureRequest) -> Made:
             write_set(folder / "sums", parts)
             (folder / "complete").touch()
     return Made(folder / "model", folder / "easy", folder / "hard", folder / "sums")
+
+
+def _warmed() -> Any:
+    from safetensors.torch import load_file
+    from tiny_model import make_model
+
+    model = make_model()
+    model.load_state_dict({name: tensor.float() for name, tensor in load_file(WEIGHTS).items()})
+    return model
 
 
 Sections = dict[str, dict[str, Any]]
@@ -151,7 +172,8 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler, stored_weights
+    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
 
     sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 32))
     sampler.load(stored_weights(str(made.model)))

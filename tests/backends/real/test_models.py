@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
         WHOLE[:20],
         b"version https://git-lfs.github.com/spec/v1",
         b"\2" + bytes(7) + b"[]",
-        WHOLE.replace(b"shape", b"Shape"),
+        WHOLE.replace(b"shape", b"BatchShape"),
     ],
 )
 def test_weights_that_are_not_whole(folder: Path, content: bytes) -> None:

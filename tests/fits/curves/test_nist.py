@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from isolaw.fits.curves.learning_curves import FAMILIES
-from isolaw.fits.curves.varpro import Axis, Floats, Solution, Status, varpro
+from isolaw.fits.curves.varpro import FitStatus, Floats, SearchRange, Solution, varpro
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -49,8 +49,8 @@ def read(name: str) -> Reference:
     return Reference(data[:, 1], data[:, 0], values[:, :2].T, values[:, 2], float(sse[1]))
 
 
-def wider(axes: list[Axis], by: float) -> list[Axis]:
-    return [Axis(a.low - by, a.high + by, a.points) if a.points > 1 else a for a in axes]
+def wider(axes: list[SearchRange], by: float) -> list[SearchRange]:
+    return [SearchRange(a.low - by, a.high + by, a.points) if a.points > 1 else a for a in axes]
 
 
 # What NIST writes with b1, b2, b3, as the solver has it.
@@ -61,22 +61,22 @@ def exponential(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]
 
 
 def hyperbola(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]:
-    axes = wider([FAMILIES["hill"].axes(x)[0], Axis(0.0, 0.0, 1)], by)
+    axes = wider([FAMILIES["hill"].axes(x)[0], SearchRange(0.0, 0.0, 1)], by)
     s = varpro(x, y[None], np.ones((1, y.size)), "hill", axes, low=0.0)
     return s, [s.slope[0], math.exp(-s.shape[0, 0])]
 
 
 def logistic(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]:
     span = float(np.ptp(x))
-    steepness = wider([Axis(math.log(1 / span), math.log(400 / span), 9)], by)
-    middle = Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41)
+    steepness = wider([SearchRange(math.log(1 / span), math.log(400 / span), 9)], by)
+    middle = SearchRange(float(x.min()) - span / 2, float(x.max()) + span / 2, 41)
     s = varpro(x, y[None], np.ones((1, y.size)), "logistic", [*steepness, middle], low=0.0)
     k = math.exp(s.shape[0, 0])
     return s, [s.slope[0], k * s.shape[0, 1], k]
 
 
 def power(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]:
-    axes = [Axis(1e-4, 6.0 + by, 48)]
+    axes = [SearchRange(1e-4, 6.0 + by, 48)]
     s = varpro(1 / x, 1 - y[None], np.ones((1, y.size)), "power", axes, low=1.0)
     return s, [s.slope[0], s.shape[0, 0]]
 
@@ -123,7 +123,7 @@ def digits(found: Sequence[float] | float, certified: Floats | float) -> Floats:
 def test_certified_digits(name: str, by: float) -> None:
     reference = read(name)
     solution, found = TASKS[name].solve(reference.x, reference.y, by)
-    assert solution.status[0] == Status.CONVERGED
+    assert solution.status[0] == FitStatus.CONVERGED
     assert digits(found, reference.certified).min() >= DIGITS
     assert digits(solution.sse[0], reference.sse) >= DIGITS
 

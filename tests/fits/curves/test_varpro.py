@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from isolaw.fits.curves import kernel
 from isolaw.fits.curves import varpro as solver
 from isolaw.fits.curves.learning_curves import FAMILIES
-from isolaw.fits.curves.varpro import Axis, Floats, Solution, Status, basis, varpro
+from isolaw.fits.curves.varpro import FitStatus, Floats, SearchRange, Solution, basis, varpro
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     family: str
     x: Floats
     s: Callable[[Floats, Sequence[float]], Floats]
-    axes: list[Axis]
+    axes: list[SearchRange]
     low: float | None
     inside: list[tuple[float, float]]
 
@@ -95,7 +95,7 @@ E, H, L, P = CASES = [
         "logistic",
         LOG_BUDGETS,
         sigmoid,
-        [Axis(math.log(0.5), math.log(200.0), 24), Axis(4.0, 8.0, 41)],
+        [SearchRange(math.log(0.5), math.log(200.0), 24), SearchRange(4.0, 8.0, 41)],
         None,
         [(math.log(2.0), math.log(15.0)), (5.3, 6.7)],
     ),
@@ -180,7 +180,7 @@ def test_the_gradient_is_that_of_the_projected_sum_of_squares(case: Case) -> Non
         shape = np.array(p.shape) + 0.1  # not at the minimum
 
         def sse(shape: Floats, p: Problem = p) -> float:
-            held = case._replace(axes=[Axis(v, v, 1) for v in shape])
+            held = case._replace(axes=[SearchRange(v, v, 1) for v in shape])
             return float(held.fit(p.y, p.weights).sse[0])
 
         s, d = basis(case.family, case.x, shape[None])[0], np.empty((shape.size, case.x.size))
@@ -226,7 +226,7 @@ def test_no_minimum_is_lower(case: Case, data: st.DataObject) -> None:
 def test_large_residuals_do_not_stop_the_search(case: Case) -> None:
     """Far from a perfect fit Gauss–Newton steps overshoot; undamped, these crept and were given up."""
     y = np.random.default_rng(5).standard_normal((300, case.x.size))
-    assert Status.FAILED not in case.fit(0.3 + 0.1 * y).status
+    assert FitStatus.FAILED not in case.fit(0.3 + 0.1 * y).status
 
 
 @each
@@ -237,7 +237,7 @@ def test_exact_data_give_the_truth(case: Case) -> None:
     np.testing.assert_allclose(solution.low, low, rtol=1e-8)
     np.testing.assert_allclose(solution.slope, 0.4, rtol=1e-8)
     np.testing.assert_allclose(solution.shape, truth, rtol=1e-8)
-    assert (solution.status == Status.CONVERGED).all()
+    assert (solution.status == FitStatus.CONVERGED).all()
     assert not solution.undetermined.any()
 
 
@@ -268,9 +268,9 @@ def test_a_level_may_be_held(case: Case) -> None:
 
 def test_a_shape_may_be_held() -> None:
     p = problem(H, 4)
-    held = H._replace(axes=[H.axes[0], Axis(0.0, 0.0, 1)])
+    held = H._replace(axes=[H.axes[0], SearchRange(0.0, 0.0, 1)])
     ours = held.fit(p.y, p.weights)
-    assert ours.status[0] == Status.CONVERGED
+    assert ours.status[0] == FitStatus.CONVERGED
     assert ours.shape[0, 1] == 0
     assert ours.sse[0] <= finely(held, p.y, p.weights, 100) * (1 + 1e-9)
 
@@ -330,7 +330,7 @@ def test_no_weight_at_all_is_a_failed_fit(case: Case, robust: bool) -> None:
     y, weights = np.tile(p.y, (3, 1)), np.ones((3, p.y.size))
     weights[1], y[2, 5] = 0, np.nan
     solution = case.fit(y, weights, robust)
-    assert solution.status.tolist() == [Status.CONVERGED, Status.FAILED, Status.FAILED]
+    assert solution.status.tolist() == [FitStatus.CONVERGED, FitStatus.FAILED, FitStatus.FAILED]
     for name in ("low", "slope", "shape", "sse"):
         assert np.isfinite(getattr(solution, name)).all()
 
@@ -378,7 +378,7 @@ def test_nothing_rises(case: Case, kind: str, robust: bool) -> None:
     if kind == "nearly flat":
         y[::3] += 1e-15
     solution = case.fit(y, robust=robust)
-    assert solution.status[0] == Status.NOT_IDENTIFIED
+    assert solution.status[0] == FitStatus.NOT_IDENTIFIED
     assert np.ptp(solution.slope[0] * case.s(case.x, solution.shape[0])) < 1e-12
     assert y.min() - 1e-12 < solution.low[0] < y.max() + 1e-12
     if not robust:
@@ -395,7 +395,7 @@ def test_an_error_that_does_not_fall_has_no_power() -> None:
 
 
 def test_a_straight_line_has_no_ceiling() -> None:
-    assert E.fit(0.2 + 0.1 * BUDGETS / BUDGETS.max()).status[0] == Status.ON_BOUND
+    assert E.fit(0.2 + 0.1 * BUDGETS / BUDGETS.max()).status[0] == FitStatus.ON_BOUND
 
 
 @each
@@ -405,7 +405,7 @@ def test_within_a_thousandth_of_its_end_a_shape_is_on_it(case: Case) -> None:
     inside = [np.mean(ends) for ends in case.inside]
     margin = 1e-3 * (axis.high - axis.low)
     if case.low is None:  # both ends are far outside the data: bring them in
-        axis = Axis(inside[0] - 0.5, inside[0] + 0.5, 5)
+        axis = SearchRange(inside[0] - 0.5, inside[0] + 0.5, 5)
         margin = 1e-3
     near = case._replace(axes=[axis, *case.axes[1:]])
     for end, inwards in ((axis.low, 1), (axis.high, -1)):

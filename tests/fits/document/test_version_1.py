@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from isolaw.errors import DataError
-from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.fits.document.version_1 import FORMAT, converted
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
 from isolaw.report.figures.law import law_figure
 from isolaw.report.text import law as law_text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.fits.document.schema import Comparison
-from isolaw.fits.frontier.trace import TOLERANCE, Path, ridge_path
+from isolaw.fits.frontier import TOLERANCE, Path, ridge_path
 from isolaw.fits.laws.comparison import (
     Fitted,
     compared,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from isolaw.fits.frontier.trace import Path
+from isolaw.fits.frontier import Path
 from isolaw.fits.laws.equations import LAWS, fit_law
 from isolaw.fits.selection import Floats
 

@@ -10,8 +10,8 @@ from scipy.optimize import curve_fit
 
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.document.flags import Code, having
 from isolaw.fits.document.schema import Axis, PointsDocument
+from isolaw.fits.flags import Code, having
 from isolaw.fits.laws.equations import logistic
 from isolaw.fits.laws.fit_points import LABEL
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.frontier.trace import TOLERANCE, Frontier
+from isolaw.fits.frontier import TOLERANCE, Frontier
 from isolaw.fits.laws.paper_comparison import falls, nearest_level
 from isolaw.fits.laws.paper_comparison import rules as rules_with
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.document.flags import Code
+from isolaw.fits.flags import Code
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.law import SizeLaw, fit_sizes
 

@@ -71,7 +71,7 @@ def test_over_a_line(measured: Measured, setting: Any) -> None:
     cut = slices(surface, np.array([1e5]))
     np.testing.assert_allclose(cut.log2_n, np.arange(3, 9.01, 0.125))
     np.testing.assert_allclose(cut.log2_b, 5 if setting == "fixed-bp" else 12 - cut.log2_n)
-    more = slices(surface, np.array([1e5]), more=[np.log2(48)])
+    more = slices(surface, np.array([1e5]), more=np.log2([[48, 32 if setting == "fixed-bp" else 4096 / 48]]))
     assert np.abs(more.log2_n - np.log2(48)).min() < 1e-12
 
 

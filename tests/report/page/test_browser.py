@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from isolaw.cli import run
-from isolaw.fits.document.flags import Flag
+from isolaw.fits.flags import Flag
 from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers

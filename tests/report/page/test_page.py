@@ -18,7 +18,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.report.page import Facts, as_script, check_replaceable, render, write
+from isolaw.report.page import PageContent, as_script, check_replaceable, render, write
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
@@ -81,11 +81,11 @@ def few(law: Any, compute: float | None, **limits: Any) -> Budgets:
 _BUDGETS: dict[int, tuple[Study, Budgets]] = {}
 
 
-def facts(own: Study, **more: Any) -> Facts:
+def facts(own: Study, **more: Any) -> PageContent:
     """What a page says of a study; the predictions, which take seconds, once for all pages of a study."""
     if own.law and id(own) not in _BUDGETS:
         _BUDGETS[id(own)] = own, few(own.law, None)
-    return Facts(_BUDGETS[id(own)][1] if own.law else None, "not asked for", **more)
+    return PageContent(_BUDGETS[id(own)][1] if own.law else None, "not asked for", **more)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_no_number_of_the_page_is_missing_or_infinite(text: str) -> None:
 def test_without_a_law(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in (8, 32)])
     own = Study(runs, "avg@4", "validation", None, "too few <n>")
-    page = render(own, Facts(None, "there is no law"))
+    page = render(own, PageContent(None, "there is no law"))
     assert seen(page).sections == ["reward", "grid", "health", "next", "how"]
     assert (
         page.count("too few &lt;n&gt;") == 3
@@ -185,7 +185,7 @@ def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
         for k in n for t in steps
     ]  # fmt: skip
     own = Study(Runs(pd.DataFrame(rows)), "avg@4", "validation", None, "too little")
-    assert seen(render(own, Facts(None, "there is no law"))).sections == [
+    assert seen(render(own, PageContent(None, "there is no law"))).sections == [
         "reward",
         "grid",
         "health",
@@ -356,7 +356,7 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     assert all(
         said[name] == "" for name in ("lost", "reward", "n_star", "b_star", "m_star", "law_n", "epochs")
     )
-    page = render(own, Facts(found, "not asked for"))
+    page = render(own, PageContent(found, "not asked for"))
     assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for this budget."
     assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
     assert "run n = 8, 32, 128, 512 to 1e+07 or more" in page

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from isolaw.design.decisions import Decision, Ending, Request, Stage, Standing, Verdict
+from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending, Request, Standing
 from isolaw.design.value import Purchase
 from isolaw.report.page import race
 
 HISTORY = [
-    Decision(Stage.RUNG, (Request(32, 8, 0, 1000), Request(32, 32, 0, 1000)), 0, 2000),
+    Decision(DecisionStage.RUNG, (Request(32, 8, 0, 1000), Request(32, 32, 0, 1000)), 0, 2000),
     Decision(
-        Stage.RUNG, (Request(32, 32, 0, 8000),), 2000, 7000, 1000, (32, 32), 0.0,
-        (Standing(32, 8, Verdict.WORSE, 0.3, 0.02, 0.01), Standing(32, 32, Verdict.KEPT, 0.4, 0.0, 1.0)),
+        DecisionStage.RUNG, (Request(32, 32, 0, 8000),), 2000, 7000, 1000, (32, 32), 0.0,
+        (
+            Standing(32, 8, CellVerdict.WORSE, 0.3, 0.02, 0.01),
+            Standing(32, 32, CellVerdict.KEPT, 0.4, 0.0, 1.0),
+        ),
     ),
-    Decision(Stage.STOP, (), 9000, 0, 8000, (32, 32), 0.0005, ending=Ending.CERTAIN),
+    Decision(DecisionStage.STOP, (), 9000, 0, 8000, (32, 32), 0.0005, ending=Ending.CERTAIN),
 ]  # fmt: skip
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isolaw.costs.model import Cost, Part, Source, Spent
+from isolaw.costs.model import Cost, CostOrigin, Spent, StepPart
 from isolaw.report.text import costs
 
 COST = Cost(
-    {"step": Part(2.0, 1e-3)}, 100.0, "tokens", Source.RECORDED, "runs/my", 8, "NVIDIA H100 80GB HBM3",
+    {"step": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.RECORDED, "runs/my", 8,
+    "NVIDIA H100 80GB HBM3",
     batches=(64, 128, 256), runs=9, error=0.1,
 )  # fmt: skip
 
@@ -43,8 +44,8 @@ def test_where_nothing_is_known() -> None:
 
 
 def test_sources_are_labelled() -> None:
-    doctor = replace(COST, source=Source.DOCTOR, where="report.json", gpus=1, model="Qwen2")
+    doctor = replace(COST, source=CostOrigin.DOCTOR, where="report.json", gpus=1, model="Qwen2")
     label = "isolaw doctor --gpu (report.json; 1 × NVIDIA H100 80GB HBM3), for its own model: Qwen2"
     assert costs.origin(doctor) == label
-    table = replace(COST, source=Source.TABLE, where="own.toml", gpu="")
+    table = replace(COST, source=CostOrigin.TABLE, where="own.toml", gpu="")
     assert costs.origin(table) == "the throughputs given (own.toml; 8 GPUs)"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from isolaw.readers.candidates import Candidate
+from isolaw.readers.found_logs import FoundLog
 from isolaw.report.text.reading import listing, metrics
 
 
 def test_rewards_come_first() -> None:
     """Held-out ones, then those of training, then lengths, entropies and spreads."""
     train = ["entropy", "frac_reward_zero_std", "kl", "reward", "reward_std", "rewards/format"]
-    own = Candidate(
+    own = FoundLog(
         "a",
         metrics={
             "train": dict.fromkeys(train, 1),

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from isolaw.fits.quantity import REFUSED, Quantity
-from isolaw.fits.studies.recipes import Contrast, RecipeComparison, Row, side
+from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, side
 from isolaw.report.text.recipes import verdict
 
 NAMES = ("old", "new")
 
 
-def row(value: float, interval: Any = None, status: Any = "ok") -> Row:
-    return Row(Quantity(0.5), Quantity(0.5), Quantity(value, interval, status))
+def row(value: float, interval: Any = None, status: Any = "ok") -> TwoRecipes:
+    return TwoRecipes(Quantity(0.5), Quantity(0.5), Quantity(value, interval, status))
 
 
-def words(compute: float | None = None, **rows: Row) -> dict[str, str]:
+def words(compute: float | None = None, **rows: TwoRecipes) -> dict[str, str]:
     usual = {
         "A": row(0.01, (-0.01, 0.03)),
         "C_mid": row(1.1, (0.8, 1.5)),
@@ -64,7 +64,7 @@ def test_sides(interval: Any, neutral: float, expected: int | None) -> None:
         ),
     ],
 )
-def test_ceilings(a: Row, text: str) -> None:
+def test_ceilings(a: TwoRecipes, text: str) -> None:
     assert words(A=a)["ceiling"] == text
 
 
@@ -79,7 +79,7 @@ def test_ceilings(a: Row, text: str) -> None:
         (row(0.5, None, "not_identified"), "which is faster is not known"),
     ],
 )
-def test_speed(ratio: Row, start: str) -> None:
+def test_speed(ratio: TwoRecipes, start: str) -> None:
     assert words(C_mid=ratio)["speed"].startswith(start)
 
 
@@ -96,14 +96,14 @@ UP, DOWN, EITHER = row(0.02, (0.01, 0.03)), row(-0.02, (-0.03, -0.01)), row(0.01
         (DOWN, UP, ("old ends", "predicts the opposite")),
         (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "first half predicts one")),
         (EITHER, EITHER, ("no more than noise", "predicts no difference either")),
-        (UP, Row(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
-        (EITHER, Row(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),
-        (Row(REFUSED, REFUSED, REFUSED), UP, ("not tested", "no common compute")),
+        (UP, TwoRecipes(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
+        (EITHER, TwoRecipes(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),
+        (TwoRecipes(REFUSED, REFUSED, REFUSED), UP, ("not tested", "no common compute")),
         (row(0.02), UP, ("not tested", "have no interval")),
         (row(0.0), row(0.0), ("not tested", "they end alike")),
     ],
 )
-def test_the_first_half(end: Row, predicted: Row, parts: tuple[str, ...]) -> None:
+def test_the_first_half(end: TwoRecipes, predicted: TwoRecipes, parts: tuple[str, ...]) -> None:
     text = words(end=end, predicted=predicted)["first half"]
     assert all(part in text for part in parts), text
 

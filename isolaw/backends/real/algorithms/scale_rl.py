@@ -25,26 +25,26 @@ from isolaw.errors import Issue
 NAME = "scale_rl"
 
 
-class Part(NamedTuple):
+class Ablation(NamedTuple):
     """Keys of the recipe with a part, and what replaces them without it."""
 
     keys: dict[str, Any]
     instead: dict[str, Any]
 
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, Ablation] = {
     # The paper's cap on the ratio is one of 4, 5 and 8 (A.17.2). Instead: DAPO's loss, clipped as in A.16.
-    "cispo": Part({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
+    "cispo": Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
     # Instead: the mean of each response first, as in GRPO.
-    "prompt_aggregation": Part({"aggregation": "prompt"}, {"aggregation": "sequence"}),
+    "prompt_aggregation": Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
     # Instead: by the group's standard deviation, as in GRPO.
-    "batch_normalization": Part({"advantage": "advantage_std"}, {"advantage": "group_std"}),
-    "zero_variance_filter": Part({"zero_variance_filter": True}, {"zero_variance_filter": False}),
-    "no_positive_resampling": Part({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
-    "float32_head": Part({"float32_head": True}, {"float32_head": False}),
+    "batch_normalization": Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
+    "zero_variance_filter": Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
+    "no_positive_resampling": Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
+    "float32_head": Ablation({"float32_head": True}, {"float32_head": False}),
     # Instead: the length penalty on correct responses (eq. 9). Both depend on max_response_tokens.
-    "interruptions": Part({}, {"overlong_on": "correct"}),
-    "staleness": Part({"staleness": 8}, {"staleness": 0}),
+    "interruptions": Ablation({}, {"overlong_on": "correct"}),
+    "staleness": Ablation({"staleness": 8}, {"staleness": 0}),
 }
 # Keys that say how a part works, and nothing without it.
 _SETTINGS: dict[str, tuple[str, ...]] = {

@@ -27,6 +27,7 @@ import numpy as np
 
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem, words, write_set
+from isolaw.backends.real.rollout.reward import Reward
 from isolaw.documents.reading import read_json
 from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination, replacing
@@ -77,7 +78,7 @@ def difficulty(correct: int, samples: int, later: int | None = None) -> str | No
     return "hard" if correct or later else "extremely-hard"
 
 
-class Split:
+class SplitFolder:
     """A split in a folder, complete or not; of problems with the same prompt the first one counts.
 
     A folder with sets in it, or with a split of other settings, is a `DataError` and left unchanged.
@@ -142,7 +143,7 @@ class Split:
         """Return the problems without samples (stage 0), or those never solved by their first (1)."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
-    def measure(self, draw: Draw, reward: rewards.Reward) -> Iterator[tuple[int, int]]:
+    def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:
         """Sample what is left; yield after each portion the rollouts done, and all as far as is known."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():

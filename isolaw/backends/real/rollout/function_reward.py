@@ -29,7 +29,7 @@ import numpy as np
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.rewards import Reward, function_of
+from isolaw.backends.real.rollout.reward import Reward, function_of
 from isolaw.errors import RunError
 
 LIMIT_S = 60.0
@@ -58,7 +58,7 @@ class Function(Reward):
             f"from {__name__} import serve; serve(sys.argv[2], {limit})"
         )
         arguments = (json.dumps(sys.path), name)
-        self.pool = processes.Pool(code, arguments, workers, limit, f"reward {name}", whole)
+        self.pool = processes.WorkerPool(code, arguments, workers, limit, f"reward {name}", whole)
         self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
@@ -105,7 +105,7 @@ def serve(name: str, limit: float) -> None:
         except (Exception, SystemExit) as error:
             return error
 
-    async def side_by_side(rows: list[processes.Row]) -> list[Any]:
+    async def side_by_side(rows: list[processes.JsonRow]) -> list[Any]:
         return await asyncio.gather(*(awaited(*row) for row in rows))
 
     def called(*arguments: Any) -> Any:
@@ -114,7 +114,7 @@ def serve(name: str, limit: float) -> None:
         except (Exception, SystemExit) as error:
             return error
 
-    def replies(rows: list[processes.Row]) -> Iterator[float | str | None]:
+    def replies(rows: list[processes.JsonRow]) -> Iterator[float | str | None]:
         if batched:
             with processes.alarm(limit + _SLACK_S * asynchronous):
                 found = called(*map(list, zip(*rows, strict=True)))

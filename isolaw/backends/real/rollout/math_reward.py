@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.rewards import Reward
+from isolaw.backends.real.rollout.reward import Reward
 from isolaw.errors import RunError
 
 LIMIT_S = 5.0
@@ -27,7 +27,7 @@ class Math(Reward):
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or LIMIT_S
         code = f"from {__name__} import serve; serve({limit})"
-        self.pool = processes.Pool(code, (), workers, limit, "math reward")
+        self.pool = processes.WorkerPool(code, (), workers, limit, "math reward")
         self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
@@ -68,7 +68,7 @@ def serve(limit: float) -> None:
             return "unreadable"
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
-    def replies(pairs: list[processes.Row]) -> Iterator[bool | str]:
+    def replies(pairs: list[processes.JsonRow]) -> Iterator[bool | str]:
         for answer, response in pairs:
             try:
                 with processes.alarm(limit):

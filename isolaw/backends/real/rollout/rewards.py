@@ -17,46 +17,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import importlib.util
 import inspect
-import os
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.rollout.reward import Reward, import_user_module
 from isolaw.errors import Issue, SpecError, nearest
 
 NAMES = ("exact", "math")
-
-
-class Reward:
-    """The rewards of many responses, one by one; ``failures`` counts responses without a verdict.
-
-    ``kinds`` counts the workers' own failures by their kind.
-    """
-
-    failures = 0
-    kinds: Mapping[str, int] = MappingProxyType({})
-
-    def __init__(self, one: Callable[[Problem, str], float]) -> None:
-        self.one = one
-
-    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
-        """Return the reward of each response to the problem at its place."""
-        return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
-
-    def close(self) -> None:
-        """End what it started."""
 
 
 def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
@@ -80,12 +56,6 @@ def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
     from isolaw.backends.real.rollout.math_reward import Math
 
     return Math(workers, limit)
-
-
-def function_of(name: str) -> Callable[..., Any]:
-    """Return a user's ``package.module:function``."""
-    module, _, attribute = name.partition(":")
-    return getattr(_import(module), attribute)  # type: ignore[no-any-return]
 
 
 class Rewards:
@@ -140,7 +110,7 @@ def check(name: str, where: str = "real.reward") -> list[Issue]:
         accepted = "exact, math, or package.module:function"
         return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
     try:
-        imported = _import(module)
+        imported = import_user_module(module)
     except (Exception, SystemExit) as error:  # of the user's code
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
         what = f"cannot import {module!r}: {type(error).__name__}: {error}"
@@ -164,7 +134,7 @@ def check(name: str, where: str = "real.reward") -> list[Issue]:
 def digest(name: str) -> str | None:
     """Return the SHA-256 of the file that holds a function, a part of a run's identity; else None."""
     module, colon, _ = name.partition(":")
-    file = getattr(_import(module), "__file__", None) if colon else None
+    file = getattr(import_user_module(module), "__file__", None) if colon else None
     return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
@@ -175,16 +145,3 @@ def correct(values: ArrayLike) -> NDArray[np.bool_]:
     [True, False, False]
     """
     return np.asarray(values) >= 1.0
-
-
-def _import(module: str) -> ModuleType:
-    """Import a module, also from the working directory, as ``python -m`` does."""
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        return importlib.import_module(module)
-    finally:
-        if added:
-            sys.path.remove(here)

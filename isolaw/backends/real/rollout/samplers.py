@@ -199,31 +199,13 @@ class SamplerSettings:
     timeout_hours: float = 4.0  # so long such a process may say nothing
 
 
-_opened: dict[SamplerSettings, Sampler] = {}
-
-
-def open_sampler(settings: SamplerSettings) -> Sampler:
-    """Return a sampler, the previous one if it was opened alike."""
-    if settings not in _opened:
-        close_samplers()  # first: vLLM's parts find each other through globals of the process
-        if settings.remote:
-            from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
-
-            _opened[settings] = RemoteSampler(settings)
-        elif settings.kind == "transformers":
-            head = settings.float32_head
-            _opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
-        else:
-            from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
-
-            _opened[settings] = VLLMSampler(settings)
-    return _opened[settings]
+opened: dict[SamplerSettings, Sampler] = {}  # by `opening.open_sampler`
 
 
 def forget(sampler: Sampler) -> None:
     """Open a new sampler next time: this one has ended."""
-    for settings in [key for key, opened in _opened.items() if opened is sampler]:
-        del _opened[settings]
+    for settings in [key for key, own in opened.items() if own is sampler]:
+        del opened[settings]
 
 
 def import_sampler(kind: str) -> None:
@@ -234,6 +216,6 @@ def import_sampler(kind: str) -> None:
 
 
 def close_samplers() -> None:
-    """Close what `open_sampler` keeps."""
-    while _opened:
-        _opened.popitem()[1].close()
+    """Close all that are open."""
+    while opened:
+        opened.popitem()[1].close()

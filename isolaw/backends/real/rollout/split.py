@@ -12,7 +12,7 @@ from typing import Any
 from isolaw import commands
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.difficulty import Draw, Split, SplitSettings
+from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder, SplitSettings
 from isolaw.backends.real.rollout.hub import PREFIX, read_pool
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
@@ -47,7 +47,7 @@ def split(
     return work.write()
 
 
-def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
+def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> SplitFolder:
     """Return the split of the problems in ``pool`` (`hub.read_pool`) by the model in a folder, in ``out``.
 
     ``options`` are ``part`` and ``columns`` of the pool, and the other fields of `SplitSettings`; without a
@@ -90,7 +90,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     if issues:
         raise SpecError(issues)
     settings = SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
-    return Split(out, problems, settings)
+    return SplitFolder(out, problems, settings)
 
 
 def _out_issues(out: str) -> list[Issue]:
@@ -109,7 +109,8 @@ def _out_issues(out: str) -> list[Issue]:
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
     """Load the model into a sampler with room for responses to these problems, and return its `Draw`."""
     environment.prepare()
-    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler
+    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     dtype = "bfloat16" if environment.gpus() else "float32"
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
+from isolaw.backends.real.rollout.opening import open_sampler
 from isolaw.backends.real.rollout.samplers import (
     Rollouts,
     Sampler,
     SamplerSettings,
     Weights,
-    open_sampler,
 )
 from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 from isolaw.errors import RunError

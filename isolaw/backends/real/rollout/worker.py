@@ -16,13 +16,14 @@ from isolaw.backends.real import models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.interruption import Interruption
+from isolaw.backends.real.rollout.opening import open_sampler
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
-from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings, open_sampler
+from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.config import RunSpec
 
-Clock = Callable[[str], AbstractContextManager[None]]
+Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class RolloutWorker:
@@ -32,7 +33,7 @@ class RolloutWorker:
     ``clock`` adds up the seconds of a part of a step.
     """
 
-    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Clock) -> None:
+    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"])

@@ -1,8 +1,8 @@
 """Worker processes that judge responses, each within a limit of time, whatever the user's code does.
 
-`Pool` is the trainer's side: it hands out rows of JSON and collects a reply for each. `Channel` is a worker's
-side. What a worker computes may hang, crash, fork or print: it is then ended with all that it has started,
-and replaced, and the row that it was at has no reply.
+`WorkerPool` is the trainer's side: it hands out rows of JSON and collects a reply for each. `Channel` is a
+worker's side. What a worker computes may hang, crash, fork or print: it is then ended with all that it has
+started, and replaced, and the row that it was at has no reply.
 
 The kernel ends a late worker by its alarm; where code has taken that away, the trainer does `_GRACE_S` later.
 A reply counts only with the key that came with its rows. Key and pipes are in the worker's memory alone: not
@@ -38,10 +38,10 @@ _GRACE_S = 1.5  # for an alarm to reach a worker, before its trainer ends it
 _LONGEST = 2**20  # bytes of a reply
 _LONGEST_TEXT = 2_000  # characters of what is wrong with a response
 _READY = b"ready"
-Row = Sequence[Any]
+JsonRow = Sequence[Any]
 
 
-class Pool:
+class WorkerPool:
     """Processes that execute ``python -P -c code``, which calls `Channel.serve`, with ``arguments``.
 
     A worker answers each row within ``limit`` seconds or, if it is ``whole``, all the rows that it is given
@@ -63,7 +63,7 @@ class Pool:
         for _ in range(workers):
             self.idle.put(Worker(command, limit, what))
 
-    def replies(self, rows: Sequence[Row], at_once: int = 1) -> list[Any]:
+    def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
         """Return the reply to each row, None without one; a worker gets ``at_once`` rows at a time.
 
         Raises `RunError` where a worker does not start, and after `IN_A_ROW` failures.
@@ -71,7 +71,7 @@ class Pool:
         cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
         return [reply for part in self._threads.map(self._replies, cut) for reply in part]
 
-    def _replies(self, rows: Sequence[Row]) -> list[Any]:
+    def _replies(self, rows: Sequence[JsonRow]) -> list[Any]:
         out: list[Any] = []
         while len(out) < len(rows):
             if self._ending:
@@ -92,7 +92,7 @@ class Pool:
             raise self._ending
         return out
 
-    def _note(self, kind: str, row: Row, lost: int) -> None:
+    def _note(self, kind: str, row: JsonRow, lost: int) -> None:
         """Count a failure, or what interrupts a series of them, where ``kind`` is empty."""
         with self._lock:
             self._in_a_row = self._in_a_row + 1 if kind else 0
@@ -119,7 +119,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self._read, self._searched = bytearray(), 0
 
-    def ask(self, rows: Sequence[Row]) -> tuple[list[Any], str]:
+    def ask(self, rows: Sequence[JsonRow]) -> tuple[list[Any], str]:
         """Return the replies to the rows, and why there are fewer, if there are."""
         key = secrets.token_hex(16)
         asked = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
@@ -224,7 +224,7 @@ class Channel:
             with contextlib.suppress(OSError):
                 os.close(number)
 
-    def serve(self, judge: Callable[[list[Row]], Iterable[Any]]) -> None:
+    def serve(self, judge: Callable[[list[JsonRow]], Iterable[Any]]) -> None:
         """Read rows, and write the replies that ``judge`` yields for them, until the input ends."""
         self._write(_READY)
         rest = bytearray()

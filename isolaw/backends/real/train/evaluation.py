@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import Counts, Response, Row, cut
+from isolaw.backends.base import AnswerCounts, Measurement, Response, cut
 from isolaw.backends.real.algorithms import advantages
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem
@@ -21,7 +21,7 @@ _PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 def of_set(
     name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...], reward_names: list[str]
-) -> tuple[list[Row], Counts]:
+) -> tuple[list[Measurement], AnswerCounts]:
     """Return the rows of an evaluation set, and the number of correct responses to each problem.
 
     The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
@@ -36,8 +36,8 @@ def of_set(
         "truncated_fraction": batch.truncated_fraction,
         **of_rewards(batch, reward_names),
     }
-    rows = [Row(name, metric, value, len(problems), k) for metric, value in measured.items()]
-    return rows, Counts(name, k, [q.id for q in problems], correct.tolist())
+    rows = [Measurement(name, metric, value, len(problems), k) for metric, value in measured.items()]
+    return rows, AnswerCounts(name, k, [q.id for q in problems], correct.tolist())
 
 
 def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
@@ -101,13 +101,13 @@ class PassRates:
         """Add a batch."""
         self.rate[batch.visited] = batch.verdicts.mean(1)
 
-    def rows(self, n: int) -> list[Row]:
+    def rows(self, n: int) -> list[Measurement]:
         """Return the share of problems at zero and the Gini coefficient over the problems visited so far."""
         seen = self.rate[~np.isnan(self.rate)]
         if not seen.size:
             return []
         landscape, names = metrics.landscape(seen), ("zero_fraction", "gini")
-        return [Row("train", name, getattr(landscape, name), seen.size, n) for name in names]
+        return [Measurement("train", name, getattr(landscape, name), seen.size, n) for name in names]
 
     def state(self) -> list[float | None]:
         """Return it as data for JSON."""

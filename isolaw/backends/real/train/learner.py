@@ -30,7 +30,7 @@ from isolaw.backends.real.train.batch import Batch
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.ppo import PPO
 from isolaw.backends.real.train.trainer import Trainer, trainer_keys
-from isolaw.backends.real.train.updates import Measured, updates
+from isolaw.backends.real.train.updates import UpdateMeans, updates
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
@@ -80,7 +80,7 @@ class Learner:
         # lr · `RunSpec.lr_factor`, reached over the warm-up steps.
         factor = self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
         lr, critic_lr = (recipe.lr or 0.0) * factor, (recipe.critic_lr or 0.0) * factor
-        measured = Measured(enters)
+        measured = UpdateMeans(enters)
         for chosen in updates(enters, recipe.epochs, recipe.minibatches, (self.spec.seed, step)):
             weights = objective.row_weights(
                 batch.lengths, chosen, recipe.aggregation or "sequence", recipe.max_response_tokens

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from isolaw.backends.base import Checkpoint, Counts, Response, Row, UnreadableState
+from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Response, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.worker import RolloutWorker
@@ -141,14 +141,14 @@ class Run:
             self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
-    def evaluate(self) -> tuple[list[Row], list[Counts], list[Response]]:
+    def evaluate(self) -> tuple[list[Measurement], list[AnswerCounts], list[Response]]:
         """Return the metrics of the evaluation sets now, and of training since the last evaluation.
 
         Also the results of single problems, and some responses.
         """
         wanted, problems = self.spec.evaluation, self.worker.problems
-        rows: list[Row] = []
-        counts: list[Counts] = []
+        rows: list[Measurement] = []
+        counts: list[AnswerCounts] = []
         responses: list[Response] = []
         kept = evaluation.RESPONSES if wanted.responses is None else wanted.responses
         self._sync()  # counts as part of the step
@@ -176,7 +176,7 @@ class Run:
                 )
         self.seconds = {**before, "evaluate": self.seconds["evaluate"]}  # its parts are none of a step
         b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
-        training = [Row("train", name, value, b, n) for name, value in self.means.take().items()]
+        training = [Measurement("train", name, value, b, n) for name, value in self.means.take().items()]
         training += self.pass_rates.rows(n)
         known = {(row.eval_set, row.metric) for row in rows}
         return rows + [row for row in training if (row.eval_set, row.metric) not in known], counts, responses
@@ -256,8 +256,8 @@ def train(
             while due:
                 if run.compute < due[0]:
                     run.advance()
-                rows: list[Row] = []
-                counts: list[Counts] = []
+                rows: list[Measurement] = []
+                counts: list[AnswerCounts] = []
                 responses: list[Response] = []
                 if run.compute >= due[0]:
                     rows, counts, responses = run.evaluate()

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from isolaw.backends.line import GROUP
+from isolaw.backends.engine_connection import GROUP
 from isolaw.backends.real import environment
 from isolaw.errors import RunError
 

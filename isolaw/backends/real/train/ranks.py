@@ -1,8 +1,8 @@
 """One of several processes of a run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.backends.line`), receives the job,
-and executes `loop.train`. The engine decides at which checkpoints to write a state; the first process tells
-the others.
+`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.backends.engine_connection`),
+receives the job, and executes `loop.train`. The engine decides at which checkpoints to write a state; the
+first process tells the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.line import Line
+from isolaw.backends.engine_connection import EngineConnection
 from isolaw.backends.real import environment
 from isolaw.config import RunSpec
 from isolaw.documents.validation import parse_section
@@ -25,7 +25,7 @@ def main(address: str, port: int) -> None:
     """Receive the job at ``address`` and execute it as one of its processes."""
     environment.prepare()
     first = os.environ["RANK"] == "0"
-    line = Line(address, port)
+    line = EngineConnection(address, port)
     job = line.receive()
     spec = parse_section(RunSpec, job["spec"], source="the job")
     state = Path(job["state"]) if job["state"] else None

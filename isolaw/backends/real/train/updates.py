@@ -38,7 +38,7 @@ def updates(enters: Tensor, epochs: int, minibatches: int, key: tuple[int, int])
                 yield chosen
 
 
-class Measured:
+class UpdateMeans:
     """What the updates on a batch measure together: means over their tokens, and over the updates.
 
     >>> measured = Measured(torch.ones(2, 1).bool())

@@ -27,9 +27,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, Refused, option, unknown
+from isolaw.evidence import Simulated
 from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Floats
-from isolaw.simulated import Simulated
 
 X = Literal["compute", "data"]
 

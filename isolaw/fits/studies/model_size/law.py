@@ -19,7 +19,7 @@ import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts

@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isolaw import doctor, engine
-from isolaw.backends.real import checkup, environment
-from isolaw.backends.real.checkup import model
-from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.text import lines
-from isolaw.backends.real.checkup.workload import Workload
+from isolaw.backends.real import environment, gpu_selftest
+from isolaw.backends.real.gpu_selftest import model
+from isolaw.backends.real.gpu_selftest.record import Record
+from isolaw.backends.real.gpu_selftest.text import lines
+from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
@@ -26,10 +26,10 @@ def report() -> dict[str, Any]:
     """Of the whole checkup."""
     machine = doctor.examine()
     facts = doctor.to_dict(machine, doctor.diagnose(machine))
-    return checkup.run("cuda", (), facts, lambda progress: print(progress, file=sys.stderr))
+    return gpu_selftest.run("cuda", (), facts, lambda progress: print(progress, file=sys.stderr))
 
 
-@pytest.mark.parametrize("stage", checkup.NAMES)
+@pytest.mark.parametrize("stage", gpu_selftest.NAMES)
 def test_a_stage_of_the_checkup(report: dict[str, Any], stage: str) -> None:
     """Gradients at ZeRO 0 to 3, sleep and wake, planned and measured memory, a sweep that is resumed, …"""
     (found,) = (one for one in report["stages"] if one["stage"] == stage)

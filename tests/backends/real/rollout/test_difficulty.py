@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.difficulty import Split, SplitSettings, difficulty
+from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, difficulty
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems, write_set
 from isolaw.cli.split import _summary
 from isolaw.errors import DataError
@@ -63,8 +63,8 @@ class Model:
 
 def done(
     folder: Path, model: Model, questions: Sequence[Problem] | None = None, settings: SplitSettings = SETTINGS
-) -> Split:
-    work = Split(folder, pool() if questions is None else questions, settings)
+) -> SplitFolder:
+    work = SplitFolder(folder, pool() if questions is None else questions, settings)
     for _ in work.measure(model, rewards.get("exact")):
         pass
     work.write()
@@ -113,7 +113,7 @@ def test_an_interrupted_split_is_continued(
     with (tmp_path / "part" / "counts.jsonl").open("a") as file:
         file.write('{"id": "7", "sam')  # as a power cut leaves it
     rest = Model()
-    assert Split(tmp_path / "part", pool(), SETTINGS).left <= whole.left + 16 * 200 + 128 * 200
+    assert SplitFolder(tmp_path / "part", pool(), SETTINGS).left <= whole.left + 16 * 200 + 128 * 200
     done(tmp_path / "part", rest)
     assert files(tmp_path / "part") == files(tmp_path / "whole")
     assert not set(model.asked) & set(rest.asked)
@@ -124,7 +124,7 @@ def test_an_interrupted_split_is_continued(
 
 def test_progress_reaches_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "_ROLLOUTS_AT_ONCE", 320)
-    work = Split(tmp_path, pool(), SETTINGS)
+    work = SplitFolder(tmp_path, pool(), SETTINGS)
     assert work.left == 3200
     seen = list(work.measure(Model(), rewards.get("exact")))
     assert len(seen) > 10
@@ -153,15 +153,15 @@ def test_samples_belong_to_the_problem(tmp_path: Path) -> None:
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "hard").mkdir()
     with pytest.raises(DataError, match="hard exists; the folder is left unchanged"):
-        Split(tmp_path, pool(), SETTINGS)
+        SplitFolder(tmp_path, pool(), SETTINGS)
     other = tmp_path / "other"
     done(other, Model())
     before = files(other)
     with pytest.raises(DataError, match=r"holds another split \(temperature 0.6, not 1.0; seed 0, not 3\)"):
-        Split(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
+        SplitFolder(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
     (other / "split.json").write_text("{}")
     with pytest.raises(DataError, match="not a file of isolaw split"):
-        Split(other, pool(), SETTINGS)
+        SplitFolder(other, pool(), SETTINGS)
     assert files(other) == before | {"split.json": b"{}"}
 
 
@@ -197,20 +197,20 @@ def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
     lines = (tmp_path / "counts.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "counts.jsonl").write_text("".join([*lines[:4], bad + "\n", *lines[5:]]))
     with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw split"):
-        Split(tmp_path, pool(), SETTINGS)
+        SplitFolder(tmp_path, pool(), SETTINGS)
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "counts.jsonl").write_text("another program's, without an end of line")
     before = files(tmp_path)
     with pytest.raises(DataError, match=r"counts.jsonl exists; the folder is left unchanged"):
-        Split(tmp_path, pool(), SETTINGS)
+        SplitFolder(tmp_path, pool(), SETTINGS)
     assert files(tmp_path) == before
     done(tmp_path / "a", Model())
     with (tmp_path / "a" / "counts.jsonl").open("a") as file:
         file.write('{"id": "7", "sam')
     before = files(tmp_path)
-    assert Split(tmp_path / "a", pool(), SETTINGS).left == 0
+    assert SplitFolder(tmp_path / "a", pool(), SETTINGS).left == 0
     assert files(tmp_path) == before
 
 
@@ -219,7 +219,7 @@ def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> N
     header = tmp_path / "split.json"
     header.mkdir() if content is None else header.write_text(content)
     with pytest.raises(DataError, match=r"split.json: not a file of isolaw split"):
-        Split(tmp_path, pool(), SETTINGS)
+        SplitFolder(tmp_path, pool(), SETTINGS)
 
 
 # A real model

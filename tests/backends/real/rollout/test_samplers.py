@@ -12,7 +12,7 @@ from scipy import stats
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.rollout import samplers
+from isolaw.backends.real.rollout import opening, samplers
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 
@@ -174,4 +174,4 @@ def test_the_plain_draw_inverts_the_distribution_function() -> None:
 
 
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
-    assert samplers.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
+    assert opening.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm

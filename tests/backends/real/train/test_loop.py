@@ -316,8 +316,9 @@ def test_a_run_is_a_function_of_its_spec(train) -> None:
 
 @pytest.mark.parametrize("sampler", ["vllm", "transformers"])
 def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sampler: str) -> None:
-    more: dict[str, Any] = {"recipe": SCALE_RL | {"staleness": 2}, "evaluation": EVERY_STEP}
-    more["real"] = {"sampler": sampler}
+    # An answer and its end take three or four tokens, so that some responses end by themselves.
+    recipe = SCALE_RL | {"staleness": 2, "interrupt_at": [3, 4], "answer_tokens": 16}
+    more: dict[str, Any] = {"recipe": recipe, "evaluation": EVERY_STEP, "real": {"sampler": sampler}}
     short = {"recipe": {"max_response_tokens": 3}, "evaluation": EVERY_STEP, "real": {"sampler": sampler}}
     assert min(train(**short)["validation", "truncated_fraction"].values()) > 0.3
     curve = train(**more)

@@ -43,7 +43,7 @@ PARTS = (
     "weights", "gradients", "optimiser", "reference", "critic", "buckets", "activations", "logits",
     "sampler's weights", "sampler's cache", "reserve",
 )  # fmt: skip
-Parts = dict[str, int]
+BytesByPart = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Footprint:
         self.largest = max(adapters) if adapters else model.embedding
         self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
 
-    def phases(self) -> dict[str, Parts]:
+    def phases(self) -> dict[str, BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase, without parts of no bytes."""
         kept, beside = self._kept(), {} if self.vllm else {"sampler's weights": self._sampler_weights()}
         phases = {
@@ -136,7 +136,7 @@ class Footprint:
 
     # -- the trainer --------------------------------------------------------------------------------------
 
-    def _kept(self) -> Parts:
+    def _kept(self) -> BytesByPart:
         p, b, stage = self.trained, self.b, self.stage
         weights = b * (self.model.parameters + self.adapters) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # whole float32 weights are their own masters
@@ -183,7 +183,7 @@ class Footprint:
         separate = self.demand.reference and not self.adapters
         return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
-    def _training(self) -> Parts:
+    def _training(self) -> BytesByPart:
         """Return the largest moment of the passes and the update, beyond what is kept."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
@@ -238,7 +238,7 @@ class Footprint:
         gradient = 4 * embedding if backward and not self.adapters else 0
         return head + gradient + (max(copies, self.b * embedding) if gradient else copies)
 
-    def _forward(self) -> Parts:
+    def _forward(self) -> BytesByPart:
         """Return a forward pass without gradients, of the policy or of the reference."""
         b, e, model = self.b, self.model.hidden, self.model
         gathered = self._gathered(max(model.layer, model.embedding)) + self._gathered_reference()
@@ -250,7 +250,7 @@ class Footprint:
 
     # -- the sampler --------------------------------------------------------------------------------------
 
-    def _sampler(self) -> Parts:
+    def _sampler(self) -> BytesByPart:
         """Return the sampler's weights, and the rest of its share for the cache."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)

@@ -1,0 +1,86 @@
+"""What one would use in isolaw's place: each rival's allocation for a budget, from the same sweep.
+
+    surface      the Gaussian process alone, over the measured n and those between
+    exp, hill    the parametric surface alone (`isolaw.fits.surface.saturating`)
+    process      scikit-learn's Gaussian process about a line: Matérn, a length scale for each axis
+
+All choose what loses least on average over their draws (`process`: what it predicts to be best) among the
+allocations that isolaw compares beyond the runs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+import isolaw
+from benchmarks.designs.cells import BATCH, Cell
+from isolaw.fits.allocations import LEAST_STEPS, REACH
+
+NAMES = ("surface", "exp", "hill", "process")
+
+Floats = NDArray[np.float64]
+
+
+def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
+    """Every (n, B_p) that a rival may choose: n of 2^k and 3 · 2^k, measured, between and beyond."""
+    low, high = cell.levels[0], cell.levels[-1]
+    found = []
+    for n in sorted({f << k for f in (1, 3) for k in range(20)} | set(cell.levels)):
+        inside = low <= n <= high
+        if not (inside or max(low / REACH, 2) <= n <= high * REACH):
+            continue
+        if cell.setting == "fixed-b" and BATCH % n:
+            continue
+        batches = [BATCH // n] if cell.setting == "fixed-b" else cell.batches
+        found += [(n, b) for b in batches if compute >= n * b * (1 if inside else LEAST_STEPS)]
+    return found
+
+
+def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
+    """The (n, B_p) of every rival at a budget; without scikit-learn of those that do not need it."""
+    surface = law.surface
+    if surface is None:
+        return {}
+    places = allocations(cell, compute)
+    u, v = np.log2(np.array(places, dtype=float)).T
+    at = np.full(u.size, compute)
+    inside = (u >= np.log2(cell.levels[0]) - 1e-9) & (u <= np.log2(cell.levels[-1]) + 1e-9)
+    own = np.where(inside, surface.rewards(u, v, at)[1:], -np.inf)
+    best = {"surface": _least_loss(own)}
+    for member in law.pool.members:
+        best[member.family] = _least_loss(member.rewards(u, v, at))
+    if find_spec("sklearn") is not None:
+        best["process"] = int(_process(surface.process.observations, u, v, np.log(at)).argmax())
+    return {name: list(places[i]) for name, i in best.items()}
+
+
+def _least_loss(draws: Floats) -> int:
+    return int((draws.max(axis=1, keepdims=True) - draws).mean(axis=0).argmin())
+
+
+def _process(observations: object, u: Floats, v: Floats, t: Floats) -> Floats:
+    """Predictions of scikit-learn's process, given the mean rewards that the surface is fitted to."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    o = observations
+    axes = np.stack([o.log2_n, o.log2_b, o.t], axis=1)  # type: ignore[attr-defined]
+    reward = o.reward  # type: ignore[attr-defined]
+    new = np.stack([u, v, t], axis=1)
+    varies = np.ptp(axes, axis=0) > 0
+    axes, new = axes[:, varies], new[:, varies]
+    line, *_ = np.linalg.lstsq(np.column_stack([np.ones(len(axes)), axes]), reward, rcond=None)
+    left = reward - line[0] - axes @ line[1:]
+    scale = max(float(left.std()), 1e-9)
+    lengths = np.full(axes.shape[1], 2.0)
+    kernel = ConstantKernel(1.0) * Matern(lengths, (0.1, 100.0), nu=2.5) + WhiteKernel(0.01, (1e-5, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = GaussianProcessRegressor(kernel, n_restarts_optimizer=1, random_state=0)
+        model.fit(axes, left / scale)
+    return np.asarray(line[0] + new @ line[1:] + scale * model.predict(new))

@@ -1,0 +1,74 @@
+"""Twenty times sample, sleep, update, reload, wake: do the weights arrive, and does memory stay constant?
+
+The run is `train.loop`'s own, with vLLM and one step of staleness, so that the loop also measures by how much
+an update moves log-probabilities (``ratio_max``). The weights have arrived if the mismatch is far below that.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.gpu_selftest.record import Record
+from isolaw.backends.real.gpu_selftest.workload import Workload
+
+CYCLES = 20
+_MISMATCH = {"float32": 1e-4, "bfloat16": 0.03}
+_GROWTH_MIB = 128.0
+_KEPT = ("mismatch", "mismatch_max", "ratio_max", "grad_norm", "response_length")
+
+
+def run(work: Workload, record: Record) -> None:
+    """Make the run and check each of its steps."""
+    environment.prepare()
+    from isolaw.backends.real.train import loop
+
+    spec = work.spec(
+        CYCLES,
+        recipe={"staleness": 1},
+        real={"sampler": "vllm", "logprob_tolerance": 10.0},
+        evaluation={"points": 1000},  # after every step
+    )
+    rows: list[dict[str, Any]] = []
+    for checkpoint in loop.train(spec, None):
+        if checkpoint.step:
+            measured = {row.metric: row.value for row in checkpoint.rows if row.eval_set == "train"}
+            rows.append({key: measured.get(key) for key in _KEPT} | _memory(work))
+            record.measure(cycles=rows, dtype=work.dtype, sleeps=work.on_gpu)
+    record.check("cycles", len(rows), str(CYCLES), len(rows) == CYCLES)
+    largest, ratio = _largest(rows, "mismatch"), _largest(rows, "ratio_max")
+    what = "mean |Δ log p| between sampler and trainer, largest of all cycles"
+    record.at_most(what, largest, _MISMATCH[work.dtype])
+    moved = math.log(ratio) if ratio else None
+    what = "largest change of a log-probability by one update (what stale weights would show)"
+    shows = moved is not None and largest is not None and moved > largest
+    record.check(what, moved, "above the largest mismatch", shows)
+    for kind in _memory(work):
+        record.at_most(f"growth of {kind} from cycles 6 to 10 to the last 5", growth(rows, kind), _GROWTH_MIB)
+
+
+def growth(rows: list[dict[str, Any]], kind: str) -> float | None:
+    """Return by how much a memory's largest value grew, after five cycles that fill caches."""
+    early, late = (_largest(part, kind) for part in (rows[5:10], rows[-5:]))
+    return None if early is None or late is None else late - early
+
+
+def _largest(rows: list[dict[str, Any]], key: str) -> float | None:
+    values = [row[key] for row in rows if row[key] is not None]
+    return None if len(values) < len(rows) or not values else max(values)
+
+
+def _memory(work: Workload) -> dict[str, float]:
+    """MiB in use now: of the process, and on a GPU of the whole card and of torch's tensors."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    out = {"host_mib": round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)}
+    if work.on_gpu:
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        out["gpu_mib"] = round((total - free) / 2**20, 1)
+        out["tensors_mib"] = round(torch.cuda.memory_allocated() / 2**20, 1)
+    return out

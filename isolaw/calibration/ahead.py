@@ -1,0 +1,148 @@
+"""What a calibrated ensemble earns at budgets that were never run.
+
+Each member goes through the whole budget in every cell, with the same problems in all of them. The expected
+reward of a cell is the mean over members; a member's best cell is that of its own rewards. **Simulated**: the
+mechanism is assumed to go on as it did where it was fitted. The members differ by what the runs left open of
+its constants, and by what no constants met and by how that may go on (`isolaw.calibration.discrepancy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isolaw.allocation import BatchShape
+from isolaw.calibration.discrepancy import Discrepancy
+from isolaw.calibration.recorded import lr_factor
+from isolaw.calibration.rounds import hash_of
+from isolaw.calibration.simulation import Protocol, SimulatedCell
+from isolaw.calibration.space import parameters
+from isolaw.children import each
+from isolaw.errors import InputError, Refused
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.simulators.interference import SIZES
+from isolaw.simulators.model import Floats
+from isolaw.simulators.presets import Preset
+from isolaw.simulators.problems import difficulty
+
+MEMBERS = 60
+POINTS = 24  # of C
+FARTHEST = 100.0  # times the largest measured C
+_FORECAST = 2**21  # of seeds, apart from a calibration's
+INTERVAL = (0.05, 0.95)
+
+
+@dataclass(frozen=True)
+class RewardForecast:
+    """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of them the budget.
+
+    NaN where a cell has not made its first step. ``steps`` (K,) are those that the budget pays for.
+    """
+
+    preset: Preset
+    cells: tuple[BatchShape, ...]
+    compute: Floats
+    rewards: Floats
+    steps: tuple[int, ...]
+
+    @property
+    def final(self) -> Floats:
+        """The rewards at the budget, (E, K)."""
+        return self.rewards[:, :, -1]
+
+    @property
+    def regret(self) -> Floats:
+        """What a member loses in each cell against its own best, (E, K)."""
+        return np.asarray(self.final.max(axis=1, keepdims=True) - self.final)
+
+    @property
+    def best(self) -> BatchShape:
+        """The cell of the least expected regret, which is that of the highest expected reward."""
+        return self.cells[int(self.final.mean(axis=0).argmax())]
+
+    @property
+    def within(self) -> Floats:
+        """The share of members of which a cell is within 0.005 of the best, (K,)."""
+        return np.asarray(np.mean(self.regret <= TOLERANCE, axis=0))
+
+    def interval(self, axis: int) -> tuple[int, int]:
+        """Return what 90 % of the members have as their best B_p (axis 0), n (axis 1) or M (axis 2)."""
+        of_members = [(*self.cells[k], self.steps[k])[axis] for k in self.final.argmax(axis=1)]
+        low, high = np.quantile(of_members, INTERVAL, method="inverted_cdf")
+        return int(low), int(high)
+
+
+def forecast(
+    preset: Preset,
+    compute: float,
+    cells: Sequence[BatchShape],
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+    rates: Sequence[float] | None = None,
+) -> RewardForecast:
+    """Let the members of a preset go through a budget in each of the cells (B_p, n).
+
+    A unit of the budget is ``rates`` (K,) rollouts of a cell, by default one.
+
+    Raise `InputError` for cells without a single step and a preset whose discrepancy is damaged.
+    """
+    rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
+    cells = tuple(sorted(rate))
+    least = {(b, n): b * n / rate[b, n] for b, n in cells}
+    if not cells or (most := max(least.values())) > compute:
+        text = f"found {compute:,.0f}; expected at least a step of each cell, {most if cells else 1:,.0f}"
+        raise InputError(f"compute: {text}")
+    grid = np.geomspace(max(min(least.values()), compute / 1e4), compute, POINTS)
+    protocol = protocol_of(preset, rate, grid)
+    left = discrepancy_of(preset)
+    members = preset.members[:MEMBERS]
+
+    arguments = [
+        (parameters(values), difficulty(str(values["problems"])), hash_of(seed, _FORECAST + i))
+        for i, values in enumerate(members)
+    ]
+    found = each(protocol.simulate_cells, arguments, jobs, lambda done: progress(done / len(members)))
+    rewards = np.full((len(members), len(cells), POINTS), np.nan)
+    spent = [cell.compute / rate[key] for key, cell in zip(cells, protocol.cells, strict=True)]
+    for i, rows in enumerate(found):
+        for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
+            inside = grid >= at[1] * (1 - 1e-9)
+            rewards[i, k, inside] = np.interp(grid[inside], at, row)
+    at = np.array([grid * rate[key] for key in cells])
+    rng = np.random.default_rng([seed, _FORECAST])
+    rewards = np.clip(rewards + left.draws(cells, at, len(members), rng), 0, 1)
+    return RewardForecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
+
+
+def discrepancy_of(preset: Preset) -> Discrepancy:
+    """Return what a preset's ensemble left of its runs; raise `InputError` where that is damaged."""
+    try:
+        return Discrepancy.read(preset.discrepancy, preset.left)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{preset.name}.toml: [discrepancy] is damaged ({error})") from None
+
+
+def check_reach(preset: Preset, compute: float) -> float:
+    """Return a compute in units of the largest that a preset was fitted to; raise `Refused` beyond 100."""
+    factor = compute / preset.measured
+    if factor > FARTHEST:
+        raise Refused(
+            f"compute: {compute:,.0f} rollouts are {factor:,.0f} times the largest measured compute of "
+            f"{preset.name} ({preset.measured:,.0f}); expected at most {FARTHEST:.0f} times. Extend "
+            "runs, then calibrate again"
+        )
+    return factor
+
+
+def protocol_of(preset: Preset, rate: Mapping[BatchShape, float], grid: Floats) -> Protocol:
+    """Return the cells of ``rate``, in order, at the steps that each value of a budget's grid pays for."""
+    recipe = dict(preset.recipe)
+    rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
+    out = []
+    for (b, n), own in sorted(rate.items()):
+        steps = sorted({0, *(int(c * own * (1 + 1e-12)) // (b * n) for c in grid)})
+        out.append(SimulatedCell(b, n, lr_factor(b * n, rule), tuple(steps), tuple([0] * len(steps))))
+    return Protocol(tuple(out), preset.n_train, SIZES[1], False, replacement, recipe)

@@ -1,0 +1,289 @@
+"""`predict_by_simulation`: the allocation for a budget from a calibrated preset, next to that of a law.
+
+A law's surface describes rewards near what was measured. A preset's ensemble carries a mechanism on
+(`isolaw.calibration.ahead`) to budgets up to a hundred times as large, and to n up to four times the
+measured ones. Where both answer, `isolaw.calibration.disagreement` says whether they contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isolaw import metrics
+from isolaw.allocation import BatchShape
+from isolaw.calibration.ahead import INTERVAL, RewardForecast, check_reach, forecast
+from isolaw.calibration.disagreement import disagreements
+from isolaw.costs.model import Cost, Spent, checked_price
+from isolaw.errors import InputError
+from isolaw.fits.allocations import cost_flags
+from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.law import Law
+from isolaw.fits.predict import Prediction, seconds_of
+from isolaw.simulators.presets import Preset, read_preset
+
+MISSED = 3.0  # times noise and discrepancy, beyond which an ensemble's mean has missed the runs
+POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter
+
+
+class SplitForecast(NamedTuple):
+    """A configuration at the budget, as the ensemble sees it; ``interval`` is of 90 % of the members."""
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    steps: int
+    reward: float
+    interval: tuple[float, float]
+    expected_regret: float
+    probability: float  #: share of members in which it is within 0.005 of the best
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {
+            "rollouts_per_problem": self.rollouts_per_problem,
+            "problems_per_batch": self.problems_per_batch,
+            "steps": self.steps,
+            "measured": self.measured,
+            "reward": _of_members(self.reward, self.interval),
+            "expected_regret": self.expected_regret,
+            "probability_within_0.005": self.probability,
+        }
+
+
+@dataclass(frozen=True)
+class SimulatedPrediction:
+    """What an ensemble recommends for a budget, and what a law does.
+
+    ``compute`` is in rollouts, or in seconds where the budget was ``asked`` in hours. ``law`` is the
+    prediction of the fitted law, None without one.
+    """
+
+    forecast: RewardForecast
+    compute: int
+    options: tuple[SplitForecast, ...]  #: all configurations by expected regret, the recommended one first
+    epochs: float  #: B_p · M / D
+    flags: tuple[Flag, ...]
+    law: Prediction | None = None
+    asked: str = ""
+    cost: Cost | None = None
+    price: float | None = None
+
+    @property
+    def best(self) -> SplitForecast:
+        """The recommended configuration."""
+        return self.options[0]
+
+    def spent(self, option: SplitForecast) -> Spent | None:
+        """Return what the steps of an option cost; None where nothing is known."""
+        known = self.cost and self.cost.seconds(*option[:3])
+        return Spent(known, self.cost, self.price) if known and self.cost else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; intervals are those of 90 % of the members."""
+        own = self.best.to_dict()
+        spent = self.spent(self.best)
+        cost = None if self.cost is None else {**(spent.to_dict() if spent else {}), **self.cost.to_dict()}
+        values = self.best.problems_per_batch, self.best.rollouts_per_problem, self.best.steps
+        stars = {
+            name: _of_members(value, self.forecast.interval(axis))
+            for axis, (name, value) in enumerate(zip(("b_star", "n_star", "m_star"), values, strict=True))
+        }
+        return {
+            "simulated": True,
+            "method": "simulate",
+            "preset": self.forecast.preset.name,
+            "members": len(self.forecast.rewards),
+            "compute": self.compute,
+            "unit": "seconds" if self.asked else "rollouts",
+            "budget": self.asked or None,
+            **{name: value for name, value in own.items() if name != "measured"},
+            **stars,
+            "epochs": self.epochs,
+            "cost": cost,
+            "options": [option.to_dict() for option in self.options],
+            "flags": encoded(list(self.flags)),
+            "law": self.law and self.law.to_dict(),
+        }
+
+
+def _of_members(value: float, ends: tuple[float, float]) -> dict[str, Any]:
+    return {"value": value, "interval": list(ends), "status": "ok"}
+
+
+def predict_by_simulation(
+    preset: Preset | str | Path,
+    compute: float | str,
+    law: Law | str | Path | None = None,
+    *,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+    cost: Cost | None = None,
+    price: float | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> SimulatedPrediction:
+    """Return the **simulated** allocation for a budget, from a calibrated preset.
+
+    The configurations are those that were measured, and at each B_p (at one B, where all have the same)
+    n up to four times the largest.
+
+    Parameters
+    ----------
+    preset
+        a file of `isolaw.calibrate`, the name of a preset that ships with isolaw, or a `Preset`.
+    compute
+        C in rollouts, up to 100 times the largest measured one; with ``cost`` also hours, as in
+        `Law.predict`.
+    law
+        a fitted law of the same runs, or its file, to compare with.
+    max_batch_rollouts
+        the hardware's cap on B_p · n.
+    n_train_problems
+        D; by default that of the preset.
+    cost, price
+        as in `Law.predict`.
+    seed
+        of the simulations.
+    jobs
+        processes; by default one for each core.
+
+    Raises
+    ------
+    InputError
+        the budget does not pay for a step, or the law is of another reward or not in rollouts.
+    Refused
+        the budget is more than 100 times the largest measured compute.
+    """
+    preset = preset if isinstance(preset, Preset) else read_preset(preset)
+    law = law if law is None or isinstance(law, Law) else Law.load(law)
+    asked = compute.strip() if isinstance(compute, str) else ""
+    if not isinstance(compute, str) and not compute >= 1:
+        raise InputError(f"compute: found {compute:g}; expected a number of rollouts")
+    budget = seconds_of(asked, cost) if asked else float(int(float(compute)))
+    if n_train_problems is not None:
+        if n_train_problems < 1:
+            raise InputError(f"n_train_problems: found {n_train_problems}; expected a positive number")
+        preset = replace(preset, n_train=n_train_problems)
+    flags = _flags_of(preset)
+    found: Prediction | None = None
+    unstable: set[int] = set()
+    measured = set(preset.cells)
+    if law is not None:
+        _check(law)
+        limits: dict[str, Any] = {"max_batch_rollouts": max_batch_rollouts, "cost": cost, "price": price}
+        found = law.predict(compute, n_train_problems=n_train_problems, **limits)
+        measured |= {entry.key for entry in law.document.grid}
+        unstable = {e.problems_per_batch for e in law.document.health.batches if e.reason}
+    cells = extended(measured)
+    if found is not None and (a := found.allocation) is not None:
+        cells |= {(a.problems_per_batch, a.rollouts_per_problem)}
+    rates = _rates(cells, unstable, budget, max_batch_rollouts, cost if asked else None)
+    factor = check_reach(preset, max(budget * rate for rate in rates.values()))
+    if factor > 1:
+        flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
+    flags += _short_of(preset, {key: budget * rate for key, rate in rates.items()}, factor)
+    ahead = forecast(preset, budget, [*rates], seed, jobs, progress, [*rates.values()])
+    options = _options(ahead, measured)
+    best = options[0]
+    if not best.measured:
+        b, n = best[:2]
+        flags.append(Flag(Code.GRID_EDGE, f"no run has B_p = {b}, n = {n}; run it before you rely on it"))
+    if cost is not None:
+        flags += cost_flags(cost, Cell(*best[:2]))
+    if law is not None and found is not None:
+        flags += disagreements(ahead, law, found, rates)
+    epochs = best.problems_per_batch * best.steps / preset.n_train
+    return SimulatedPrediction(
+        ahead, int(budget), options, epochs, tuple(flags), found, asked, cost, checked_price(price)
+    )
+
+
+def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
+    """Return cells with those of twice and four times the largest n at each B_p, or at their one B.
+
+    >>> sorted(extended({(32, 8), (32, 16)}))
+    [(32, 8), (32, 16), (32, 32), (32, 64)]
+    >>> sorted(extended({(32, 8), (16, 16)}))
+    [(4, 64), (8, 32), (16, 16), (32, 8)]
+    """
+    out = set(measured)
+    batches = {b * n for b, n in measured}
+    largest = {b: max(n for of, n in measured if of == b) for b, _ in measured}
+    if len(batches) == 1 and len(measured) > 1:
+        batch, most = max(batches), max(largest.values())
+        return out | {(batch // n, n) for n in (2 * most, 4 * most) if batch % n == 0}
+    return out | {(b, factor * most) for b, most in largest.items() for factor in (2, 4)}
+
+
+def _check(law: Law) -> None:
+    """Whether a law can be compared with a simulation: a mean of successes, against rollouts."""
+    document = law.document
+    if (parsed := metrics.parse(document.metric)) is not None and parsed[0] != "avg":
+        raise InputError(f"law: found the reward {document.metric}; expected a mean of successes, e.g. avg@4")
+    if document.setting != "fixed-b" and document.x.unit != "rollouts":
+        raise InputError(f"law: found budgets in {document.x.unit}; expected a law in rollouts")
+
+
+def _flags_of(preset: Preset) -> list[Flag]:
+    out = []
+    if not preset.moved:
+        text = f"training hardly moved the rewards of the runs behind {preset.name}"
+        out.append(Flag(Code.HARDLY_MOVED, f"{text}: how they go on is the prior's, not the runs'"))
+    if preset.missed > MISSED:
+        text = f"the ensemble of {preset.name} misses its runs by {preset.missed:.1f} times their noise"
+        out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
+    if preset.discrepancy > POOR:
+        text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
+        text += "; the prediction goes on from what they leave, and its intervals include that"
+        out.append(Flag(Code.PRESET_MISFIT, text))
+    return out
+
+
+def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> list[Flag]:
+    """Whether some runs ended so early that they are continued more than twice as far as the longest."""
+    ends = preset.ends
+    far = {key: spent[key] / ends[key] for key in sorted(ends.keys() & spent.keys())}
+    short = [key for key, times in far.items() if times > 2 * max(factor, 1.0)]
+    if not short:
+        return []
+    names = ", ".join(f"B_p = {b}, n = {n} (to {ends[b, n]:,.0f})" for b, n in short)
+    most = max(far[key] for key in short)
+    text = f"runs of {names} ended before others; they are continued up to {most:.3g} times as far"
+    return [Flag(Code.EXTRAPOLATION, text)]
+
+
+def _rates(
+    cells: set[BatchShape], unstable: set[int], budget: float, cap: int | None, cost: Cost | None
+) -> dict[BatchShape, float]:
+    """The cells of which the budget pays for a step under the cap, and their rollouts for a unit of it."""
+    found: dict[BatchShape, float] = {}
+    for b, n in sorted(cells):
+        step = cost.step(b, n) if cost else b * n
+        if step and step <= budget and (cap is None or b * n <= cap):
+            found[b, n] = b * n / step
+    if not found:
+        limit = f"a cap of {cap:,} rollouts" if cap else "this budget"
+        raise InputError(f"compute: {limit} does not allow a step of any configuration of the preset")
+    return {key: rate for key, rate in found.items() if key[0] not in unstable} or found
+
+
+def _options(ahead: RewardForecast, measured: set[BatchShape]) -> tuple[SplitForecast, ...]:
+    low, high = np.quantile(ahead.final, INTERVAL, axis=0)
+    regret, within, mean = ahead.regret.mean(axis=0), ahead.within, ahead.final.mean(axis=0)
+    out = [
+        SplitForecast(
+            *cell, ahead.steps[k], float(mean[k]), (float(low[k]), float(high[k])), float(regret[k]),
+            float(within[k]), cell in measured,
+        )
+        for k, cell in enumerate(ahead.cells)
+    ]  # fmt: skip
+    return tuple(sorted(out, key=lambda o: (round(o.expected_regret, 12), o.rollouts_per_problem)))

@@ -1,0 +1,149 @@
+"""Candidate sweeps: the designs that a plan compares, each within what may be spent.
+
+The grid (all seeds of all cells), all cells with fewer seeds, every second n with as many seeds as it pays
+for, all n at one B_p, and the race. A design that the spend does not pay for to the target is cut short: its
+runs end earlier, and the fit extrapolates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from isolaw.allocation import BatchShape
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.costs.model import HOUR_S
+from isolaw.design.clock import Clock
+from isolaw.design.decisions import Decision, DecisionStage, Design, Request
+from isolaw.design.directory import race_of
+from isolaw.design.fixed import Fixed
+from isolaw.design.race import Race
+from isolaw.fits.selection import LEAST_CURVES
+
+_SHORTER = 0.9  # of one horizon that is tried to the next
+LEAST = 10  # part of the target; of a grid that is cut shorter `isolaw predict` recommends nothing
+
+
+class DesignKind(StrEnum):
+    """What a candidate runs."""
+
+    RACE = "race"
+    GRID = "grid"
+    ALL = "all n"
+    HALF = "every second n"
+    LINE = "all n at one B_p"
+
+
+@dataclass(frozen=True)
+class CandidateSweep:
+    """A design: its kind, its cells, the number of seeds, and where its runs end (None: it decides)."""
+
+    kind: DesignKind
+    design: Design
+    cells: tuple[BatchShape, ...]
+    seeds: int
+    horizon: int | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name.
+
+        >>> Candidate(Kind.HALF, None, (), 2, 10).name
+        'every second n × 2'
+        """
+        return (
+            str(self.kind)
+            if self.kind in (DesignKind.RACE, DesignKind.GRID)
+            else f"{self.kind} × {self.seeds}"
+        )
+
+    def cut_short(self, target: int) -> bool:
+        """Return whether its runs end before the target."""
+        return self.horizon is not None and self.horizon < target
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a sweep may spend: rollouts, and hours where a clock runs (None: as many as it takes)."""
+
+    rollouts: int
+    hours: float | None = None
+    clock: Clock | None = None
+
+    def pays_for(self, requests: tuple[Request, ...]) -> bool:
+        """Return whether these runs, all together, are within both."""
+        if sum(request.rollouts for request in requests) > self.rollouts:
+            return False
+        if self.clock is None or self.hours is None:
+            return True
+        return self.clock.time([Decision(DecisionStage.GRID, requests)]).wall_s <= self.hours * HOUR_S
+
+
+def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> CandidateSweep | None:
+    """Return a race that spends less where it took longer than the hours; None where none is to change."""
+    race = candidate.design
+    if not isinstance(race, Race) or budget.hours is None or wall_s is None:
+        return None
+    share = budget.hours * HOUR_S / wall_s
+    if share >= 1:
+        return None
+    spend = int(race.spend * share)
+    if spend < race.least:
+        return None
+    return replace(candidate, design=replace(race, spend=spend))
+
+
+def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[CandidateSweep]:
+    """Return the designs over the grid of ``runs`` that the budget pays for in some form."""
+    race = race_of(spec, runs)
+    return [*_fixed(race, budget), *_raced(race, budget)]
+
+
+def _raced(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
+    spend = budget.rollouts
+    if spend >= race.least:
+        own = replace(race, spend=spend)
+        yield CandidateSweep(DesignKind.RACE, own, race.cells, len(race.seeds))
+
+
+def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
+    line = tuple(key for key in race.cells if key[0] == race.start)
+    rows = [[key for key in race.cells if key[0] == b] for b in sorted({b for b, _ in race.cells})]
+    half = tuple(sorted(key for row in rows for key in row[::-2]))
+    most = len(race.seeds)
+
+    def design(kind: DesignKind, cells: tuple[BatchShape, ...], seeds: int, horizon: int) -> CandidateSweep:
+        compared = cells if kind is DesignKind.LINE else race.cells
+        end = None if horizon == race.target else horizon
+        own = Fixed(cells, race.seeds[:seeds], race.target, compared, race.seed, end)
+        return CandidateSweep(kind, own, cells, seeds, horizon)
+
+    def pays(cells: tuple[BatchShape, ...], seeds: int, horizon: int) -> bool:
+        asked = tuple(Request(*key, seed, horizon) for key in cells for seed in race.seeds[:seeds])
+        return budget.pays_for(asked)
+
+    if (horizon := _longest(race, lambda end: pays(race.cells, most, end))) is not None:
+        yield design(DesignKind.GRID, race.cells, most, horizon)
+    for kind, cells in ((DesignKind.ALL, race.cells), (DesignKind.HALF, half), (DesignKind.LINE, line)):
+        if kind is DesignKind.LINE and cells == race.cells:
+            continue
+        if len({n for _, n in cells}) < LEAST_CURVES:
+            continue
+        counts = [k for k in range(most, 0, -1) if pays(cells, k, race.target)]
+        if counts and not (kind is DesignKind.ALL and counts[0] == most):  # that is the grid
+            yield design(kind, cells, counts[0], race.target)
+        elif not counts and most > 1:
+            end = _longest(race, lambda end, cells=cells: pays(cells, 1, end))  # type: ignore[misc]
+            if end is not None:
+                yield design(kind, cells, 1, end)
+
+
+def _longest(race: Race, pays: Callable[[int], bool]) -> int | None:
+    """The longest horizon that is paid for, of those tried."""
+    end = float(race.target)
+    while end >= race.target / LEAST:
+        if pays(int(end)):
+            return int(end)
+        end *= _SHORTER
+    return None

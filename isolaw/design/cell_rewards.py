@@ -1,0 +1,70 @@
+"""What the runs so far say about configurations at one horizon.
+
+Rewards at C of all cells are drawn together from the surface (`isolaw.fits.surface.estimate`), so that what
+runs of one seed share cancels in differences. In draw d
+
+    regret_d(a) = max_b r_d(b) − r_d(a)
+
+and before isolaw counts in how many draws a cell is within ε of the best, it adds to each reward a normal
+error of `MISFIT`, for curves that the surface cannot follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isolaw.fits.cell import Cell
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.estimate import estimate
+
+MISFIT = 0.004  # standard deviation of what the surface misses
+DRAWS = 400
+
+
+@dataclass(frozen=True)
+class CellRewards:
+    """Cells at one horizon: the mean of each reward, and draws of all of them together."""
+
+    cells: tuple[Cell, ...]
+    compute: int  # the horizon
+    reward: Floats  # (K,)
+    drawn: Floats  # (D, K)
+    regret: Floats  # expected, (K,)
+    probability: Floats  # of being within ε of the best, (K,)
+
+    @property
+    def best(self) -> int:
+        """The cell of least expected regret; of equals, but for rounding, the first."""
+        return int(self.regret.round(9).argmin())
+
+    def gains(self) -> Floats:
+        """What each cell contributes to the best one's expected regret, (K,).
+
+        mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
+        """
+        top = self.drawn.argmax(axis=1)
+        over = self.drawn.max(axis=1) - self.drawn[:, self.best]
+        return np.bincount(top, over, minlength=len(self.cells)) / len(self.drawn)
+
+
+def compare(
+    measured: Sequence[Configuration],
+    cells: Sequence[Cell],
+    compute: int,
+    seed: int = 0,
+) -> CellRewards:
+    """Compare ``cells`` at ``compute`` rollouts; ``seed`` is that of the draws."""
+    shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
+    surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))
+    u, v = np.array([cell.place for cell in cells]).T
+    drawn = surface.rewards(u, v, np.full(len(cells), float(compute)))
+    mean, drawn = drawn[0], drawn[1:]
+    regret = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)
+    rng = np.random.default_rng([seed, len(cells)])
+    rough = drawn + MISFIT * rng.standard_normal(drawn.shape)
+    within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE
+    return CellRewards(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0))

@@ -1,0 +1,109 @@
+"""Runs that collapse while others of their configuration go on: a chance of its own, not noise about a mean.
+
+A run that falls away from the other runs of its (B_p, n), by far more than runs differ elsewhere, counts
+until it has fallen half of the way. What the surface is fitted to, and everything that rests on it, is then
+the reward of runs that do not collapse. Where all runs of a configuration fall, that is what the
+configuration does; and where runs take off at different times, they differ everywhere, and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.selection import Configuration, Floats
+
+_FALLEN = 0.25  # of what the others rose
+_USUAL = 4.5  # times what runs differ by
+_LEAST_PAIRS = 6  # of runs, to tell what they differ by
+_MEDIAN = 0.954  # of the difference of two normal numbers, over their standard deviation
+_MOST = 1 / 3  # of the runs, beyond which collapses are what these runs do
+_LEAST_KEPT = 3  # checkpoints
+_NAMED = 3
+
+
+class Collapse(NamedTuple):
+    """A run that collapsed, and the compute of its last checkpoint that counts."""
+
+    configuration: Configuration
+    run: int
+    compute: float
+
+
+def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration], list[Collapse]]:
+    """Return the configurations with collapsed runs cut, and these runs."""
+    differences = [abs(a - b) for c in configurations for a, b in combinations(_ends(c), 2)]
+    if len(differences) < _LEAST_PAIRS:
+        return list(configurations), []
+    usual = _USUAL * float(np.median(differences)) / _MEDIAN
+    found = [collapse for c in configurations for collapse in _collapses(c, usual)]
+    if len(found) > _MOST * sum(c.runs for c in configurations):
+        return list(configurations), []
+    own = {c.key: [f for f in found if f.configuration is c] for c in configurations}
+    return [_cut(c, own[c.key]) if own[c.key] else c for c in configurations], found
+
+
+def flag(found: Sequence[Collapse], runs: int) -> Flag:
+    """Return what to say of the collapses among so many runs."""
+    named = [
+        f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {own.compute:.3g}"
+        for own in found[:_NAMED]
+    ]
+    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    where = "; ".join([*named, *more])
+    text = f"{len(found)} of {runs} runs collapsed ({where}); isolaw states the rewards of runs that do not"
+    return Flag(Code.COLLAPSED, text)
+
+
+def _curve(c: Configuration, run: int) -> tuple[Floats, Floats]:
+    own = c.run == run
+    return c.compute[own], c.reward[own]
+
+
+def _ends(c: Configuration) -> list[float]:
+    """Where its runs end, of those that go to the end."""
+    curves = [_curve(c, run) for run in range(c.runs)]
+    return [_level(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
+
+
+def _collapses(c: Configuration, usual: float) -> list[Collapse]:
+    """The runs that fell away from the others, the lowest first."""
+    left, out = list(range(c.runs)), []
+    while len(left) > 1:
+        lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))
+        compute, reward = _curve(c, lowest)
+        others = [_curve(c, run) for run in left if run != lowest]
+        others = [other for other in others if other[0][-1] >= compute[-1]]
+        if not others:
+            break
+        mean = np.mean([np.interp(compute, *other) for other in others], axis=0)
+        apart, rise = reward - mean, _level(mean, -1) - min(float(mean[0]), _level(mean, 0))
+        if rise <= 0 or -_level(apart, -1) < max(_FALLEN * rise, usual):
+            break
+        high = np.flatnonzero(apart >= _level(apart, -1) / 2)
+        out.append(Collapse(c, lowest, float(compute[high[-1]]) if high.size else 0.0))
+        left.remove(lowest)
+    return out
+
+
+def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
+    """The configuration without what comes after the collapses; of a run hardly begun, without it."""
+    kept = np.ones(c.run.size, dtype=bool)
+    for own in found:
+        kept &= (c.run != own.run) | (c.compute <= own.compute)
+    runs = [run for run in range(c.runs) if np.sum(kept & (c.run == run)) >= _LEAST_KEPT]
+    kept &= np.isin(c.run, runs)
+    number = np.searchsorted(runs, c.run[kept])
+    seeds = tuple(c.seeds[run] for run in runs)
+    return replace(c, compute=c.compute[kept], reward=c.reward[kept], run=number, seeds=seeds)
+
+
+def _level(reward: Floats, end: int) -> float:
+    """The mean of the first (0) or last (-1) checkpoints."""
+    width = max(3, reward.size // 10)
+    return float((reward[:width] if end == 0 else reward[-width:]).mean())

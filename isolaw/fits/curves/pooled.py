@@ -1,0 +1,162 @@
+"""A learning curve beyond its checkpoints: several families, pooled.
+
+    exp, hill    saturating curves (`isolaw.fits.curves.learning_curves`)
+    line         R(C) = a + b log C, what a rise looks like while it is young
+
+Up to the last checkpoint, at E, the curve is Hill's. Past it, in draw d,
+
+    r_d(C) = hill_d(E) + m_d(C) − m_d(E) + √h ρ |m(C) − m(E)| g_d,    h = log(C / E)
+
+where m_d is the curve of one family, fitted to the draw's checkpoints, m the mean over the families and g_d a
+normal number. Families are drawn by weight: the Gaussian likelihood of the checkpoints less what parameters
+cost (Schwarz 1978), and the errors of two backtests, in which the checkpoints to a half and to a quarter of E
+predict the last ones; both tempered, since neighbouring checkpoints are not independent and an early part
+says little of a late one. ρ is the size of the pool's own errors in the backtests, with a prior that counts
+for one: a curve that did not go on as it promised gets a wide interval.
+
+A ceiling is that of the two families that have one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
+
+Floats = NDArray[np.float64]
+_SATURATING = ("exp", "hill")
+_LINE = 2  # parameters
+_TEMPER = 8.0
+_MOST_NATS = 1.0  # for which a backtest counts
+_CUTS = (2.0, 4.0)
+_LAST = 0.8  # the checkpoints from this share of the compute on are what a backtest predicts
+_CLOSE = 0.04  # reward that a forecast may miss
+_RHO = 0.3
+_NO_ERROR = 1e-12
+_COUNTS = 0.1  # least weight of a family that decides whether the ceiling is determined
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """R = a + b log C, of D draws."""
+
+    level: Floats  # (D,)
+    slope: Floats
+
+    def __call__(self, compute: Floats | float) -> Floats:
+        """Return reward at ``compute`` (X,), as (D, X)."""
+        return self.level[:, None] + self.slope[:, None] * np.log(np.atleast_1d(compute))
+
+
+@dataclass(frozen=True)
+class PooledCurve:
+    """A learning curve of 1 + D draws, the first on the data themselves, beyond its checkpoints.
+
+    >>> C = np.geomspace(1e3, 1e6, 40)
+    >>> curve = pooled(C, (0.8 - 0.5 / (1 + (C / 2e5) ** 1.2))[None], np.ones((1, 40)))
+    >>> max(curve.weights, key=curve.weights.get), round(float(curve(4e6)[0]), 3)
+    ('hill', 0.787)
+    """
+
+    end: float  # the last checkpoint's C
+    fits: dict[str, Curves | LogLine]
+    weights: dict[str, float]
+    rho: float
+    # of the draws' families, which curves that are compared have in common, and of g, which is a curve's own
+    seed: tuple[int, int]
+    bounds: tuple[float, float]
+
+    def __call__(self, compute: float) -> Floats:
+        """Return the reward at a compute, (1 + D,)."""
+        base = self.fits["hill"](min(compute, self.end))[:, 0]
+        if compute <= self.end:
+            return np.clip(base, *self.bounds)
+        changes = np.array([fit(compute)[:, 0] - fit(self.end)[:, 0] for fit in self.fits.values()])
+        weights = np.array(list(self.weights.values()))
+        return self._drawn(base, changes, weights, np.sqrt(np.log(compute / self.end)))
+
+    def ceiling(self) -> tuple[Floats, bool]:
+        """The ceiling, (1 + D,), and whether the checkpoints determine it."""
+        fits = [fit for fit in self.fits.values() if isinstance(fit, Curves)]
+        weights = np.array([self.weights[name] for name in _SATURATING])
+        known = bool(weights.sum() >= self.weights["line"])
+        weights = weights / weights.sum() if weights.sum() > 0 else np.full(2, 0.5)
+        known &= not any(f.open_ended[0] and w >= _COUNTS for f, w in zip(fits, weights, strict=True))
+        changes = np.array([fit.A - fit(self.end)[:, 0] for fit in fits])
+        return self._drawn(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), known
+
+    def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
+        """The base with one family's change in each draw, (K, 1 + D), and with what no family knows."""
+        draws = base.size - 1
+        families, own = (np.random.default_rng((7, number)) for number in self.seed)
+        even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
+        member = np.searchsorted(np.cumsum(weights)[:-1], even, side="right")
+        mean = float(weights @ changes[:, 0])
+        out = base + np.append(mean, changes[member, np.arange(1, draws + 1)])
+        out[1:] += self.rho * room * abs(mean) * own.standard_normal(draws)
+        return np.clip(out, *self.bounds)
+
+
+def pooled(
+    compute: Floats,
+    reward: Floats,
+    weights: Floats,
+    seed: int = 0,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> PooledCurve:
+    """Fit all families to 1 + D versions (1 + D, P) of a configuration's checkpoints (P,).
+
+    ``weights`` (1, P) say how many runs a checkpoint's mean is of; ``bounds`` are the least and the largest
+    reward.
+    """
+    fits = _fits(compute, reward, weights)
+    kept = compute > 0
+    c, y, w = compute[kept], reward[0, kept], weights[0, kept] / weights[0, kept].mean()
+    square = np.array([np.sum(w * (fit(c)[0] - y) ** 2) for fit in fits.values()])
+    scale = max(float(np.sum(w * (y - y.mean()) ** 2)), _NO_ERROR)
+    parameters = np.array([*(len(FAMILIES[name].parameters) for name in _SATURATING), _LINE])
+    likelihood = -0.5 * c.size * np.log(np.maximum(square / scale, _NO_ERROR))
+    score = (likelihood - 0.5 * parameters * np.log(c.size)) / _TEMPER
+    noise = float(square.min()) / max(c.size - 3, 1)
+    late = c >= _LAST * c[-1]
+    errors, changes, aheads = [], [], []
+    for cut in _CUTS:
+        early = compute <= compute[-1] / cut
+        if not enough_points(early[None].astype(float))[0]:
+            continue
+        before = _fits(compute[early], reward[:1, early], weights[:, early])
+        until = compute[early][-1]
+        errors.append([float((fit(c[late])[0] - y[late]).mean()) for fit in before.values()])
+        changes.append([float((fit(c[late])[0] - fit(until)[0]).mean()) for fit in before.values()])
+        aheads.append(float(np.log(c[late] / until).mean()))
+    of_mean = noise / late.sum()
+    for error in np.square(errors):
+        score += np.maximum(-0.5 * (error - error.min()) / (of_mean + _CLOSE**2) / _TEMPER, -_MOST_NATS)
+    share = np.exp(score - score.max())
+    share /= share.sum()
+    rho = _RHO
+    if errors:
+        own = np.maximum((np.array(errors) @ share) ** 2 - of_mean, 0.0)
+        room = np.array(aheads) * (np.array(changes) @ share) ** 2
+        usual = max(float(room.mean()), _NO_ERROR)
+        rho = float(np.sqrt((usual * _RHO**2 + own.sum()) / (usual + room.sum())))
+    # One curve compared with itself does not differ, whichever of the two is first.
+    streams = seed, zlib.crc32(np.round(reward[0], 6).tobytes())
+    return PooledCurve(
+        float(compute[-1]), fits, dict(zip(fits, share.tolist(), strict=True)), rho, streams, bounds
+    )
+
+
+def _fits(compute: Floats, reward: Floats, weights: Floats) -> dict[str, Curves | LogLine]:
+    fits: dict[str, Curves | LogLine] = {
+        name: fit_curves(compute, reward, weights, name) for name in _SATURATING
+    }
+    kept = compute > 0
+    rows = np.stack([np.ones(kept.sum()), np.log(compute[kept])], axis=1)
+    root = np.sqrt(weights[0, kept])[:, None]
+    level, slope = (np.linalg.pinv(rows * root) * root.T) @ reward[:, kept].T
+    return {**fits, "line": LogLine(level, slope)}

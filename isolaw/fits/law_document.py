@@ -1,0 +1,202 @@
+"""The parts of a law's document, made of what a fit found: every quantity with its interval and status."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits import frontier as frontiers
+from isolaw.fits.curves.learning_curves import Curves
+from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.frontier import Crossover, Frontier, Path
+from isolaw.fits.laws.comparison import levels_off
+from isolaw.fits.laws.equations import RISING, Logistic
+from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
+from isolaw.fits.selection import Configuration
+
+# The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
+_FLAT_WITHIN = 0.5
+# A fall that a learning curve cannot show is sought in the rewards from a quarter of its compute on.
+_LATE = 4
+
+
+def parameters(
+    path: Path,
+    x: NDArray[np.float64],
+    law: Logistic | None,
+    comparison: Comparison,
+    flags: list[Flag],
+) -> dict[str, Quantity]:
+    """Return b, L, k, x0 and the level of saturation; add to ``flags`` why a level is not stated."""
+    if law is None:
+        flags.append(Flag(Code.NO_LAW, "n* is only a bound at every compute"))
+        return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
+    known = np.flatnonzero(~path.censored[0])
+    varies = float(np.ptp(path.log2_n[0, known])) > 0
+    floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
+    saturation = _saturation(path, comparison, flags)
+    shape_known = not law.on_bound[0] and varies and law.L[0] > 0
+    rise_known = shape_known and floor_seen and saturation.status == "ok"
+    rise: Status = "ok" if rise_known else "not_identified"
+    return {
+        "b": estimated(law.b, "ok" if shape_known and floor_seen else "upper_bound"),
+        "L": estimated(law.L, rise),
+        "k": estimated(law.k, rise),
+        "x0": estimated(law.x0, rise),
+        "saturation": saturation,
+    }
+
+
+def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
+    """The n at which n* levels off, stated only where it does so in 95 % of draws, and by the preferred law.
+
+    If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
+    not shown, n* at the largest compute bounds the level from below.
+    """
+    last = path.n[:, -1]
+    if path.at_top[0, -1] and not path.above[0, -1]:
+        return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
+    reason = _not_level(path, comparison)
+    if not reason:
+        return estimated(last)
+    flags.append(Flag(Code.NO_SATURATION, reason))
+    if not comparison.monotone or comparison.preferred == "non-monotone" or path.censored[0, -1]:
+        return REFUSED
+    return estimated(last, "lower_bound")
+
+
+def _not_level(path: Path, comparison: Comparison) -> str:
+    """Why the data do not show n* level off inside the grid; empty if they do."""
+    if comparison.refused == "few_seeds":
+        return "there are fewer than three seeds per configuration"
+    if len(path.log2_n) == 1:
+        return "there are no draws"
+    if not comparison.monotone:
+        return "n* comes down again"
+    if path.censored[0, -1]:
+        return "at the largest compute n* is only a bound"
+    share = levels_off(path)
+    if share < LEVEL:
+        return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
+    if comparison.preferred in RISING:
+        return "the law that draws prefer does not level off"
+    return ""
+
+
+def grid_entry(c: Configuration) -> GridEntry:
+    """Return one configuration of the grid."""
+    return GridEntry(*c.key, c.runs, int(c.compute.size), c.step_cost, c.measured)
+
+
+def frontier_entries(
+    frontier: Frontier, path: Path, scale: float, stepwise: bool
+) -> tuple[FrontierPoint, ...]:
+    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise``: n* is a measured n."""
+    levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
+    band = simultaneous(path) if len(path.log2_n) > 1 else None
+    at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
+    upper = path.above[0] & (path.log2_n[0] > np.log2(levels[0]) + 1e-9)
+    alone = (path.below[0] & ~path.at_top[0]) | upper
+    out = []
+    for i, compute in enumerate(frontier.compute):
+        below, above = bool(path.below[0, i]), bool(path.above[0, i])
+        status: Status = "ok"
+        if below or above:
+            status = "not_identified" if below and above else "lower_bound" if below else "upper_bound"
+        reasons: dict[BoundBy, Any] = {"grid_edge": at_end[i], "neighbour": alone[i]}
+        out.append(
+            FrontierPoint(
+                x=float(compute * scale),
+                n_star=from_draws(value[i], n[1:, i], status, levels if stepwise else None),
+                band=None if band is None else (finite(band[0, i]), finite(band[1, i])),
+                n_star_strict=int(levels[frontier.strict[0, i]]),
+                n_star_tolerance=int(levels[frontier.tolerance[0, i]]),
+                reward=estimated(path.reward[:, i]),
+                censored=below or above,
+                censored_by=tuple(name for name, is_reason in reasons.items() if is_reason),
+            )
+        )
+    return tuple(out)
+
+
+def simultaneous(path: Path) -> NDArray[np.float64]:
+    """Return the band that holds 95 % of drawn n*(C) at every C at once, (2, X); ±inf where it is open.
+
+    It is the narrowest family of equal-tailed pointwise quantiles with that share; what is not known in a
+    draw breaks no band. It is open where the estimate is a bound, and where the draws do not vary.
+    """
+    draws = np.sort(path.n[1:], axis=0)  # NaN last
+    counts = np.sum(~np.isnan(draws), axis=0)
+    n = path.n[1:]
+    low, high = 0.0, 1 - LEVEL
+    band = np.array([])
+    for _ in range(12):
+        tail = (low + high) / 4  # half of the middle of [low, high]
+        index = np.maximum(np.floor(tail * counts).astype(int), 0)
+        columns = np.arange(draws.shape[1])
+        lower = draws[index, columns]
+        upper = draws[np.maximum(counts - 1 - index, 0), columns]
+        broken = np.mean(np.any((n < lower) | (n > upper), axis=1))
+        if broken <= 1 - LEVEL or not band.size:
+            band = np.where(counts == 0, [[-np.inf], [np.inf]], [lower, upper])
+        low, high = ((low + high) / 2, high) if broken <= 1 - LEVEL else (low, (low + high) / 2)
+    value = np.exp2(path.log2_n[0])
+    band[0] = np.where(path.below[0], np.minimum(band[0], value), band[0])
+    band[1] = np.where(path.above[0], np.maximum(band[1], value), band[1])
+    still = np.isclose(band[0], band[1], rtol=1e-12, atol=0)
+    band[0, still | path.above[0]] = -np.inf
+    band[1, still | path.below[0]] = np.inf
+    return band
+
+
+def crossover_entries(
+    configurations: list[Configuration],
+    compute: NDArray[np.float64],
+    reward: NDArray[np.float64],
+    first: float,
+    scale: float,
+) -> tuple[Crossing, ...]:
+    """Return the crossover of every pair of n (see `crossovers`)."""
+    out = []
+    for crossing in frontiers.crossovers(configurations, compute, reward, first):
+        q = estimated(crossing.draws * scale) if crossing.supported else _unsupported(crossing, scale)
+        x = None if q.value is None else finite(q.value)
+        out.append(Crossing(crossing.from_, crossing.to, x, crossing.supported, q.interval, q.status))
+    return tuple(out)
+
+
+def _unsupported(crossing: Crossover, scale: float) -> Quantity:
+    """Where two extrapolated curves would cross, and on which side of the measured range that is."""
+    value = crossing.extrapolated * scale
+    if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not compare them there
+        return Quantity(value, None, "not_identified")
+    low, high = (end * scale for end in crossing.shared)
+    later = bool(crossing.draws[0] > 0)  # not overtaken by the end of the shared range; in some draws before
+    bound = float(np.quantile(crossing.draws, 1 - LEVEL if later else LEVEL, method="inverted_cdf")) * scale
+    bound = min(max(bound, low), high)
+    return (
+        Quantity(value, (bound, None), "lower_bound")
+        if later
+        else Quantity(value, (None, bound), "upper_bound")
+    )
+
+
+def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
+    """Return one learning curve, its ceiling marked where it is not determined."""
+    late = c.checkpoints >= c.checkpoints[-1] / _LATE
+    is_open = bool(curve.open_ended[0])
+    return CurveEntry(
+        *c.key,
+        parameters={
+            name: estimated(values, "not_identified" if is_open and name != "R0" else "ok")
+            for name, values in curve.parameters().items()
+        },
+        ceiling="open" if is_open else "seen",
+        rms=float(curve.rms[0]),
+        late=float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
+        measured=c.measured,
+    )

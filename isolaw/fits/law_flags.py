@@ -1,0 +1,122 @@
+"""The flags of a fitted law: what a reader must know before believing its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from isolaw.fits.document.schema import CurveEntry, LawDocument
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.frontier import TOLERANCE, Path
+from isolaw.fits.selection import Configuration, Selection
+from isolaw.fits.surface.bootstrap import Unit
+
+_CLEARLY = 0.9  # times as large residuals: from there another curve family is better
+_A_RISE = 1e-6
+
+
+def flags_of(
+    selection: Selection, resampled: Unit, path: Path, document: LawDocument, scale: float
+) -> tuple[Flag, ...]:
+    """Return what a reader must know before believing the numbers, the gravest first."""
+    return (
+        *_of_intervals(selection.configurations, resampled, document),
+        *_of_n_star(path, document, scale),
+        *_of_curves(document),
+        *_of_rewards(selection),
+        *_of_fits(document),
+        *selection.flags,
+    )
+
+
+def _of_intervals(
+    configurations: list[Configuration], resampled: Unit, document: LawDocument
+) -> Iterator[Flag]:
+    single = "; ".join(c.label for c in configurations if c.runs == 1)
+    if resampled == "block":
+        yield Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
+    elif resampled == "lack of fit":
+        text = "the variation between runs is taken from how they scatter about a smooth function of n"
+        yield Flag(Code.ONE_SEED, text)
+    elif all(c.runs == 2 for c in configurations):
+        text = "intervals rest on the one difference between two runs of each n, which is very little"
+        yield Flag(Code.TWO_SEEDS, text)
+    elif single:
+        yield Flag(Code.LONE_RUNS, f"{single}, taken to vary as the others do")
+    if document.surface is not None and document.surface.misfit > 1:
+        text = "configurations differ from what all others predict by more than chance; intervals are "
+        yield Flag(Code.LACK_OF_FIT, f"{text}{document.surface.misfit:.2f} times as wide for it")
+
+
+def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag]:
+    symbol = "M" if document.setting == "fixed-b" else "C"
+    at_top = path.compute[path.at_top[0]] * scale
+    if at_top.size:
+        text = (
+            f"from {symbol} = {at_top.min():.3g} the frontier is at n = {path.levels[-1]}, the largest, "
+            "so n* there is a lower bound; add runs with larger n"
+        )
+        yield Flag(Code.GRID_EDGE, text)
+    alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
+    if alone:
+        what = "a neighbouring n was" if document.method == "paper" else "three n were"
+        where = f"{symbol} = {min(alone):.3g} to {max(alone):.3g}"
+        text = f"at {len(alone)} of {len(document.frontier)} points ({where}) {what} not measured"
+        yield Flag(Code.CENSORED, text)
+    if not document.comparison.monotone:
+        yield Flag(Code.NOT_MONOTONE, "n* comes down again, which a monotone law does not describe")
+
+
+def _of_curves(document: LawDocument) -> Iterator[Flag]:
+    undetermined: dict[bool, list[str]] = {False: [], True: []}  # by whether the curve is flat
+    for k in document.curves:
+        if k.ceiling == "open":
+            undetermined[_never_rises(k)].append(k.label)
+    if undetermined[False]:
+        text = "still rising at the end, so the ceiling A is not determined: "
+        yield Flag(Code.STILL_RISING, text + "; ".join(undetermined[False]))
+    if undetermined[True]:
+        text = "flat or falling, which a learning curve cannot show: "
+        yield Flag(Code.FLAT_CURVES, text + "; ".join(undetermined[True]))
+    fallen = [k for k in document.curves if k.late < -TOLERANCE]
+    if 2 * len(fallen) > len(document.curves):
+        worst = min(fallen, key=lambda k: k.late)
+        text = (
+            "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
+            f"compute on they lie {-worst.late:.3f} below the curve at n = {worst.rollouts_per_problem}, "
+            f"and more than {TOLERANCE} at {len(fallen)} of {len(document.curves)}"
+        )
+        too_high = "; rewards are predicted that much too high" if document.method == "paper" else ""
+        yield Flag(Code.LATE_FALL, text + too_high)
+
+
+def _of_rewards(selection: Selection) -> Iterator[Flag]:
+    rewards = np.concatenate([c.reward for c in selection.configurations])
+    span, highest = np.ptp(rewards), np.abs(rewards).max()
+    if span < 10 * TOLERANCE:
+        text = f"all rewards lie within {span:.2g}: the tolerance of {TOLERANCE} is wide for that"
+        yield Flag(Code.NARROW_REWARDS, text)
+    if highest > 1:
+        text = (
+            f"{selection.metric} reaches {highest:.3g}: bins and tolerance are {TOLERANCE} of a reward in "
+            "[0, 1]; isolaw read --derive divides percent, e.g. score=accuracy/100"
+        )
+        yield Flag(Code.REWARD_SCALE, text)
+
+
+def _of_fits(document: LawDocument) -> Iterator[Flag]:
+    rms = {name: own.rms for name, own in document.comparison.curves.items()}
+    better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
+    if used is not None and rms[better] < _CLEARLY * used:
+        text = f"the curve {better} fits the checkpoints better (rms {rms[better]:.4f}; {document.curve}: "
+        yield Flag(Code.MISFIT, f"{text}{used:.4f}); isolaw fit --curve chooses it")
+    if document.bootstrap.failed:
+        text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
+        yield Flag(Code.FAILED_DRAWS, text)
+
+
+def _never_rises(curve: CurveEntry) -> bool:
+    """Whether a curve ends where it starts; one without a start and a ceiling of its own (power) does not."""
+    ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
+    return len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE

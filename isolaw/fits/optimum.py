@@ -1,0 +1,211 @@
+"""n*, B_p* and M* at a budget, and the n of a law, as quantities: bounds where they are ends of the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.laws.equations import LAWS
+from isolaw.fits.posterior import LawPosterior
+from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
+from isolaw.fits.selection import LEAST_CURVES, Floats
+from isolaw.fits.surface.slices import Slices
+
+Ints = NDArray[np.int64]
+_EDGE = 1e-6  # doublings: as near to an end of the grid is there
+_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
+_WORTH_RUNNING = 0.25  # share of draws with it beyond, from which to run such n first
+
+
+def optimum(
+    cut: Slices,
+    document: LawDocument,
+    budget: int,
+    candidates: Sequence[CandidateAllocation],
+    factor: float,
+    flags: list[Flag],
+) -> tuple[Quantity, Quantity, Quantity]:
+    """Return n*, B_p* and M* at the one compute of ``cut``; bounds at ends of what can be chosen.
+
+    In a budget of hours the allocations of ``cut`` are the candidates.
+    """
+    best, flat = cut.best[:, 0], cut.flat[:, 0]
+    if flat[0]:
+        flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
+        return REFUSED, REFUSED, REFUSED
+    n, b = cut.log2_n[best], cut.log2_b[best]
+    paper = document.method == "paper"
+    levels = np.unique([e.rollouts_per_problem for e in candidates]) if paper else None
+    far = factor > FAR
+    bound = paper and factor > INTERVALS
+    star = _star(np.where(flat, np.nan, n), cut.log2_n, far, bound, levels)
+    if not paper:
+        star = _to_measured(star, document)
+    _edges(n, cut, document, flags)
+    hours = any(c.rate != 1.0 for c in candidates)
+    batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
+    if hours:
+        batch = math.log2(budget) - np.log2([c.step_cost for c in candidates])
+    steps = batch[best]
+    counted = hours or document.x.unit in ("rollouts", "steps")
+    if document.setting == "fixed-b":
+        held = Quantity(float(np.exp2(steps[0]) if hours else budget / document.fixed["batch_rollouts"]))
+        return star, _over(document.fixed["batch_rollouts"], star), held
+    if document.setting == "fixed-bp":
+        held = Quantity(float(document.fixed["problems_per_batch"]))
+        if not hours:
+            m_star = _over(budget / held.value, star) if held.value else REFUSED
+        else:
+            m_star = _star(steps, batch, far, bound)
+        return star, held, m_star if counted else REFUSED
+    at_end = np.any(
+        [
+            np.isclose(x, end)
+            for x, grid in ((n, cut.log2_n), (b, cut.log2_b))
+            for end in (grid.min(), grid.max())
+        ],
+        axis=0,
+    )
+    # Where n* or B_p* is a bound, so is M*, on the side of the smaller or of the larger batches.
+    ends = np.where(steps > np.median(steps), batch.max(), batch.min())
+    m_star = _star(np.where(at_end, ends, steps), batch, far, bound, None, float(np.exp2(steps[0])))
+    star, b_star = _of_cells(star, cut.log2_n), _of_cells(_star(b, cut.log2_b, far, bound), cut.log2_b)
+    return star, b_star, m_star if counted else REFUSED
+
+
+def _of_cells(q: Quantity, log2: Floats) -> Quantity:
+    """A quantity with ends half a cell further out: between the points of a joint grid nothing was drawn.
+
+    >>> print(_of_cells(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
+    16 (95 % interval: 5.66–45.3)
+    """
+    if q.interval is None or np.unique(log2).size < 2:
+        return q
+    half = float(np.exp2(np.median(np.diff(np.unique(np.round(log2, 9)))) / 2))
+    low, high = q.interval
+    return Quantity(q.value, (low and low / half, high and high * half), q.status)
+
+
+def _over(total: float, q: Quantity) -> Quantity:
+    """``total`` over a quantity: its lower end is the upper one of the other.
+
+    >>> print(_over(1000, Quantity(10.0, (5.0, None), "lower_bound")))
+    100, perhaps less (95 % bound: at most 200)
+    """
+    if q.value is None:
+        return q
+    turned: dict[Status, Status] = {"lower_bound": "upper_bound", "upper_bound": "lower_bound"}
+    ends = q.interval and (q.interval[1] and total / q.interval[1], q.interval[0] and total / q.interval[0])
+    return Quantity(total / q.value, ends, turned.get(q.status, q.status))
+
+
+def _to_measured(star: Quantity, document: LawDocument) -> Quantity:
+    """n* with the one end that it has on the next measured n, where it is in the gap at an edge of the grid.
+
+    There nothing but a neighbour on one side was measured, and ends are too sure.
+    """
+    if star.interval is None or star.value is None:
+        return star
+    low, high = star.interval
+    n = sorted({e.rollouts_per_problem for e in document.grid})
+    if len(n) < LEAST_CURVES:
+        return star
+    if high is None and low is not None and low > n[-2]:
+        low = float(n[-2])
+    if low is None and high is not None and high < n[1]:
+        high = float(n[1])
+    return Quantity(star.value, (low, high), star.status)
+
+
+def _star(
+    log2: Floats,
+    grid: Floats,
+    far: bool,
+    bound: bool = False,
+    levels: Ints | None = None,
+    value: float | None = None,
+) -> Quantity:
+    """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
+    low, high = float(grid.min()), float(grid.max())
+    at = float(np.exp2(log2[0])) if value is None else value
+    if far or math.isnan(at):
+        return Quantity(at if math.isfinite(at) else None, None, "not_identified")
+    ends = np.where(log2 >= high - _EDGE, np.inf, np.where(log2 <= low + _EDGE, -np.inf, np.exp2(log2)))
+    status: Status = "ok"
+    if value is None and np.isinf(ends[0]):
+        status = "lower_bound" if ends[0] > 0 else "upper_bound"
+    elif bound:
+        status = "lower_bound" if np.log2(at) > (low + high) / 2 else "upper_bound"
+    found = from_draws(at, ends[1:], status, levels)
+    if found.interval is None:
+        return found
+    a, b = found.interval
+    return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
+
+
+def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]) -> None:
+    """Flag an n* that is, or may be, beyond the n that were measured and fit."""
+    measured = [g.rollouts_per_problem for g in document.grid]
+    smallest, largest = min(measured), max(measured)
+    low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
+    top, bottom = min(high, largest), max(low, smallest)
+    above, below = log2_n >= np.log2(top) - _EDGE, log2_n <= np.log2(bottom) + _EDGE
+    if above[0]:
+        where = "measured" if top == largest else "that was measured here and fits"
+        text = f"the best n may be larger than {top:g}, the largest {where}"
+    elif below[0]:
+        text = f"the best n may be smaller than {bottom:g}, the smallest measured"
+    elif top == largest and above.size > 1 and above[1:].mean() > _BEYOND:
+        text = f"in {above[1:].mean():.0%} of draws n* is the largest measured, {top:g}, or more"
+    else:
+        return
+    flags.append(Flag(Code.GRID_EDGE, text))
+
+
+def may_be_outside(cut: Slices) -> bool:
+    """Whether n* is, or in some draws may be, at an end of the n of ``cut``; never where all are equal."""
+    if cut.flat[0, 0]:
+        return False
+    n = cut.log2_n[cut.best[:, 0]]
+    at_end = (n >= cut.log2_n.max() - _EDGE) | (n <= cut.log2_n.min() + _EDGE)
+    return bool(at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _BEYOND))
+
+
+def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
+    """The powers of two beyond the measured n, as far as half of the draws have n* there; none if few do.
+
+    Draws that have it at a measured n do not count.
+    """
+    n = cut.log2_n[cut.best[:, 0]]
+    n = n[1:] if n.size > 1 else n
+    measured = np.log2([g.rollouts_per_problem for g in document.grid])
+    out: list[int] = []
+    for outside, sign in ((n > measured.max() + _EDGE, 1), (n < measured.min() - _EDGE, -1)):
+        if outside.mean() > _WORTH_RUNNING:
+            edge = float(measured.max() if sign > 0 else measured.min())
+            middle = abs(float(np.median(n[outside])) - edge)
+            first = math.floor(edge + _EDGE) + 1 if sign > 0 else math.ceil(edge - _EDGE) - 1
+            out += [2 ** (first + sign * i) for i in range(max(round(middle), 1))]
+    low, high = np.exp2([cut.log2_n.min() - _EDGE, cut.log2_n.max() + _EDGE])  # within budget and cap
+    return [m for m in out if low <= m <= high]
+
+
+def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
+    """The n of the preferred law at the budget."""
+    document = law.document
+    name = document.comparison.preferred
+    theta = None if name is None else law.theta(name)
+    x = float(budget // document.fixed["batch_rollouts"] if document.setting == "fixed-b" else budget)
+    if name is None or theta is None or x < 1:
+        return REFUSED
+    if name == "non-monotone" and budget > max(e.end for e in document.grid):
+        return REFUSED  # a parabola says nothing of what comes after its turn
+    log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
+    bound = factor > INTERVALS
+    return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor > FAR, bound)

@@ -1,0 +1,71 @@
+"""`LawPosterior`: what was estimated of a law, the estimate first and then every draw of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.curves.learning_curves import Curves
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.draws import Draws
+from isolaw.fits.laws.equations import Logistic
+from isolaw.fits.quantity import Quantity
+
+if TYPE_CHECKING:
+    from isolaw.fits.surface.estimate import Surface
+    from isolaw.fits.surface.pool import ModelPool
+
+
+class LawPosterior:
+    """The document of a law and its draws: rewards, learning curves, and θ of the laws of n*(C)."""
+
+    def __init__(self, document: LawDocument, draws: Draws) -> None:
+        self.document = document  #: the content of ``law.json``
+        self.draws = draws  #: what every draw found, the estimate first
+
+    @property
+    def levels(self) -> NDArray[np.int64]:
+        """The measured n, ascending."""
+        return np.unique([g.rollouts_per_problem for g in self.document.grid])
+
+    @property
+    def params(self) -> dict[str, Quantity]:
+        """The law's parameters: b, L, k, x0, and the n at which it saturates."""
+        return self.document.params
+
+    @property
+    def logistic(self) -> Logistic | None:
+        """The logistic law, estimate first, then its draws; None where it was refused."""
+        return self.draws.logistic
+
+    @property
+    def surface(self) -> Surface | None:
+        """The surface of rewards; None for the paper's method, and in laws of version 1."""
+        return self.draws.surface
+
+    @cached_property
+    def pool(self) -> ModelPool:
+        """The models of rewards beyond the runs; made when a prediction needs them.
+
+        Raises
+        ------
+        AttributeError
+            the law has no surface.
+        """
+        from isolaw.fits.surface.pool import ModelPool
+
+        if self.surface is None:
+            raise AttributeError("only a law of the method surface has a pool")
+        return ModelPool(self.surface.drawn())
+
+    def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
+        """Return the learning curve of one configuration, estimate first, then its draws."""
+        parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
+        return Curves.from_parameters(self.document.curve, parameters)
+
+    def theta(self, name: str) -> NDArray[np.float64] | None:
+        """Return θ of a compared law, estimate first, then its draws, (1 + D, P)."""
+        return self.draws.laws.get(name)

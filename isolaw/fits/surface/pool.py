@@ -1,0 +1,307 @@
+"""Beyond the runs: several models of how rewards go on, pooled, and what none of them knows.
+
+Where runs were made, the surface S (`isolaw.fits.surface.estimate`) says what they earn. Beyond their C and
+their n every model is a guess. Let a be the anchor of an allocation and a budget: the nearest log2 n, log2
+B_p and log C with runs; h the e-folds of C from there, and p the doublings of n and B_p. In draw d
+
+    r_d = m_d + e^(−h/λ) [S_d(a) − m_d(a)] + √h |Δ| (ρ g_d + ρ' g'_d) + √p σ g''_d
+
+m_d is one of
+
+- the surface itself, continued past the grid of n along a line: less steep than at the grid's edge where it
+  rises, steeper where it falls, since rewards over n are a hill;
+- a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). What it misses at the anchor,
+  the runs know; this lasts for λ e-folds.
+
+**Which model** a draw has follows from backtests on the same observations: all runs cut to a quarter and to
+half of their C, and the largest n left out. Each model forecasts the rewards at the ends of the runs. Weights
+follow the density of its errors, tempered, since small budgets say little of large ones: no backtest counts
+for more than a factor of e^`_MOST_NATS`, and every e-fold beyond the runs evens the weights out. The surface
+has no ceiling to level off at, so its weight fades with e^−h. This is stacking by leave-future-out
+(Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281), with few futures.
+
+**What no model knows** grows with the change of reward Δ that they forecast, and with the distance. g is one
+normal number for all allocations, g' and g'' stay alike over `_ALIKE` doublings. ρ, ρ' and σ are the size of
+the pool's own errors in the backtests, with priors that count for one backtest: a failed one widens the
+answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.blas import one_blas_thread
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.estimate import Surface, each
+from isolaw.fits.surface.process import Process
+from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
+
+Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
+_CUTS = (4.0, 2.0)  # the runs of a backtest end at these fractions of their C
+_FARTHEST = 20.0  # standard deviations of the prior
+_LEAST = 3  # observations that a configuration keeps
+_LEVELS = 4  # n, with which the largest can be left out
+_CLOSE, _LEVEL = 0.006, 0.02  # reward that a forecast may miss, each for itself and all alike
+_TEMPER, _MOST_NATS = 4.0, 3.0
+_FLOOR = 0.02  # least weight
+_FADES = 1.0  # of the log odds of the surface, which knows of no ceiling, for each e-fold
+_EVEN = 0.15  # of the weights' differences are gone after each e-fold
+_RHO = (0.2, 0.3)  # prior of ρ, which counts for one backtest: common to all allocations, and their own
+_SIGMA = 0.1  # prior of σ, over the standard deviation of rewards
+_ALIKE = 2.5  # doublings
+_LASTS = 1.5  # e-folds over which what a parametric surface misses lasts
+_OF_RUNS = ("o0", "o1", "noise", "gamma", "seed")  # hyperparameters of how runs vary
+_DIGITS = 2  # of the hyperparameters that chains rest on
+_STEPS = 15  # of the search for the surface's hyperparameters, from those of all runs
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """What models forecast from a part of the observations, and what came."""
+
+    name: str
+    error: Floats  # of each model at each target, (K, T)
+    change: Floats  # of the reward from the anchor, as forecast, (K, T)
+    distance: Floats  # (T,)
+    noise: Floats  # covariance of what came, (T, T)
+
+    @property
+    def score(self) -> Floats:
+        """Log density of the errors, that of the best model being 0, (K,)."""
+        covariance = self.noise + _CLOSE**2 * np.eye(self.distance.size) + _LEVEL**2
+        square = np.einsum("kt,kt->k", self.error, np.linalg.solve(covariance, self.error.T).T)
+        return np.asarray(np.maximum(-0.5 * (square - square.min()) / _TEMPER, -_MOST_NATS))
+
+    @property
+    def across(self) -> bool:
+        """Whether other n were forecast, not another C."""
+        return self.distance.size == 1
+
+    def spread(self, weights: Floats) -> Floats:
+        """Squared errors of the pooled forecast beyond noise, and what ρ² or σ² multiplies to give them.
+
+        As (mean error, errors about their mean, room): room is h Δ², and for other n the doublings.
+        """
+        error, change = weights @ self.error, weights @ self.change
+        size = error.size
+        mean = max(float(error.mean()) ** 2 - float(self.noise.mean()), 0.0)
+        if self.across:
+            return np.array([mean, mean, self.distance[0]])
+        centre = np.eye(size) - 1 / size
+        left = float((centre @ error) @ (centre @ error) - np.trace(centre @ self.noise @ centre))
+        return np.array([mean, max(left, 0.0) / (size - 1), np.mean(self.distance * change**2)])
+
+
+class ModelPool:
+    """Draws of the reward at any allocation and budget; where runs were made, those of the surface.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+    ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+    >>> pool = Pool(isolaw.fit(runs, bootstrap=20).surface)
+    >>> pool.rewards(np.array([10.0]), np.array([5.0]), np.array([1e6])).shape
+    (21, 1)
+    >>> sorted(pool.weights(0.0))
+    ['exp', 'hill', 'surface']
+    """
+
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+        self.bounds = surface.bounds
+        self.places = surface.process.observations.places
+        with one_blas_thread():
+            self.backtests = _backtests(surface)
+            self.members = _fitted(surface.process, surface.mode, surface.of_draw.size, surface.seed)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        """Weights of the models where runs end, (K,)."""
+        score = sum((b.score for b in self.backtests), np.zeros(1 + len(FAMILIES)))
+        weights = np.maximum(np.exp(score - score.max()) / np.exp(score - score.max()).sum(), _FLOOR)
+        return np.asarray(weights / weights.sum())
+
+    @cached_property
+    def rho(self) -> tuple[float, float]:
+        """ρ: common to all allocations, and their own."""
+        found = np.array([b.spread(self._weights) for b in self.backtests if not b.across]).reshape(-1, 3)
+        room = found[:, 2].sum()
+        usual = room / len(found) if room > 0 else 1.0  # the prior counts for one backtest
+        common, own = (
+            (usual * prior**2 + seen) / (usual + room)
+            for prior, seen in zip(_RHO, found[:, :2].sum(axis=0), strict=True)
+        )
+        return float(np.sqrt(common)), float(np.sqrt(own))
+
+    @cached_property
+    def sigma(self) -> float:
+        """σ, in reward for each root of a doubling."""
+        usual = _SIGMA * self.surface.process.scale
+        found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
+        return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
+
+    def weights(self, beyond: float) -> dict[str, float]:
+        """Return the weight of each model so many e-folds of C beyond the runs."""
+        fades = np.exp([-_FADES * max(beyond, 0.0), 0.0, 0.0])
+        even = -np.expm1(-_EVEN * max(beyond, 0.0))
+        own = self._weights * fades
+        own = (1 - even) * own / own.sum() + even * fades / fades.sum()
+        return dict(zip(("surface", *FAMILIES), own.tolist(), strict=True))
+
+    @cached_property
+    def ends(self) -> Floats:
+        """Log C of the last observation of each configuration, (N,)."""
+        o = self.surface.process.observations
+        return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
+
+    def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean."""
+        draws, t = self.surface.of_draw.size, np.log(compute)
+        u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
+        h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
+        base, on = _surface(self.surface, (log2_n, log2_b, t), (u, v, until), _even(self.surface, 3))
+        drawn = slice(1, None) if draws else slice(None)
+        changes = [(on - base)[drawn]]
+        changes += [_change(m, base[drawn], (log2_n, log2_b, t), (u, v, until)) for m in self.members]
+        weights = np.array(list(self.weights(float((t - self.ends.max()).max())).values()))
+        mean = base[:1] + weights @ np.array([c.mean(axis=0) for c in changes])
+        if not draws:
+            return np.clip(mean, *self.bounds)
+        every = np.array(changes)  # (K, D, Q)
+        member = np.searchsorted(np.cumsum(weights[:-1]), _even(self.surface, 4), side="right")
+        size = np.sqrt(h * np.einsum("k,kdq->q", weights, every**2) / draws)
+        g = self._alike(log2_n, log2_b, draws)
+        unknown = size * (self.rho[0] * g[0] + self.rho[1] * g[1]) + np.sqrt(past) * self.sigma * g[2]
+        out = base[1:] + every[member, np.arange(draws)] + unknown
+        return np.clip(np.vstack([mean, out]), *self.bounds)
+
+    def _alike(self, log2_n: Floats, log2_b: Floats, draws: int) -> tuple[Floats, Floats, Floats]:
+        """g (D, 1), g' and g'' (D, Q)."""
+        places, at = np.unique(np.round([log2_n, log2_b], 9), axis=1, return_inverse=True)
+        apart = np.hypot(*(x[:, None] - x for x in places)) / _ALIKE
+        root = np.linalg.cholesky(np.exp(-0.5 * apart**2) + 1e-9 * np.eye(places.shape[1]))
+        z = np.random.default_rng((self.surface.seed, 5)).standard_normal((3, draws, places.shape[1]))
+        return z[0, :, :1], (z[1] @ root.T)[:, at.ravel()], (z[2] @ root.T)[:, at.ravel()]
+
+
+def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Floats) -> Coordinates:
+    """Return where the nearest runs were: log2 n, log2 B_p and log C of each point, (Q,) each.
+
+    Between configurations runs end where their neighbours' do, on average.
+    """
+    (low_n, low_b), (high_n, high_b) = places.min(axis=0), places.max(axis=0)
+    u, v = np.clip(log2_n, low_n, high_n), np.clip(log2_b, low_b, high_b)
+    near = 1 / ((u[:, None] - places[:, 0]) ** 2 + (v[:, None] - places[:, 1]) ** 2 + 1e-3) ** 2
+    return u, v, np.minimum(t, near @ ends / near.sum(axis=1))
+
+
+def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
+    """m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a) of a parametric surface, with S_d(a) the ``base``, (D, Q)."""
+    there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
+    misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
+    return member.rewards(at[0], at[1], np.exp(at[2])) - there - misses
+
+
+def _surface(surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats) -> tuple[Floats, Floats]:
+    """Rewards of the surface's mean and draws, (1 + D, Q) each: at the anchors, and at the points.
+
+    Past the grid of n the second goes on along the line through the last two measured n, with 0 to 1 times
+    its slope where rewards rise and 1 to 2 times where they fall (``turns``, a share for each draw).
+    """
+    levels = np.unique(surface.process.observations.log2_n)  # of a backtest, fewer than there are places
+    u, v, _ = anchor
+    inner = np.where(at[0] > u, levels[-2:][0], np.where(at[0] < u, levels[:2][-1], u))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ahead = np.where(inner == u, 0.0, (at[0] - u) / (u - inner))  # in gaps of the grid
+        along = np.where(inner == u, 0.0, (at[1] - v) / ahead)  # where B is held, B_p follows n
+    points = np.concatenate(
+        [np.stack(anchor), np.stack([u, v, at[2]]), np.stack([inner, v - along, at[2]])], axis=1
+    )
+    distinct, where = np.unique(np.round(points, 9), axis=1, return_inverse=True)
+    reward = surface.rewards(distinct[0], distinct[1], np.exp(distinct[2]))[:, where.ravel()]
+    base, end, before = np.split(reward, 3, axis=1)
+    slope = (end - before) * ahead
+    turn = np.append(0.5, turns)[: len(slope), None]
+    return base, end + np.where(slope > 0, turn, 1 + turn) * slope
+
+
+def _even(surface: Surface, stream: int) -> Floats:
+    """A number for each draw, evenly spread over 0 to 1, in an order of its own."""
+    size = surface.of_draw.size
+    return np.random.default_rng((surface.seed, stream)).permutation((np.arange(size) + 0.5) / max(size, 1))
+
+
+def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Saturating]:
+    """The parametric surfaces of these observations: draws, or the most likely one."""
+    # Rounded: what processors differ by in a search must not send chains another way.
+    noise = process.noise(process.named(np.round(theta, _DIGITS)))
+
+    def fitted(family: SaturatingFamily) -> Saturating:
+        likelihood = Likelihood(process.observations, noise, family, process.centre, process.scale)
+        return likelihood.draws(draws, seed) if draws else likelihood.surface(likelihood.most_likely()[None])
+
+    return each(fitted, FAMILIES)
+
+
+def _backtests(surface: Surface) -> list[Backtest]:
+    """All backtests that these observations allow."""
+    o = surface.process.observations
+    ends = np.array([o.t[o.place == i].max() for i in range(len(o.places))])
+    last = o.t >= ends[o.place] - 1e-9
+    out = []
+    cuts = {f"C / {cut:g}": o.t <= ends[o.place] - np.log(cut) for cut in _CUTS}
+    for name, kept in cuts.items():
+        if np.bincount(o.place[kept], minlength=len(o.places)).min() >= _LEAST:
+            out += [_backtest(surface, name, kept, last)]
+    levels = np.unique(o.places[:, 0])
+    if levels.size >= _LEVELS:
+        largest = o.log2_n == levels[-1]
+        out.append(_backtest(surface, f"n < {2 ** levels[-1]:g}", ~largest, last & largest))
+    return out
+
+
+def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDArray[np.bool_]) -> Backtest:
+    """Fit every model to the observations that are ``kept``, and forecast the targets."""
+    full, scale = surface.process, surface.process.scale
+    o = full.observations
+    part = Process(o.only(kept))
+    mode = _mode_from(part, dict(zip(full.names, surface.mode, strict=True)))
+    none: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    own = Surface(part, mode, mode[None], np.full((1, 3), 0.5), none, surface.seed, 1.0, surface.bounds)
+    at = o.log2_n[target], o.log2_b[target], o.t[target]
+    there = np.unique(o.place[kept])
+    ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
+    anchor = anchors(o.places[there], ends, *at)
+    base, on = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64)))
+    members = _fitted(part, mode, 0, surface.seed)
+    change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] for m in members)])
+    noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
+    h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])
+    return Backtest(name, base + change - o.reward[target], change, h, noise)
+
+
+def _mode_from(process: Process, theta: dict[str, float]) -> Floats:
+    """The most likely hyperparameters of a part of the observations, from those of all.
+
+    How runs vary stays: what it is known from, runs' residuals, is not kept with a law.
+    """
+    from scipy.optimize import minimize
+
+    centre, unit = process.prior.T
+    start = np.array([theta.get(n, c) for n, c in zip(process.names, centre, strict=True)])
+    free = np.array([name not in _OF_RUNS for name in process.names])
+
+    def loss(z: Floats) -> tuple[float, Floats]:
+        own = start.copy()
+        # A line search may step to where θ overflows; no optimum is so far from where it starts.
+        own[free] += unit[free] * np.clip(z, -_FARTHEST, _FARTHEST)
+        value, slope = process.loss_and_slope(own)
+        return value, (slope * unit)[free]
+
+    options = {"maxiter": _STEPS, "ftol": 1e-6}
+    found = minimize(loss, np.zeros(int(free.sum())), jac=True, method="L-BFGS-B", options=options)
+    start[free] += unit[free] * found.x
+    return start

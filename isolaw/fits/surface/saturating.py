@@ -1,0 +1,170 @@
+"""A parametric surface: learning curves whose rate and ceiling vary smoothly with n and B_p.
+
+    r(u, v, C) = R0 + (A − R0) f((C / τ)^b),    f(x) = 1 − e^−x (exponential) or x / (1 + x) (Hill)
+    A = ceiling − a 2^−αu − q u² − d v²
+    log τ = τ0 + τ1 u + τ2 v,    log b = b0 + b1 u
+
+u and v are log2 n and log2 B_p from the middle of the grid; where B_p varies on its own, u in A is u + σ v: a
+larger batch of problems needs fewer rollouts of each. A larger n starts later (τ1) and ends higher (α), or
+lower where it costs more than it brings (q). These are the curves of arXiv 2603.12151, section 4, and of
+arXiv 2510.13786, tied over configurations.
+
+It is fitted to the same observations as the Gaussian process, with their covariance and a misfit that stays
+alike over e-folds of C and doublings of n; its size is summed over. Draws are those of emcee (Foreman-Mackey
+et al. 2013, arXiv 1202.3665), from the most likely parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from isolaw.fits.selection import Floats, varies_in_batch
+from isolaw.fits.surface.covariance import matern
+from isolaw.fits.surface.observations import Observations
+
+SaturatingFamily = Literal["exp", "hill"]
+FAMILIES: tuple[SaturatingFamily, ...] = ("exp", "hill")
+_NAMES = ("start", "rise", "a", "alpha", "q", "tau", "tau_u", "b", "b_u")
+_IN_BATCH = ("tau_v", "sigma", "d")
+_MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # over the standard deviation of rewards
+_USUAL_MISFIT = (0.04, 1.0)  # centre, and standard deviation of the logarithm
+_ALONG, _ACROSS = 2.0, 2.0  # e-folds and doublings over which a misfit stays alike
+_WALKERS, _BURN, _KEPT, _EVERY = 48, 200, 300, 25
+_FARTHEST = 5.0  # standard deviations of the prior
+_EXPONENT = 40.0
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True)
+class Saturating:
+    """Draws of the surface's constants."""
+
+    family: SaturatingFamily
+    theta: Floats  # (D, P); one row where only the most likely was asked for
+    middle: tuple[float, float]
+    plane: bool
+    centre: float
+    scale: float
+
+    def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return the reward of every draw at points (Q,), as (D, Q)."""
+        u, v = log2_n - self.middle[0], log2_b - self.middle[1]
+        return self.centre + self.scale * curve(self.family, self.theta, u, v, np.log(compute), self.plane)
+
+
+def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floats, plane: bool) -> Floats:
+    """The equation, for θ (D, P) at points (Q,), in units of the rewards' standard deviation: (D, Q)."""
+    start, rise, a, alpha, q, tau, tau_u, b, b_u = theta.T[: len(_NAMES), :, None]
+    log_tau, across = tau + tau_u * u, u
+    ceiling = start + np.exp(rise)
+    if plane:
+        tau_v, sigma, d = theta.T[len(_NAMES) :, :, None]
+        log_tau, across = log_tau + tau_v * v, u + sigma * v
+        ceiling = ceiling - np.exp(d) * v**2
+    power = np.clip(-np.exp(alpha) * across, -_EXPONENT, _EXPONENT)
+    ceiling = ceiling - np.exp(a) * np.exp2(power) - np.exp(q) * across**2
+    x = np.exp(np.clip(np.exp(b + b_u * u) * (t - log_tau), -_EXPONENT, _EXPONENT))
+    return np.asarray(start + (ceiling - start) * (-np.expm1(-x) if family == "exp" else x / (1 + x)))
+
+
+class Likelihood:
+    """The posterior density of θ given observations and the covariance of what is not signal."""
+
+    def __init__(
+        self, observations: Observations, noise: Floats, family: SaturatingFamily, centre: float, scale: float
+    ) -> None:
+        o, self.family, self.centre, self.scale = observations, family, centre, scale
+        self.plane = varies_in_batch(o.log2_n, o.log2_b)
+        self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
+        self.u, self.v = o.log2_n - self.middle[0], o.log2_b - self.middle[1]
+        self.t, self.y = o.t, (o.reward - centre) / scale
+        apart = np.abs(self.t[:, None] - self.t) / _ALONG
+        beside = np.hypot(self.u[:, None] - self.u, self.v[:, None] - self.v) / _ACROSS
+        alike = matern(apart)[0] * matern(beside)[0]
+        # One basis in which noise is 1 and misfit a diagonal does for every size of the misfit.
+        root = np.linalg.cholesky(noise + _JITTER * np.eye(o.t.size))
+        half = solve_triangular(root, alike, lower=True)
+        size, basis = np.linalg.eigh(solve_triangular(root, half.T, lower=True))
+        self.whiten = basis.T @ solve_triangular(root, np.eye(o.t.size), lower=True)
+        self.variance = 1 + _MISFITS[:, None] ** 2 * np.maximum(size, 0.0)  # (misfits, O)
+        usual = (np.log(_MISFITS / _USUAL_MISFIT[0]) / _USUAL_MISFIT[1]) ** 2
+        self.log_det = 0.5 * np.log(self.variance).sum(axis=1) + 0.5 * usual
+        self.prior = self._prior()
+
+    def _prior(self) -> Floats:
+        """Centre and standard deviation of each of θ, (P, 2); amplitudes by the range of the rewards."""
+        low, high = float(self.y.min()), float(self.y.max())
+        span = max(high - low, 0.1)
+        first, last = float(self.t.min()), float(self.t.max())
+        out = {
+            "start": (low, 0.3 * span),
+            "rise": (np.log(1.3 * span), 0.6),
+            "a": (np.log(0.1 * span), 1.5),
+            "alpha": (np.log(0.5), 0.7),
+            "q": (np.log(0.002 * span), 2.0),
+            "tau": ((first + 2 * last) / 3, 2.0),
+            "tau_u": (0.2, 0.4),
+            "b": (-0.2, 0.5),
+            "b_u": (0.0, 0.1),
+            "tau_v": (0.1, 0.4),
+            "sigma": (0.3, 0.5),
+            "d": (np.log(0.01 * span), 1.5),
+        }
+        return np.array([out[name] for name in (*_NAMES, *(_IN_BATCH if self.plane else ()))])
+
+    def __call__(self, z: Floats) -> Floats:
+        """Log density, but for a constant, of parameters (W, P) in deviations from their prior's centre."""
+        theta = self.prior[:, 0] + self.prior[:, 1] * np.clip(z, -_FARTHEST, _FARTHEST)
+        left = self.y - curve(self.family, theta, self.u, self.v, self.t, self.plane)
+        square = (1 / self.variance) @ ((left @ self.whiten.T) ** 2).T
+        by_misfit = -0.5 * square - self.log_det[:, None]
+        top = by_misfit.max(axis=0)
+        out = top + np.log(np.exp(by_misfit - top).sum(axis=0)) - 0.5 * np.einsum("wp,wp->w", z, z)
+        return np.where(np.abs(z).max(axis=1) > _FARTHEST, -np.inf, out)
+
+    def most_likely(self) -> Floats:
+        """The z of highest density, by least squares for the usual misfit and then by the density itself."""
+        from scipy.optimize import least_squares
+
+        usual = self.variance[int(np.abs(np.log(_MISFITS / _USUAL_MISFIT[0])).argmin())]
+        whiten = self.whiten / np.sqrt(usual)[:, None]
+
+        def residuals(z: Floats) -> Floats:
+            theta = (self.prior[:, 0] + self.prior[:, 1] * z)[None]
+            left = self.y - curve(self.family, theta, self.u, self.v, self.t, self.plane)[0]
+            return np.concatenate([whiten @ left, z])
+
+        found = []
+        for tau, q in ((0.0, 0.0), (-1.0, 2.0), (1.0, 0.0)):
+            start = np.zeros(len(self.prior))
+            start[5], start[4] = tau, q
+            box = (-_FARTHEST + 0.1, _FARTHEST - 0.1)
+            found.append(least_squares(residuals, start, bounds=box, x_scale=1.0, max_nfev=60).x)
+        density = self(np.array(found))
+        return np.asarray(found[int(density.argmax())])
+
+    def surface(self, z: Floats) -> Saturating:
+        """The surface of z (W, P)."""
+        theta = self.prior[:, 0] + self.prior[:, 1] * z
+        u, v = self.middle
+        return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale)
+
+    def draws(self, size: int, seed: int) -> Saturating:
+        """Draw ``size`` surfaces."""
+        import emcee
+
+        rng = np.random.default_rng(seed)
+        mode = np.round(self.most_likely(), 1)  # whatever processors differ by in the search
+        start = np.clip(mode + 0.05 * rng.standard_normal((_WALKERS, mode.size)), -4.9, 4.9)
+        sampler = emcee.EnsembleSampler(_WALKERS, mode.size, self, vectorize=True)
+        state = np.random.RandomState(rng.integers(2**31)).get_state()
+        sampler.random_state = state
+        sampler.run_mcmc(emcee.State(start, random_state=state), _BURN + _KEPT)
+        chain = sampler.get_chain(discard=_BURN, thin=_EVERY, flat=True)
+        chosen: NDArray[np.int64] = rng.permutation(np.arange(size) % len(chain))
+        return self.surface(chain[chosen])

@@ -1,0 +1,108 @@
+"""`FoundLog`: a log that was found, what was read of it, and whether it can be fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any
+
+from isolaw.readers.frameworks.base import Fact
+
+
+class LogStatus(StrEnum):
+    """Whether a log can be fitted; if not, why."""
+
+    READY = "ready"
+    NEEDS = "needs"  # values that the user has to set
+    NOT_INSTALLED = "not_installed"  # the package that reads the file
+    OFF_POLICY = "off_policy"  # among on-policy runs
+    ON_POLICY = "on_policy"  # among off-policy runs
+    APART = "apart"  # a run to fit, but not with the others
+    UNKNOWN_FORMAT = "unknown_format"
+    DAMAGED = "damaged"
+    NO_HISTORY = "no_history"  # a killed run, an empty file
+    SUPERVISED = "supervised"  # losses, and no metric of RL
+    DUPLICATE = "duplicate"
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing can be done about it: no value that the user adds makes it a run to fit."""
+        return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
+
+
+@dataclass
+class FoundLog:
+    """One log, or one run of a table or a sweep, and its `LogStatus`."""
+
+    run: str  # its id
+    framework: str = ""  # whose names the log uses; ``isolaw`` for a sweep, empty for a table
+    container: str = ""  # how it was written
+    sources: list[str] = field(default_factory=list)  # the files
+    status: LogStatus = LogStatus.READY
+    needs: list[str] = field(default_factory=list)  # what makes it ready, as ``--set`` calls it: n, B_p, seed
+    message: str = ""  # why it is not ready, and what to do; runs with one problem have one message
+    duplicate_of: str = ""  # the run that it repeats
+    # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
+    facts: dict[str, Fact] = field(default_factory=dict)
+    metrics: dict[str, dict[str, int]] = field(default_factory=dict)  # evaluation set → metric → values
+    steps: tuple[int, int] | None = None  # the first and the last
+    compute: tuple[int, int] | None = None
+    left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
+    notes: list[str] = field(default_factory=list)  # what was assumed or changed
+    frameworks: list[str] = field(
+        default_factory=list
+    )  # that may have written it, where its names fit several
+
+    final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table of isolaw's
+
+    @property
+    def n(self) -> int | None:
+        """Rollouts per problem, if they are known."""
+        return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "final"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Candidates that are not ready for one reason."""
+
+    status: LogStatus
+    needs: tuple[str, ...]
+    message: str
+    runs: tuple[str, ...]
+
+
+def groups(candidates: Iterable[FoundLog]) -> list[Group]:
+    """Return the candidates that are not ready, those with one reason together."""
+    found: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
+    for own in candidates:
+        if own.status is not LogStatus.READY:
+            found.setdefault((own.status, tuple(own.needs), own.message), []).append(own.run)
+    order = list(LogStatus)
+    return sorted(
+        (Group(*key, tuple(runs)) for key, runs in found.items()), key=lambda own: order.index(own.status)
+    )
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs to take: those that match a glob of ``only`` (if there is any), and none of ``exclude``."""
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def keeps(self, run: str, sources: Collection[str]) -> bool:
+        """Return whether to take a run of this name, read from these files."""
+        names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
+        return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
+
+
+def matching(names: Iterable[str], globs: Sequence[str]) -> bool:
+    """Return whether a glob matches one of the names."""
+    return any(fnmatchcase(name, glob) for name in names for glob in globs)

@@ -1,0 +1,98 @@
+"""`LoggedRun`: what is known of one run, from all of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from isolaw.readers.assignments import Assignment
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.raw_log import RawLog
+from isolaw.readers.resolve import Resolved
+from isolaw.readers.stitch import RunCurves
+from isolaw.runs import IDENTITY
+
+# Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
+_NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
+
+
+@dataclass
+class LoggedRun:
+    """One run read from logs."""
+
+    name: str
+    sources: list[str]
+    container: str
+    framework: Framework | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    curves: RunCurves = field(default_factory=RunCurves)
+    notes: list[str] = field(default_factory=list)
+    status: LogStatus = LogStatus.READY
+    needs: list[str] = field(default_factory=list)
+    message: str = ""
+    duplicate_of: str = ""
+    frameworks: list[str] = field(default_factory=list)  # that may have written it
+    # What the facts follow from: the configurations of its parts, and what the user set.
+    configurations: list[RawLog] = field(default_factory=list)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
+
+    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
+        """Take the run as one that cannot be fitted, and say why."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
+
+    def take(self, resolved: Resolved) -> None:
+        """Take what is known of the run."""
+        self.facts, self.notes = resolved.facts, resolved.notes
+        problems, needs = list(resolved.problems), list(resolved.needs)
+        if self.curves.unnumbered:
+            needs.append("logging_steps")
+            problems.append("the log has no steps: set logging_steps, the update steps between two records")
+        if problems:
+            self.leave_out(LogStatus.NEEDS, ". ".join(problems), needs)
+        else:
+            self.leave_out(LogStatus.READY, "")
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What two different runs must differ in."""
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        return (*(self.facts[name].value for name in IDENTITY), *attributes)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The run's attributes (lr, model, on_policy, …)."""
+        return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
+
+    def table(self) -> pd.DataFrame:
+        """Return its rows of the data model's table."""
+        batch = self.facts["rollouts_per_step"].value
+        pieces = []
+        for (eval_set, metric), curve in self.curves.of.items():
+            columns = {"step": curve.step, "compute": curve.step * batch, "wall_s": curve.wall_s}
+            pieces.append(
+                pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": curve.value})
+            )
+        names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
+        fixed = {name: self.facts[name].value for name in names}
+        return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
+
+    def candidate(self) -> FoundLog:
+        """Return what is listed of it."""
+        metrics: dict[str, dict[str, int]] = {}
+        for (eval_set, metric), curve in self.curves.of.items():
+            metrics.setdefault(eval_set, {})[metric] = curve.step.size
+        left_out = dict(self.curves.dropped)
+        if self.curves.ignored:
+            left_out["names that are no metric (timings and the like)"] = len(self.curves.ignored)
+        steps = None if self.curves.unnumbered else self.curves.steps
+        batch = self.facts.get("rollouts_per_step")
+        compute = (steps[0] * batch.value, steps[1] * batch.value) if steps and batch else None
+        return FoundLog(
+            self.name, self.framework.name if self.framework else "", self.container, self.sources,
+            self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,
+            left_out, [*self.notes, *self.curves.notes], self.frameworks,
+        )  # fmt: skip

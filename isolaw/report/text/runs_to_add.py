@@ -1,0 +1,165 @@
+"""Which runs to add next, and the command that adds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isolaw import commands
+from isolaw.design.decisions import Ending
+from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.flags import Code, having
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.report.text import law as law_text
+from isolaw.report.text import race as race_text
+from isolaw.report.text.numbers import count, number
+
+if TYPE_CHECKING:
+    from isolaw.design.decisions import Decision
+    from isolaw.fits.document.schema import GridEntry, LawDocument
+    from isolaw.fits.predict import Prediction
+
+_SEEDS = 3  # with fewer, an interval rests on very few differences between runs
+
+
+@dataclass(frozen=True)
+class RunsToAdd:
+    """Runs to add, why, and the keys of a sweep that add them."""
+
+    what: str
+    why: str
+    keys: tuple[str, ...] = ()
+
+    def command(self, sweep: str) -> str:
+        """Return the command that adds them to a sweep; empty where there is none.
+
+        >>> Advice("", "", ("sweep.seeds=3",)).command("runs/easy")
+        'isolaw sweep --out runs/easy --set sweep.seeds=3'
+        """
+        return str(commands.extend_sweep(sweep, self.keys)) if sweep and self.keys else ""
+
+
+def advice(
+    document: LawDocument, prediction: Prediction | None, race: Sequence[Decision] = ()
+) -> list[RunsToAdd]:
+    """Return the runs that would tell most, the first first; empty where nothing is missing.
+
+    ``prediction`` is for the budget in question. Where a ``race`` chose the runs, it ended some of them early
+    and gave others more seeds on purpose: what it needs is advised instead of those.
+    """
+    grid = document.grid
+    levels = sorted({g.rollouts_per_problem for g in grid})
+    counts = sorted({g.runs for g in grid})
+    out = [*_grid_edge(document, levels), *_batch_edge(grid, prediction)]
+    if race:
+        out = [*_of_race(race, prediction), *out]
+    else:
+        out += _far(grid, prediction) or _short(grid)
+    if counts[0] < _SEEDS and not race:
+        why = (
+            f"{'Each configuration has' if len(counts) == 1 else 'Some configurations have'} "
+            f"{count(counts[0], 'run')}: intervals come from the differences between its runs."
+        )
+        out.append(RunsToAdd(f"Run {_SEEDS} seeds of every configuration.", why, (f"sweep.seeds={_SEEDS}",)))
+    for batch in document.health.batches:
+        if batch.reason:
+            why = f"{batch.reason}. A larger B_p or a smaller lr may train stably."
+            what = f"Check the runs with B_p = {batch.problems_per_batch} before you use them."
+            out.append(RunsToAdd(what, why))
+    if prediction is not None and prediction.options:
+        out += _large_loss(prediction, levels, 0 if race else counts[0])
+    return out
+
+
+def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list[RunsToAdd]:
+    """What keeps a race from a result, or from one for this budget."""
+    last = history[-1]
+    target = max((request.compute for made in history for request in made.runs), default=0)
+    if last.ending is None or last.ending is Ending.FAILED:
+        why = "It has not ended." if last.ending is None else race_text.found(last)
+        return [RunsToAdd("Let the race go on.", why, ("design.kind=race",))]
+    out = []
+    if last.ending is Ending.SPENT:
+        keys = (f"design.spend={2 * last.spent}",)
+        out.append(RunsToAdd("Let the race spend more; it stops when it knows.", race_text.found(last), keys))
+    elif last.ending is Ending.COMPLETE and (last.expected_regret or 0.0) > TOLERANCE:
+        seeds = len({request.seed for made in history for request in made.runs})
+        keys = (f"sweep.seeds={2 * seeds}",)
+        out.append(RunsToAdd("Let the race run more seeds.", race_text.found(last), keys))
+    if prediction is not None and prediction.compute > INTERVALS * target:
+        goal = math.ceil(prediction.compute / INTERVALS)
+        what = f"Run a race to C = {number(goal)}, a third of the budget, in a new directory."
+        why = f"This race compares configurations up to C = {number(target)}; for larger C others may win."
+        out.append(RunsToAdd(what, why))
+    return out
+
+
+def _large_loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[RunsToAdd]:
+    """Where no measured n is near the best: the n between them; where even the best choice loses, seeds."""
+    best = prediction.options[0]
+    n = best.allocation.rollouts_per_problem
+    if not any(option.measured for option in prediction.options) and n not in levels:
+        why = f"isolaw recommends it, no run has it, and every measured n loses more than {TOLERANCE}."
+        return [_add_n(n, levels, why)]
+    if fewest < _SEEDS or best.expected_regret <= TOLERANCE:
+        return []
+    why = f"Even the best choice has an expected loss of {best.expected_regret:.3f}."
+    return [RunsToAdd("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
+
+
+def _add_n(n: int, levels: Sequence[int], why: str) -> RunsToAdd:
+    return RunsToAdd(f"Add n = {n:,}.", why, (f"grid.rollouts_per_problem={sorted([*levels, n])}",))
+
+
+def _grid_edge(document: LawDocument, levels: Sequence[int]) -> list[RunsToAdd]:
+    """Where n* is at an end of the grid at the largest compute at which it is known."""
+    last = document.frontier[-1]
+    if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
+        return []
+    top = last.n_star.status == "lower_bound"
+    n = levels[-1] * 2 if top else levels[0] // 2
+    at = f"{law_text.symbol(document)} = {number(last.x)}"
+    why = f"At {at} the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
+    return [_add_n(n, levels, why)] if n >= 2 else []
+
+
+def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
+    """Where the recommended B_p is an end of the measured ones."""
+    chosen = None if prediction is None else prediction.allocation
+    if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
+        return []
+    b, measured = chosen.problems_per_batch, {g.problems_per_batch for g in grid}
+    larger = b == max(measured)
+    new = b * 2 if larger else b // 2
+    why = f"The recommended B_p is the {'largest' if larger else 'smallest'} measured one."
+    return [RunsToAdd(f"Add B_p = {new:,}.", why, (f"grid.problems_per_batch={sorted({*measured, new})}",))]
+
+
+def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
+    """Where fewer than three n reach a third of the budget: isolaw states nothing there, or bounds alone."""
+    if prediction is None or prediction.compute <= INTERVALS * comparable(grid):
+        return []
+    goal = math.ceil(prediction.compute / INTERVALS)
+    ends: dict[int, float] = {}
+    for g in grid:
+        n = g.rollouts_per_problem
+        ends[n] = max(ends.get(n, 0.0), g.measured[1] + g.step_cost)
+    short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
+    why = "For n* to be more than a bound, three n must reach a third of the budget."
+    if not prediction.options:
+        why = f"A recommendation needs three n at a tenth of the budget. {why}"
+    what = f"Run n = {short} to C = {number(goal)}, a third of the budget."
+    return [RunsToAdd(what, why, (f"sweep.compute={goal}",))]
+
+
+def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
+    """Configurations that ended early, so that their rewards at larger budgets are extrapolated."""
+    end = max(g.measured[1] for g in grid)
+    names = sorted({g.rollouts_per_problem for g in grid if g.measured[1] + g.step_cost < 0.9 * end})
+    if not names:
+        return []
+    what = f"Run n = {', '.join(map(str, names))} to C = {number(end)}."
+    why = "Their runs ended earlier, so their rewards at larger budgets are extrapolated."
+    return [RunsToAdd(what, why, (f"sweep.compute={int(end)}",))]

@@ -1,0 +1,303 @@
+"""What a sweep would do: `plan` writes nothing and finds all issues."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isolaw import allocation, backends, executors
+from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
+from isolaw.config.sections import OFF
+from isolaw.design import directory
+from isolaw.design.directory import Adaptive
+from isolaw.design.race import RUNGS
+from isolaw.errors import Damaged, Issue, SpecError, StoreError
+from isolaw.evidence import Simulated
+from isolaw.store import SweepStore
+from isolaw.store.tables import attributes_of
+from isolaw.trackers import mirror
+
+if TYPE_CHECKING:
+    from isolaw.runs import Runs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would do: its resolved spec, all its runs, and what is left of them."""
+
+    spec: SweepSpec
+    runs: list[RunSpec]
+    todo: list[str]  # ids of the runs that are not finished up to their horizon, in their order of execution
+    begun: int  # how many of them have a state already
+    remaining: int  # rollouts that are left to generate
+    notes: list[str]  # what was left out or filled in
+    recorded: Runs | None = None  # runs that the directory has to keep, to replay them
+    adaptive: Adaptive | None = (
+        None  # the race that chooses runs; ``runs`` are those that it asked for so far
+    )
+
+    @property
+    def defaults(self) -> dict[str, list[Any]]:
+        """Recipe keys that the sweep leaves open, each with the values of its runs."""
+        axes, given = self.spec.grid.recipe_axes, self.spec.recipe
+        filled = {
+            key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
+            for key in Recipe.model_fields
+            if key not in axes and getattr(given, key) is None
+        }
+        return {key: values for key, values in filled.items() if values not in ([None], [OFF.get(key)])}
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of the whole sweep, finished ones included; at most, where a race chooses its runs."""
+        if self.adaptive is not None:
+            return self.adaptive.race.spend
+        return sum(run.rollouts for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-able data."""
+        runs = self.runs if self.adaptive is None else self.adaptive.grid.values()
+        return {
+            "simulated": Simulated.of(map(attributes_of, runs)).json,
+            "runs": len(self.runs),
+            "todo": len(self.todo),
+            "begun": self.begun,
+            "rollouts": self.rollouts,
+            "remaining_rollouts": self.remaining,
+            "configurations": sorted({(r.problems_per_batch, r.rollouts_per_problem) for r in self.runs}),
+            "seeds": list(self.spec.sweep.seeds),
+            "axes": self.spec.grid.recipe_axes,
+            "defaults": self.defaults,
+            "compute": self.spec.sweep.compute,
+            "notes": self.notes,
+            "design": None if self.adaptive is None else self.adaptive.to_dict(),
+        }
+
+
+def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
+    """Resolve a sweep against its directory, which need not exist; nothing is written.
+
+    With ``whole_directory``, also plan runs that the directory holds and ``spec`` does not name. Raises
+    `SpecError` with all issues, the backend's included, and `StoreError` where the directory holds something
+    else, or a sweep of another recipe.
+    """
+    store = SweepStore(out)
+    store.claim()
+    if spec.store.states is not None:  # the same folder from anywhere
+        states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
+        spec = spec.model_copy(update={"store": StoreSection(states=states)})
+    backends.get(spec.sweep.backend)
+    notes: list[str] = []
+    to_keep, as_recorded = None, False
+    if spec.sweep.backend == "replay":
+        from isolaw.backends import replay  # its readers take a second to import
+
+        spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
+    spec = _with_schedule(spec, store, notes)
+    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    pairs, dropped = allocation.grid(*axes)
+    if dropped:
+        shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
+        notes.append(f"left out above limits.max_batch_rollouts = {axes[-1]}: {shown}")
+    with executors.machines(spec.executor, spec.sweep.backend):
+        runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
+        issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
+    raced = spec.design.kind == "race"
+    issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
+    issues += directory.issues_of(spec, runs) if raced else []
+    if raced and spec.executor.kind == "scripts":
+        issues.append(Issue("executor.kind", "a race decides with isolaw at work", "scripts", "another kind"))
+    if issues:
+        raise SpecError(list({str(issue): issue for issue in issues}.values()))
+    existing, damaged = store.specs() if store.exists else ({}, {})
+    _check_directory(store, spec, runs, list(existing.values()))
+    known = {run.run_id for run in runs}
+    adaptive = Adaptive.open(spec, runs, store) if raced else None
+    if adaptive is not None:
+        runs = adaptive.runs
+    notes += [cause if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())]
+    if whole_directory and adaptive is None:
+        runs += [run for run_id, run in existing.items() if run_id not in known]
+    left, remaining, begun, again = [], 0, 0, 0
+    for run in runs:
+        stored = store.run(run.run_id)
+        recorded = stored.recorded()
+        if not recorded.is_done(run):
+            left.append(run)
+            last = stored.last_state
+            kept = recorded.up_to(last)
+            begun += last is not None
+            again += bool(recorded.checkpoints) and not kept.checkpoints
+            remaining += max(run.rollouts - kept.reached, 0)
+    if idle := executors.idle(spec.executor):
+        notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
+    if again:
+        notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
+    notes += _disk_notes(store, spec, left)
+    todo = [run.run_id for run in executors.order(store.directory, left)]
+    return Plan(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
+
+
+def issues_of(spec: SweepSpec) -> list[Issue]:
+    """Return all issues of a spec, as `plan` finds them for a new directory."""
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
+        try:
+            plan(spec, nowhere)
+        except SpecError as error:
+            return error.issues
+    return []
+
+
+def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
+    """Warn where the states of the runs that have none yet do not fit on the disk."""
+    new = [run for run in left if store.run(run.run_id).last_state is None]
+    sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
+    place = Path(spec.store.states or store.directory).absolute()
+    free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
+    note = (
+        f"take care: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
+        f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; you "
+        "may delete state/ of a finished run, whose extension then starts again)"
+    )
+    return [note] if sum(sizes) > free else []
+
+
+def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
+    """Return the issues of the folder for states, which is chosen once, before the sweep begins."""
+    given, kept = spec.store.states, store.states_given
+    if given is None:
+        return []
+    accepted, message = "", "the sweep has begun"
+    if kept is not None and os.path.realpath(given) != os.path.realpath(kept):
+        accepted = kept
+    elif kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
+        accepted = "no folder: the sweep keeps its states in its own directory"
+    elif not os.path.isdir(given) or not os.access(given, os.W_OK | os.X_OK):
+        accepted, message = "a folder that exists and is writable", ""
+    return [Issue("store.states", message, given, accepted)] if accepted else []
+
+
+def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
+    """Fill in the evaluation schedule: a directory keeps the one it began with."""
+    given, compute = spec.evaluation, spec.sweep.compute
+    kept: EvaluationSpec | None = None
+    if store.exists:
+        try:
+            kept = store.read_spec().evaluation
+        except Damaged as error:
+            notes.append(str(error))
+            schedules = (run.evaluation for run in store.specs()[0].values())
+            kept = max(schedules, key=lambda schedule: schedule.horizons, default=None)
+    if kept is None:
+        batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
+        start, end = given.start or min(*batches, compute), given.end or compute
+        if start > end:
+            accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
+            raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
+        filled_in = given.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
+        return spec.model_copy(update={"evaluation": filled_in})
+    changed = []
+    for name in type(given).model_fields:
+        new, old = getattr(given, name), getattr(kept, name)
+        if new != old and name != "horizons" and not (name in ("start", "end") and new is None):
+            message = "differs from the sweep in the directory"
+            changed.append(Issue(f"evaluation.{name}", message, new, str(old)))
+    if changed:
+        raise SpecError(changed, source=str(store.directory))
+    longest = max(kept.horizons, default=0)
+    if spec.design.kind == "race" and compute != longest:
+        raise StoreError(
+            f"{store.directory}: its runs go to C = {longest}; a race to C = {compute} needs a new --out, or "
+            "design.kind = 'grid', which extends all runs"
+        )
+    if compute < longest:
+        notes.append(f"the directory already goes to C = {longest}; isolaw shortens no run")
+    horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
+    return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
+
+
+def _horizons(spec: SweepSpec) -> tuple[int, ...]:
+    """Where runs may end, and are therefore all evaluated."""
+    compute = spec.sweep.compute
+    return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
+
+
+def _resolved_runs(
+    spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str], as_recorded: bool
+) -> tuple[list[RunSpec], list[Issue]]:
+    """Return every run of the grid as the backend resolves it, and the issues of all of them.
+
+    With ``as_recorded``, combinations that were not recorded are left out.
+    """
+    backend = backends.get(spec.sweep.backend)
+    axes = spec.grid.recipe_axes
+    runs: dict[str, RunSpec] = {}
+    issues: list[Issue] = []
+    left_out = 0
+    common = {
+        "backend": backend.name,
+        "problems": spec.problems,
+        "options": getattr(spec, backend.name),
+        "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
+        "evaluation": spec.evaluation,
+    }
+    for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
+        recipe = Recipe(**{**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))})
+        run = RunSpec(problems_per_batch=b, rollouts_per_problem=n, recipe=recipe, **common)
+        notes += [note for note in backend.notes(run) if note not in notes]
+        if run.steps < 1:
+            accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
+            issues.append(Issue("sweep.compute", found=spec.sweep.compute, accepted=accepted))
+            continue
+        for seed in spec.sweep.seeds:
+            try:
+                resolved = backend.resolve(run.model_copy(update={"seed": seed}))
+            except SpecError as error:
+                issues += error.issues
+                continue
+            found = backend.check(resolved)
+            if as_recorded and [issue.where for issue in found] == ["grid"]:
+                left_out += 1
+                continue
+            issues += found
+            if not found:  # a run with issues need not have an identity (a NaN has none)
+                runs[resolved.run_id] = resolved
+    if left_out:
+        notes.append(f"{left_out} combinations of the axes were not recorded and are left out")
+    return list(runs.values()), issues
+
+
+def _check_directory(
+    store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], existing: Sequence[RunSpec]
+) -> None:
+    """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
+    if not existing:
+        return
+    swept = {k for k in Recipe.model_fields if len({getattr(run.recipe, k) for run in existing}) > 1}
+    free = {f"recipe.{key}" for key in swept | spec.grid.recipe_axes.keys()}
+    old, new = _shared(existing[0]), _shared(runs[0])
+    differing = [
+        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+        for name in sorted({*old, *new} - free)
+        if old.get(name) != new.get(name)
+    ]
+    if differing:
+        raise StoreError(f"{store.directory}: holds another sweep ({'; '.join(differing)}); use a new --out")
+
+
+def _shared(run: RunSpec) -> dict[str, Any]:
+    """Return what all runs of a directory share, by dotted key.
+
+    Not what a log says of one run: the hash of the log, in ``content``, is shared.
+    """
+    identity = run.identity()
+    parts = ("recipe", "problems", "options", "content")
+    keys = {f"{part}.{key}": value for part in parts for key, value in identity[part].items()}
+    keys.pop("options.recorded", None)
+    return {"backend": identity["backend"], **keys}

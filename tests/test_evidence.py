@@ -1,0 +1,287 @@
+"""Whatever rests on simulated runs says so first, in each of its forms; nothing else does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+
+import isolaw as package
+from isolaw.cli import cli
+from isolaw.evidence import Simulated
+from isolaw.report.figures.law import frontier_figure, law_figure
+from isolaw.runs import COLUMNS, Runs
+
+Call = Callable[..., tuple[int, str, str]]
+REAL = "examples/data/real-arithmetic.parquet"
+SWEEP = """
+[sweep]
+compute = 200_000
+seeds = 2
+[grid]
+problems_per_batch = [8]
+rollouts_per_problem = [4, 8, 16, 32]
+[problems]
+n_train = 100
+n_validation = 100
+[evaluation]
+points = 20
+metrics = ["avg@4", "best@4", "worst@4"]
+[executor]
+kind = "inline"
+"""
+PLAN = SWEEP.replace("[problems]", '[problems]\nset = "nowhere"\ndifficulty = "hard"')
+PLAN = PLAN.replace("[sweep]", '[sweep]\nbackend = "real"') + '[real]\nmodel = "nowhere"\n'
+PLAN = PLAN.replace("[4, 8, 16, 32]", "[8, 32, 128]")
+DRAWS = ["--bootstrap", "0"]
+BATTERY = [
+    *("--set", "sweep.compute=66_000", "--set", "grid.problems_per_batch=4"),
+    *("--set", "grid.rollouts_per_problem=[4, 16, 64, 256, 1024]", "--set", "bandit.parameters.r=8"),
+    *("--set", "problems.n_train=64", "--set", "problems.n_validation=40"),
+]
+# Every command that prints a result which rests on runs, in each of its ways.
+OUTPUTS = {
+    "plan": [
+        ["{plan}", "--spend", "60%", "--repetitions", "1", "--jobs", "1"],
+        ["{plan}", "--spend", "60%", "--repetitions", "1", "--jobs", "1", "--preset", "{preset}"],
+    ],
+    "sweep": [
+        ["{file}", "--out", "{new}"],
+        ["{file}", "--out", "{new}", "--dry-run"],
+        ["--out", "{sweep}"],
+        ["{file}", "--out", "{new}", "--adaptive", "--spend", "90%"],
+        ["{file}", "--out", "{new}", "--adaptive", "--spend", "90%", "--dry-run"],
+    ],
+    "status": [["{sweep}"]],
+    "read": [["{sweep}"], ["{sweep}", "--verbose"], ["{table}"], ["{csv}"]],
+    "fit": [
+        ["{sweep}", *DRAWS, "--figures", "{new}"],
+        ["{csv}", "--method", "paper", *DRAWS],
+        ["{sweep}", "--by", "lr", *DRAWS],
+        ["{rates}", "--retune", "lr", *DRAWS],
+        ["--points", "{points}"],
+    ],
+    "predict": [
+        ["{law}", "--compute", "3e5"],
+        ["{law}", "--compute", "9e9"],
+        ["{law}", "--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
+        ["--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
+    ],
+    "calibrate": [
+        ["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1"]
+    ],
+    "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
+    "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
+    "size": [["{sizes}", *DRAWS]],
+    "report": [["{sweep}", "--out", "{new}.html", *DRAWS]],
+    "figures": [["{sweep}", "--out", "{new}", *DRAWS]],
+    "findings": [["--seeds", "2", *BATTERY, "--out", "{new}"]],
+}
+# What every other command is about.
+OTHERS = {
+    "run-one": "one run, executed; it prints no result of it",
+    "split": "a pool of problems, of which a real model samples",
+    "doctor": "this machine",
+    "export": "a model of a real run",
+    "advise": "published results; it reads no runs, and says so first",
+}
+_SLOW = [pytest.mark.slow]  # tests/cli/test_plan.py has the same of a plan
+_CASES = [
+    pytest.param(name, own, id=f"{name}-{i}", marks=_SLOW if name in ("plan", "findings") else [])
+    for name, ways in OUTPUTS.items()
+    for i, own in enumerate(ways)
+]
+
+
+def made(folder: Path, runs: Runs, rates: Runs) -> dict[str, Path]:
+    """What the commands take, made of runs; ``folder / "sweep"`` holds them."""
+    names = {"table": "runs.parquet", "csv": "runs.csv", "law": "law.json", "rates": "rates.parquet"}
+    names |= {"points": "points.csv", "sizes": "sizes.csv"}
+    places = {name: folder / file for name, file in names.items()} | {"sweep": folder / "sweep"}
+    runs.to_parquet(places["table"])
+    runs.to_pandas().to_csv(places["csv"], index=False)
+    rates.to_parquet(places["rates"])
+    law = package.fit(runs, bootstrap=20)
+    law.save(places["law"])
+    frontier = law.frontier().assign(n_star=lambda t: 2 ** np.linspace(3, 6, len(t)))
+    frontier.to_csv(places["points"], index=False)
+    step = np.arange(1, 9)
+    sizes = [
+        pd.DataFrame(
+            {"model_size": n, "step": step, "compute": 512 * step, "loss": (512.0 * step) ** (-n / 20)}
+        )
+        for n in (1, 3, 9)
+    ]
+    marked = {"simulated": True} if runs.simulated else {}
+    pd.concat(sizes).assign(**marked).to_csv(places["sizes"], index=False)
+    for name, text in {"file": SWEEP, "plan": PLAN}.items():
+        places[name] = folder / f"{name}.toml"
+        places[name].write_text(text)
+    return places
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("simulated")
+    (folder / "sweep.toml").write_text(SWEEP)
+    runs = package.sweep(folder / "sweep.toml", folder / "sweep")
+    rates = [
+        Runs(runs.points.assign(run_id=runs.points["run_id"] + str(lr)), {
+            run_id + str(lr): {**own, "lr": lr} for run_id, own in runs.attributes.items()
+        })
+        for lr in (0.1, 0.2)
+    ]  # fmt: skip
+    return made(folder, runs, Runs.concat(rates))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, simulated: dict[str, Path]) -> dict[str, Path]:
+    """The same numbers as somebody's log of real runs, and a sweep that replays it."""
+    folder = tmp_path_factory.mktemp("recorded")
+
+    def real(table: Path) -> Runs:
+        runs = Runs.from_parquet(table)
+        return Runs(
+            runs.points, {run_id: {**own, "backend": "real"} for run_id, own in runs.attributes.items()}
+        )
+
+    runs, rates = real(simulated["table"]), real(simulated["rates"])
+    inline = {"executor": {"kind": "inline"}}
+    package.sweep({"sweep": {"backend": "replay"}, "replay": {"source": runs}, **inline}, folder / "sweep")
+    return made(folder, runs, rates)
+
+
+def test_every_command_is_listed() -> None:
+    commands = {name for name, own in cli.commands.items() if isinstance(own, click.Command)}
+    assert commands == OUTPUTS.keys() | OTHERS.keys(), "a new command belongs into OUTPUTS or OTHERS"
+    assert not OUTPUTS.keys() & OTHERS.keys()
+    for name, ways in OUTPUTS.items():
+        assert any(option.name == "as_json" for option in cli.commands[name].params), name
+        assert ways
+
+
+@pytest.mark.usefixtures("quick_calibration")
+@pytest.mark.parametrize(("command", "own"), _CASES)
+def test_simulated(
+    isolaw: Call, simulated: dict[str, Path], preset_file: Path, tmp_path: Path, command: str, own: list[str]
+) -> None:
+    words = [word.format(**simulated, preset=preset_file, new=tmp_path / "text") for word in own]
+    _, out, err = isolaw(command, *words)
+    assert out.startswith("Simulated runs."), out + err
+    words = [word.format(**simulated, preset=preset_file, new=tmp_path / "json") for word in own]
+    _, out, err = isolaw(command, *words, "--json")
+    document = json.loads(out)
+    assert next(iter(document)) == "simulated", err
+    assert document["simulated"] is True
+    for file in tmp_path.rglob("*.svg"):
+        assert ">simulated runs: " in file.read_text(), file
+    for file in tmp_path.rglob("*.html"):
+        assert "<title>simulated runs: " in file.read_text()
+    for file in tmp_path.rglob("findings.md"):
+        assert file.read_text().startswith("Simulated runs. ")
+    assert command not in ("report", "figures") or len([*tmp_path.rglob("*.*")]) > 1
+
+
+@pytest.mark.parametrize("command", ["sweep", "status", "read", "fit", "predict", "size", "report"])
+def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, command: str) -> None:
+    own = next(own for own in OUTPUTS[command] if "{file}" not in own)
+    words = [word.format(**recorded, new=tmp_path / "new") for word in own]
+    _, out, err = isolaw(command, *words)
+    assert out, err
+    assert "simulated" not in out.lower()
+    for file in tmp_path.rglob("*.svg"):
+        assert "simulated" not in file.read_text(), file
+    for file in tmp_path.rglob("*.html"):
+        assert "simulated runs" not in file.read_text()
+    if command != "report":
+        assert json.loads(isolaw(command, *words, "--json")[1])["simulated"] is False
+
+
+@pytest.mark.parametrize(
+    ("backends", "said", "value"),
+    [
+        (["bandit"], "Simulated runs. ", True),
+        (["bandit", "real"], "Partly simulated runs. ", "partly"),
+        ([None], "", False),  # of a log that says nothing
+    ],
+    ids=["simulated", "mixed", "unknown"],
+)
+def test_a_replay_is_what_it_replays(
+    isolaw: Call,
+    simulated: dict[str, Path],
+    tmp_path: Path,
+    backends: list[str | None],
+    said: str,
+    value: Any,
+) -> None:
+    runs = Runs.from_parquet(simulated["table"])
+    seeds = runs.table()["seed"]
+    for run_id, own in runs.attributes.items():
+        own["backend"] = backends[seeds[run_id] % len(backends)]
+    runs.to_parquet(tmp_path / "runs.parquet")
+    (tmp_path / "sweep.toml").write_text(
+        f'[sweep]\nbackend = "replay"\n[replay]\nsource = "{tmp_path}/runs.parquet"\n'
+        '[executor]\nkind = "inline"\n'
+    )
+    out = tmp_path / "sweep"
+    for command in (["sweep", tmp_path / "sweep.toml", "--out", out], ["status", out], ["read", out]):
+        code, text, err = isolaw(*command)
+        assert code == 0, err
+        assert text.splitlines()[0].startswith(said.strip())
+        assert said or "simulated" not in text.lower()
+        again = [*command[:-1], tmp_path / "again"] if command[0] == "sweep" else command
+        assert json.loads(isolaw(*again, "--json")[1])["simulated"] == value
+    for backend in filter(None, backends):  # a law is of runs of one backend
+        law = package.fit(out, fixed={"backend": backend}, bootstrap=0)
+        assert law.document.simulated is (Simulated.YES if backend == "bandit" else Simulated.NO)
+
+
+def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_path: Path) -> None:
+    runs = package.read(simulated["sweep"])
+    few = Runs(runs.points, dict(list(runs.attributes.items())[:2]))
+    assert few.simulated is Simulated.PARTLY
+    assert repr(few).startswith("<Runs: partly simulated runs: ")
+    law = package.fit(few, bootstrap=0)
+    assert law.summary().startswith("Partly simulated runs. ")
+    law.save(tmp_path / "law.json")
+    code, out, err = isolaw("predict", tmp_path / "law.json", "--compute", "3e5", "--json")
+    assert code == 0, err
+    assert json.loads(out)["simulated"] == "partly"
+
+
+def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
+    runs, law = package.read(simulated["sweep"]), package.Law.load(simulated["law"])
+    assert runs.simulated is Simulated.YES
+    prediction = law.predict(3e5)
+    for shown in (repr(runs), repr(law)):
+        assert "simulated runs: " in shown
+    for shown in (runs._repr_html_(), law._repr_html_(), prediction._repr_html_()):
+        assert shown.startswith("<div>Simulated runs. ")
+    assert law.summary().startswith("Simulated runs. ")
+    for document in (law.to_dict(), prediction.to_dict(), package.status(simulated["sweep"])):
+        assert document["simulated"] is True
+    for table in (runs.to_pandas(), law.frontier()):
+        assert table["simulated"].all()
+    assert law.predictions([3e5])["flags"].str.contains("simulated").all()
+    assert package.read(runs.to_pandas()).simulated is Simulated.YES
+    for figure in (law_figure(law), frontier_figure(law, runs)):
+        assert figure.axes[0].get_title("left").startswith("simulated runs: ")
+    package.write_report(runs, law, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<title>simulated runs: " in page
+    assert '"simulated":"simulated runs"' in page  # for the charts that a reader saves
+    assert set(runs.points.columns) == set(COLUMNS)
+
+
+def test_real_runs_in_the_examples() -> None:
+    runs = package.read(REAL)
+    assert runs.simulated is Simulated.NO
+    assert "simulated" not in runs.to_pandas()
+    law = package.fit(runs, fixed={"problem_set": "hard"}, bootstrap=0)
+    assert "simulated" not in law.summary() + repr(law) + law_figure(law).axes[0].get_title("left")
