@@ -115,7 +115,7 @@ class Cost:
 
         None where the source says nothing: it measured one batch size, and this is another.
 
-        >>> cost = Cost({"generate": Part(2.0, 1e-3)}, 100.0, "tokens", Source.TABLE, gpus=8)
+        >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
         >>> cost.seconds(32, 8, 10)
         Estimate(value=276.0, low=None, high=None)
         >>> cost.gpu_hours(32, 8, 3600).value
@@ -159,7 +159,7 @@ class Cost:
 
         Raises `InputError` for other text, and for GPU hours where the source has no GPUs.
 
-        >>> Cost({}, 1.0, "rollouts", Source.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
+        >>> Cost({}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
         48.0
         """
         hours, of_gpus = parse_hours(text)

@@ -105,7 +105,7 @@ class PointCollector:
     A record for each step, and another where a key repeats it: so the values that a resumed run repeats come
     after, and apart from, the first ones. Seconds may count from anywhere, and may be NaN.
 
-    >>> points = Points(RawLog("f", "example", "run"))
+    >>> points = PointCollector(RawLog("f", "example", "run"))
     >>> for point in [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)]:
     ...     points.add(*point)
     >>> log = points.close()

@@ -93,7 +93,7 @@ def varpro(
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
-    >>> s = varpro(x, y, np.ones_like(y), "exp", [Axis(-3, 3, 20)])
+    >>> s = varpro(x, y, np.ones_like(y), "exp", [SearchRange(-3, 3, 20)])
     >>> np.round([s.low[0], s.low[0] + s.slope[0], np.exp(s.shape[0, 0])], 6)
     array([0.3, 0.7, 1.3])
     """

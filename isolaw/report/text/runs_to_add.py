@@ -35,7 +35,7 @@ class RunsToAdd:
     def command(self, sweep: str) -> str:
         """Return the command that adds them to a sweep; empty where there is none.
 
-        >>> Advice("", "", ("sweep.seeds=3",)).command("runs/easy")
+        >>> RunsToAdd("", "", ("sweep.seeds=3",)).command("runs/easy")
         'isolaw sweep --out runs/easy --set sweep.seeds=3'
         """
         return str(commands.extend_sweep(sweep, self.keys)) if sweep and self.keys else ""
