@@ -26,7 +26,13 @@ _CPU = {
 }
 # vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one.
 # Without a GPU vLLM prints many warnings that mean nothing.
-_GPU = {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+# Batches of other lengths at each step leave holes that segments of a fixed size never give back; vLLM turns
+# expandable ones off for its own pool.
+_GPU = {
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
 _ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",

@@ -23,9 +23,10 @@ def run(work: Workload, record: Record) -> None:
 
     from isolaw.backends.real.train.loop import Run
 
-    spec = work.spec(2, real={"sampler": "transformers", "logprob_tolerance": 1.0})
+    spec = work.spec(2, real={"sampler": "transformers", "logprob_tolerance": 1e3})
     run = Run(spec)
     batch = run.generate()
+    # Drawn once, so that both updates have the same shapes; in the second it is no longer the policy's.
     run.generate = lambda: batch  # type: ignore[method-assign]
     run.advance()  # creates AdamW's moments
     sampler: Any = run.worker.sampler

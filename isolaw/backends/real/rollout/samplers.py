@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 
 from isolaw.backends.real import environment
+from isolaw.errors import RunError
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 Prompts = Sequence[list[int]]
@@ -88,6 +89,33 @@ class Sampler(Protocol):
         return
 
 
+def parameter_names(model: str) -> frozenset[str]:
+    """Return the names under which a trainer hands over the weights of a model's folder, tied ones once."""
+    with environment.importing():
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    return frozenset(name for name, _ in shapes.named_parameters())
+
+
+def all_of(weights: Weights, expected: frozenset[str]) -> Weights:
+    """Yield weights; raise `RunError` at the end if some of those expected were not among them."""
+    missing = set(expected)
+    for name, tensor in weights:
+        missing.discard(name)
+        yield name, tensor
+    if missing:
+        raise RunError(not_arrived("the trainer handed over all weights but", missing))
+
+
+def not_arrived(what: str, names: Iterable[str]) -> str:
+    """Return the message that names weights which the sampler did not get."""
+    listed = sorted(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return f"the sampler would draw with stale weights: {what} {', '.join(listed[:3])}{more}"
+
+
 def stored_weights(model: str) -> Weights:
     """Yield the weights of a model's folder."""
     for path in sorted(Path(model).glob("*.safetensors")):
@@ -112,6 +140,7 @@ class TransformersSampler(Sampler):
         stop = self.model.generation_config.eos_token_id
         self.stop = torch.tensor(stop if isinstance(stop, list) else [stop], device=self.device)
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        self.names = parameter_names(model)
 
     @torch.no_grad()
     def generate(
@@ -160,7 +189,7 @@ class TransformersSampler(Sampler):
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Copy the weights."""
-        for name, tensor in weights:
+        for name, tensor in all_of(weights, self.names):
             self.parameters[name].copy_(tensor)
         self.needs_weights = False
 

@@ -29,8 +29,11 @@ from isolaw.backends.real.rollout.samplers import (
     SamplerSettings,
     Seeds,
     Weights,
+    all_of,
     import_sampler,
     limits,
+    not_arrived,
+    parameter_names,
     stored_weights,
 )
 from isolaw.backends.real.train import process_group
@@ -98,8 +101,10 @@ class VLLMSampler:
         if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
             raise RunError(f"recipe.float32_head: vLLM {__version__} ignores it; expected 0.28 or newer")
         self._count_preemptions()
+        self.names = parameter_names(settings.model)
+        self.llm.apply_model(_remember_loaded)
         if self.tied:
-            self.load(stored_weights(settings.model))
+            self._load(stored_weights(settings.model))
         # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 
@@ -161,12 +166,20 @@ class VLLMSampler:
         return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
 
     def load(self, weights: Weights) -> None:
-        """Hand the weights over in place (vLLM's ``reload_weights``); wakes the sampler."""
+        """Hand the weights over in place (vLLM's ``reload_weights``); wakes the sampler.
+
+        Raise `RunError` if a weight was not among them, or vLLM did not take it.
+        """
+        self._load(all_of(weights, self.names))
+
+    def _load(self, weights: Weights) -> None:
         if self.asleep:
             self._wake("weights")
         if self.tied:
             weights = _untied(weights)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if left := set().union(*self.llm.apply_model(_not_loaded)):
+            raise RunError(not_arrived("vLLM took over all weights but", left))
         if self.asleep:
             self._wake("kv_cache")
         self.asleep = self.needs_weights = False
@@ -232,6 +245,24 @@ def _other_tensors(model: torch.nn.Module) -> list[str]:
         for key, value in vars(module).items()
         if isinstance(value, torch.Tensor) and value.is_cuda and key != "kv_cache"
     ]
+
+
+def _remember_loaded(model: torch.nn.Module) -> None:
+    """Let a model keep the names of the parameters that its last ``load_weights`` filled."""
+    load = model.load_weights
+
+    def watched(weights: Weights) -> set[str] | None:
+        model.names_loaded = load(weights)
+        return model.names_loaded
+
+    model.load_weights = watched
+
+
+def _not_loaded(model: torch.nn.Module) -> set[str]:
+    """Return the parameters that the last ``load_weights`` left out; of a model that does not say, none."""
+    if model.names_loaded is None:
+        return set()
+    return {name for name, _ in model.named_parameters()} - model.names_loaded
 
 
 def _guard_dispatcher() -> None:

@@ -269,7 +269,9 @@ def train(
                     dict(run.seconds), run.machine,
                 )  # fmt: skip
                 yielded = time.monotonic()
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # vLLM's allocator has no error of its own
+        if "out of memory" not in str(error) or isinstance(error, RunError):
+            raise
         raise RunError(
             f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a "
             "forward and backward pass), real.gpu_memory (the sampler's share) or "

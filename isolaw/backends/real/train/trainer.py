@@ -289,6 +289,9 @@ def _deepspeed() -> Any:
 
         # Compiling its shared-memory operator takes 45 s; gloo does not need it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    from deepspeed.runtime import bf16_optimizer
+
+    bf16_optimizer.see_memory_usage = lambda *args, **more: None  # it prints, and collects garbage
     process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed

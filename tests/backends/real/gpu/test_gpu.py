@@ -1,4 +1,4 @@
-"""What only a GPU can show. None of these has run yet."""
+"""What only a GPU can show."""
 
 from __future__ import annotations
 
@@ -105,6 +105,29 @@ def test_out_of_memory_is_told_in_one_message(work: Workload) -> None:
             list(loop.train(spec, None))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_vllm_finds_its_memory_taken(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM wakes in memory that it had given up; its allocator raises an error of its own."""
+    from isolaw.backends.real.train import loop
+    from isolaw.backends.real.train.learner import Learner
+
+    held = []
+    update = Learner.update
+
+    def greedy(self: Learner, *batch: Any) -> dict[str, float]:
+        measured = update(self, *batch)
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        held.append(torch.empty(free - 2**29, dtype=torch.uint8, device="cuda"))
+        return measured
+
+    monkeypatch.setattr(Learner, "update", greedy)
+    spec = work.spec(
+        2, recipe={"max_response_tokens": 32}, real={"sampler": "vllm", "model": str(work.small)}
+    )
+    with pytest.raises(RunError, match=r"out of memory .* lower real\.micro_batch_tokens"):
+        list(loop.train(spec, None))
 
 
 @pytest.mark.skipif(environment.gpus() < 2, reason="needs two GPUs")
