@@ -125,7 +125,7 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
 
     if (horizon := _longest(race, lambda end: pays(race.cells, most, end))) is not None:
         yield design(DesignKind.GRID, race.cells, most, horizon)
-    for kind, cells in ((DesignKind.ALL, race.cells), (DesignDesignKind.HALF, half), (DesignKind.LINE, line)):
+    for kind, cells in ((DesignKind.ALL, race.cells), (DesignKind.HALF, half), (DesignKind.LINE, line)):
         if kind is DesignKind.LINE and cells == race.cells:
             continue
         if len({n for _, n in cells}) < LEAST_CURVES:

@@ -54,8 +54,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_stage_loses_another(played: None) -> None:
     told: list[gpu_selftest.StageProgress] = []
+    grown: list[list[str]] = []
     started = time.monotonic()
-    report = gpu_selftest.run("cpu", (), FACTS, told.append)
+
+    def so_far(report: dict[str, Any]) -> None:
+        assert not report["passed"]
+        grown.append([stage["stage"] for stage in report["stages"]])
+
+    report = gpu_selftest.run("cpu", (), FACTS, told.append, so_far)
+    assert grown == [["model", *STAGES][: k + 1] for k in range(len(STAGES) + 1)]
     assert time.monotonic() - started < 50  # nobody waited for the one that sleeps
     stages = {stage["stage"]: stage for stage in report["stages"]}
     assert [*stages] == ["model", *STAGES]

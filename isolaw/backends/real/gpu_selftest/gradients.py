@@ -18,8 +18,8 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 _RESPONSE = {"cuda": 64, "cpu": 16}
-# bfloat16 has 8 significant bits, and rounding adds up over the layers: 0.02 in the tiny model on a CPU, 0.145
-# in the one of 24 layers on an H200.
+# bfloat16 has 8 significant bits, and rounding adds up over the layers: 0.02 in the tiny model on a CPU, and
+# 0.145 in the one of 24 layers on an H200.
 _ACCEPTED = {"float32": 1e-3, "bfloat16": 0.2}
 _LIMIT_S = 150.0
 _STAGES = (0, 1, 2, 3)

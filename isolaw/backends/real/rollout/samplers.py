@@ -99,21 +99,22 @@ def parameter_names(model: str) -> frozenset[str]:
     return frozenset(name for name, _ in shapes.named_parameters())
 
 
-def all_of(weights: Weights, expected: frozenset[str]) -> Weights:
-    """Yield weights; raise `RunError` at the end if some of those expected were not among them."""
-    missing = set(expected)
+def recording(weights: Weights, names: set[str]) -> Weights:
+    """Yield weights and add their names to ``names``."""
     for name, tensor in weights:
-        missing.discard(name)
+        names.add(name)
         yield name, tensor
-    if missing:
-        raise RunError(not_arrived("the trainer handed over all weights but", missing))
 
 
-def not_arrived(what: str, names: Iterable[str]) -> str:
-    """Return the message that names weights which the sampler did not get."""
-    listed = sorted(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return f"the sampler would draw with stale weights: {what} {', '.join(listed[:3])}{more}"
+def check_complete(missing: Iterable[str], who: str) -> None:
+    """Raise `RunError` if weights are missing that ``who`` left out: the sampler would draw with stale ones.
+
+    The difference in log-probability that they make may stay within rounding for many updates.
+    """
+    if listed := sorted(missing):
+        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+        left = f"{', '.join(listed[:3])}{more}"
+        raise RunError(f"the sampler would draw with stale weights: {who} left out {left}")
 
 
 def stored_weights(model: str) -> Weights:
@@ -189,8 +190,10 @@ class TransformersSampler(Sampler):
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Copy the weights."""
-        for name, tensor in all_of(weights, self.names):
+        sent: set[str] = set()
+        for name, tensor in recording(weights, sent):
             self.parameters[name].copy_(tensor)
+        check_complete(self.names - sent, "the trainer")
         self.needs_weights = False
 
 

@@ -29,11 +29,11 @@ from isolaw.backends.real.rollout.samplers import (
     SamplerSettings,
     Seeds,
     Weights,
-    all_of,
+    check_complete,
     import_sampler,
     limits,
-    not_arrived,
     parameter_names,
+    recording,
     stored_weights,
 )
 from isolaw.backends.real.train import process_group
@@ -103,6 +103,8 @@ class VLLMSampler:
         self._count_preemptions()
         self.names = parameter_names(settings.model)
         self.llm.apply_model(_remember_loaded)
+        # Its allocator's switch, at every waking.
+        warnings.filterwarnings("ignore", message=".*_set_allocator_settings is deprecated")
         if self.tied:
             self._load(stored_weights(settings.model))
         # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
@@ -170,7 +172,9 @@ class VLLMSampler:
 
         Raise `RunError` if a weight was not among them, or vLLM did not take it.
         """
-        self._load(all_of(weights, self.names))
+        sent: set[str] = set()
+        self._load(recording(weights, sent))
+        check_complete(self.names - sent, "the trainer")
 
     def _load(self, weights: Weights) -> None:
         if self.asleep:
@@ -178,8 +182,7 @@ class VLLMSampler:
         if self.tied:
             weights = _untied(weights)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        if left := set().union(*self.llm.apply_model(_not_loaded)):
-            raise RunError(not_arrived("vLLM took over all weights but", left))
+        check_complete(set().union(*self.llm.apply_model(_not_loaded)), "vLLM")
         if self.asleep:
             self._wake("kv_cache")
         self.asleep = self.needs_weights = False

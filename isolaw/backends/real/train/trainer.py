@@ -15,6 +15,7 @@ the adapters alone (`adapters`), and `Trainer.weights` merges them.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -244,8 +245,14 @@ class Trainer:
         self.update(0.0)
 
     def close(self) -> None:
-        """Release the engine's memory."""
+        """Release the engine's memory, weights and moments too; nothing can follow."""
+        parameters = list(self.engine.module.parameters())
         self.engine.destroy()
+        # DeepSpeed's optimisers hang themselves on the parameters, where Python's collector cannot see it.
+        for part in (*parameters, self.engine.optimizer, self.engine):
+            vars(part).clear()
+        self.engine = self.module = None
+        gc.collect()  # its other parts refer to each other
 
 
 def _config(

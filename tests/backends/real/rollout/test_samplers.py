@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from isolaw.backends.real.rollout import opening, samplers
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
+from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -150,6 +152,19 @@ def test_weights_are_taken_over(sampler, model, prompts) -> None:
     other = type(model)(model.config).eval()
     other.load_state_dict(shifted)
     assert told == pytest.approx(list(exact_logprobs(other, rollouts, temperature=1.0, top_p=1.0)), abs=1e-4)
+
+
+def test_a_weight_that_is_left_out_is_named(sampler, model, prompts) -> None:
+    """Any of them: what the sampler draws with stale weights differs little from the policy's at first."""
+    whole = dict(model.named_parameters())
+    for name in whole:
+        others = {other: value.detach() for other, value in whole.items() if other != name}
+        with pytest.raises(RunError, match=rf"stale weights: (the trainer|vLLM) left out {re.escape(name)}$"):
+            sampler.load(iter(others.items()))
+    sampler.load((name, value.detach()) for name, value in whole.items())
+    rollouts = draw(sampler, prompts[:4], seeds(4, 2))
+    told = [value for row in rollouts.logprobs for value in row]
+    assert told == pytest.approx(list(exact_logprobs(model, rollouts, temperature=1.0, top_p=1.0)), abs=1e-5)
 
 
 def test_both_samplers_draw_the_same_distribution(vllm, transformers_sampler, prompts) -> None:

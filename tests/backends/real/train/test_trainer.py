@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,17 @@ def test_tied_embeddings_are_tied_in_every_stage(made, rollouts: Rollouts, tmp_p
         trainer.close()
     assert "lm_head.weight" not in found[0]
     assert difference(found[1], found[0]) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_closed_leaves_memory(made, dtype: str) -> None:
+    from isolaw.backends.real.train.trainer import Trainer
+
+    trainer = Trainer(str(made.model), dtype=dtype)
+    engine, weight = weakref.ref(trainer.engine), weakref.ref(next(trainer.module.parameters()))
+    trainer.close()
+    assert engine() is None
+    assert weight() is None
 
 
 def test_no_rows_are_no_micro_batches(made, rollouts: Rollouts) -> None:
