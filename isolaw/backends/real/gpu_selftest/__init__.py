@@ -126,8 +126,8 @@ def run(
     chosen = [stage for stage in _STAGES if not only or stage.name in only]
     with tempfile.TemporaryDirectory(prefix="isolaw-checkup-", ignore_cleanup_errors=True) as folder:
         stages = [_MODEL, *chosen]
-        report = {"format": FORMAT, "device": device, "passed": False, "began": began, "seconds": 0.0}
-        report |= {"machine": dict(facts), "stages": []}
+        report: dict[str, Any] = {"format": FORMAT, "device": device, "passed": False, "began": began}
+        report |= {"seconds": 0.0, "machine": dict(facts), "stages": []}
         for stage in _in_turn(stages, Path(folder), device, started + LIMIT_S, notify):
             report["stages"].append(stage)
             report["seconds"] = round(time.monotonic() - started, 1)
