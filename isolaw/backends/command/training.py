@@ -74,7 +74,6 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     yield from pace.checkpoints(log, final=True, whole=at)
     if ended.exists():
         ended.unlink()
-        _compare(spec, log)
         if pace.done < spec.steps:
             raise RunError(
                 f"{out}: trained by a script, and ended after {pace.done:,} of {spec.steps:,} steps"
@@ -108,12 +107,16 @@ class _Pace:
         """Yield the steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
 
         The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
+        Raises `RunError` where the log is of something else than what was asked, or a condition ends the run.
         """
         found = log.read(final)
         steps = sorted(step for step in found if self.done < step <= self.spec.steps)
         last = max(found, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
+        if self.seen > 0 and not self._checked:  # before a row of it counts
+            self._checked = True
+            _compare(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
             raise RunError(
                 f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
@@ -143,11 +146,8 @@ class _Pace:
         return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
 
     def check(self, log: Following, process: _Process) -> None:
-        """Raise `RunError` where the log is of something else than what was asked, or time is up."""
+        """Raise `RunError` where time is up."""
         now = time.monotonic()
-        if self.seen > 0 and not self._checked:
-            self._checked = True
-            _compare(self.spec, log)
         if now - self.moved > 60 * self.options.silent_minutes:
             what = f"its log has had no new step for {self.options.silent_minutes:g} minutes"
             raise process.failure(f"{what} (command.silent_minutes)", log)
