@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import SweepSpec, backends, engine
-from isolaw.backends.base import RunContext
+from isolaw.backend import RunContext
 from isolaw.config import RunSpec
 
 Report = Callable[[int, float], None]

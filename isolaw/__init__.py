@@ -17,8 +17,9 @@ Every command has its function here, imported when it is first used: importing t
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from isolaw.registry import PUBLIC, __version__, public
 
 if TYPE_CHECKING:
     from isolaw.allocation import Allocation
@@ -51,40 +52,6 @@ if TYPE_CHECKING:
     from isolaw.report.summary import summary
     from isolaw.runs import Runs
 
-__version__ = "0.2.0"
-
-_WHERE = {
-    "Allocation": "isolaw.allocation",
-    "IsolawError": "isolaw.errors",
-    "Law": "isolaw.fits.law",
-    "Runs": "isolaw.runs",
-    "SizeCurves": "isolaw.fits.studies.model_size.curves",
-    "SweepSpec": "isolaw.config",
-    "advise": "isolaw.design.advice",
-    "backtest": "isolaw.fits.studies.backtest",
-    "calibrate": "isolaw.calibration.calibrate",
-    "check_recipe": "isolaw.recipe_check.check",
-    "compare": "isolaw.fits.studies.recipes",
-    "compare_by": "isolaw.fits.studies.axis",
-    "diagnose": "isolaw.doctor",
-    "export": "isolaw.backends.real.export",
-    "findings": "isolaw.replication.findings",
-    "fit": "isolaw.fits.pipeline",
-    "fit_points": "isolaw.fits.laws.fit_points",
-    "fit_sizes": "isolaw.fits.studies.model_size.law",
-    "law_figure": "isolaw.report.figures.law",
-    "paper_figures": "isolaw.report.figures.paper",
-    "plan": "isolaw.design.forecast",
-    "predict_by_simulation": "isolaw.calibration.splits",
-    "read": "isolaw.readers.read",
-    "read_cost": "isolaw.costs",
-    "retune": "isolaw.fits.studies.retune",
-    "split": "isolaw.backends.real.rollout.split",
-    "status": "isolaw.engine",
-    "summary": "isolaw.report.summary",
-    "sweep": "isolaw.engine",
-    "write_report": "isolaw.report.page",
-}
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
     "backtest", "calibrate", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
@@ -94,9 +61,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in PUBLIC:
         raise AttributeError(f"module 'isolaw' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return public(name)
 
 
 def __dir__() -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import pandas as pd
 
-from isolaw.errors import InputError
 from isolaw.runs import Runs
 
 
@@ -51,20 +50,3 @@ class ReadKeywords(TypedDict, total=False):
 
 
 Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | Interchangeable | Dataset
-
-
-def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKeywords]) -> Runs:
-    """Return runs as they are, and anything else as `isolaw.read` reads it.
-
-    Raises `InputError` for keywords of reading where nothing is left to read.
-    """
-    if unknown := [name for name in reading if name not in ReadKeywords.__annotations__]:
-        valid = ", ".join(ReadKeywords.__annotations__)
-        raise TypeError(f"unexpected keyword {unknown[0]!r}; to read a table: {valid}")
-    if not isinstance(source, Runs):
-        import isolaw  # readers are of a higher layer
-
-        return isolaw.read(source, metric=metric, **reading)
-    if reading:
-        raise InputError(f"{next(iter(reading))}: found Runs, which are already read; give it to isolaw.read")
-    return source

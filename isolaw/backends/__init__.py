@@ -1,10 +1,10 @@
-"""Backends: what trains. One module each, behind the protocol of `isolaw.backends.base`."""
+"""Backends: what trains. One module each, behind the protocol of `isolaw.backend`."""
 
 from __future__ import annotations
 
 import importlib
 
-from isolaw.backends.base import Backend
+from isolaw.backend import Backend
 from isolaw.errors import Issue, SpecError, nearest
 
 NAMES = ("bandit", "replay", "real", "command")

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backends.base import Backend, Checkpoint, Measurement, RunContext, UnreadableState
+from isolaw.backend import Backend, Checkpoint, Measurement, RunContext, UnreadableState
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
@@ -31,7 +31,6 @@ from isolaw.readers.read import survey
 from isolaw.readers.sources import is_table
 from isolaw.readers.tables import read_table
 from isolaw.runs import IDENTITY, KEY, Runs
-from isolaw.source import as_runs
 from isolaw.store.check import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
@@ -193,6 +192,8 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
         return {**section, "source": str(kept if kept.exists() else source)}, None, []
     mapping = options.mapping
     if not isinstance(source, str | os.PathLike):
+        from isolaw.readers.read import as_runs
+
         runs, notes = as_runs(source, **mapping), list[str]()
     elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
         return {**section, "source": os.fspath(source)}, None, []

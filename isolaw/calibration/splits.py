@@ -18,7 +18,6 @@ from isolaw import metrics
 from isolaw.allocation import BatchShape
 from isolaw.calibration.ahead import INTERVAL, RewardForecast, check_reach, forecast
 from isolaw.calibration.disagreement import disagreements
-from isolaw.costs.model import Cost, Spent, checked_price
 from isolaw.errors import InputError
 from isolaw.fits.allocations import cost_flags
 from isolaw.fits.cell import Cell
@@ -28,6 +27,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
+from isolaw.step_cost import Cost, Spent, checked_price
 
 MISSED = 3.0  # times noise and discrepancy, beyond which an ensemble's mean has missed the runs
 POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter

@@ -158,7 +158,7 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost that `cost_options` name, and print what it leaves out."""
     from isolaw.cli.common import note
     from isolaw.costs import read
-    from isolaw.costs.model import checked_price
+    from isolaw.step_cost import checked_price
 
     if options["cost"] is None:
         if options["price"] is not None:

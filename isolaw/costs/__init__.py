@@ -5,7 +5,7 @@
     cost = isolaw.costs.read("throughput.toml")     your own figures
     cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None where nothing is known
 
-`isolaw.costs.model` has the equations, `recorded` the fit to recorded runs.
+`isolaw.step_cost` has the equations, `recorded` the fit to recorded runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isolaw.costs.model import Cost, CostOrigin, Estimate
 from isolaw.errors import InputError
+from isolaw.step_cost import Cost, CostOrigin, Estimate
 
 if TYPE_CHECKING:
     from isolaw.costs.recorded import Timed

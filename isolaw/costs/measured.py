@@ -10,10 +10,10 @@ import numpy as np
 
 from isolaw import commands
 from isolaw.config.sections import Index, Positive, Rate, Section
-from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 _EVALUATE = "evaluate"
 

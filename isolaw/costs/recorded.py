@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.errors import DataError
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs

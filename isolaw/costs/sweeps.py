@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.config import RunSpec
-from isolaw.costs.model import HOUR_S, Cost, Spent
 from isolaw.costs.recorded import REST
+from isolaw.step_cost import HOUR_S, Cost, Spent
 from isolaw.store import SweepStore
 
 

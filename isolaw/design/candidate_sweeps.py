@@ -13,13 +13,13 @@ from enum import StrEnum
 
 from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.costs.model import HOUR_S
 from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, DecisionStage, Design, Request
 from isolaw.design.directory import race_of
 from isolaw.design.fixed import Fixed
 from isolaw.design.race import Race
 from isolaw.fits.selection import LEAST_CURVES
+from isolaw.step_cost import HOUR_S
 
 _SHORTER = 0.9  # of one horizon that is tried to the next
 LEAST = 10  # part of the target; of a grid that is cut shorter `isolaw predict` recommends nothing

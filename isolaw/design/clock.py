@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from isolaw.costs.model import Cost
 from isolaw.design.decisions import Decision, Request, RunKey
+from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):

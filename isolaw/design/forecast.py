@@ -22,7 +22,6 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.children import each
 from isolaw.config import SweepSpec
-from isolaw.costs.model import HOUR_S
 from isolaw.design import truths as library
 from isolaw.design import weights
 from isolaw.design.candidate_sweeps import LEAST, CandidateSweep, shorter
@@ -43,6 +42,7 @@ from isolaw.fits.selection import (
 )
 from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
+from isolaw.step_cost import HOUR_S
 
 ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
 INTERVAL = (0.05, 0.95)

@@ -15,7 +15,6 @@ from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import percent
 from isolaw.costs import Cost, read_cost
-from isolaw.costs.model import HOUR_S, is_hours
 from isolaw.design import directory
 from isolaw.design.candidate_sweeps import Budget, CandidateSweep, candidates
 from isolaw.design.clock import Clock
@@ -23,6 +22,7 @@ from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
+from isolaw.step_cost import HOUR_S, is_hours
 
 _LARGEST = 1e15  # rollouts
 RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from isolaw import backends
-from isolaw.backends.base import Nodes, RunContext
+from isolaw.backend import Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
 from isolaw.executors.event import Event
 from isolaw.executors.launcher import launch

@@ -29,9 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw import children
-from isolaw.backends import engine_connection
-from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext
+from isolaw import children, engine_connection
+from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext
 from isolaw.errors import RunError
 
 _STARTING_S = 600.0

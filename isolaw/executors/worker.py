@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from isolaw.backends import engine_connection
+from isolaw import engine_connection
 from isolaw.errors import StoreError
 from isolaw.executors.base import execute
 from isolaw.executors.event import Event

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from isolaw.costs.model import Cost
 from isolaw.errors import InputError
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import LEAST_CURVES, Configuration
+from isolaw.step_cost import Cost
 
 INTERVALS = 3.0  # times the compute to which three n ran: intervals up to there
 FAR = 10.0  # and no recommendation beyond

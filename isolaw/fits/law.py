@@ -30,7 +30,8 @@ from isolaw.runs import as_html
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isolaw.costs.model import Cost
+    from isolaw.registry import public
+from isolaw.step_cost import Cost
 
 
 class Law(LawPosterior):
@@ -145,9 +146,7 @@ class Law(LawPosterior):
 
     def summary(self) -> str:
         """Return what was found, as `isolaw fit` prints it, and the notes."""
-        import isolaw  # words are of a higher layer
-
-        return isolaw.summary(self)
+        return str(public("summary")(self))
 
     def _repr_html_(self) -> str:
         every = max(len(self.document.frontier) // 8, 1)
@@ -164,9 +163,8 @@ class Law(LawPosterior):
 
     def plot(self) -> Figure:
         """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
-        import isolaw  # the figure is of a higher layer
-
-        return isolaw.law_figure(self)
+        figure: Figure = public("law_figure")(self)
+        return figure
 
     def save(self, path: str | Path) -> Path:
         """Write ``law.json`` and its draws; refuse to replace a file that is not a law.

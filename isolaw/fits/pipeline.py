@@ -42,7 +42,7 @@ from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import info
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400
@@ -114,6 +114,8 @@ def fit(
     True
     """
     width = _checked(method, curve, records, bootstrap)
+    from isolaw.readers.read import as_runs
+
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, flags = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)

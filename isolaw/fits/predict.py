@@ -12,7 +12,7 @@ is beyond the runs, or the best n may be, n from a quarter of the smallest to fo
 compete, too, with the rewards of the pool (`isolaw.fits.surface.pool`). Of nearly equal ones (`_RISK` of
 reward for each doubling) isolaw takes the nearer n. M = floor(C / (n · B_p)); a budget in tokens or seconds
 pays for as many steps as their mean measured cost allows. A budget in hours needs the cost of a step
-S(B_p · n) (`isolaw.costs.model`). It gives every (B_p, n) a compute of its own, at which the candidates
+S(B_p · n) (`isolaw.step_cost`). It gives every (B_p, n) a compute of its own, at which the candidates
 compete: C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their intervals.
 
 Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to ten
@@ -31,7 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.costs.model import Cost, checked_price, parse_hours
 from isolaw.errors import InputError, at_command_line
 from isolaw.fits.allocations import (
     FAR,
@@ -55,6 +54,7 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import REFUSED, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
+from isolaw.step_cost import Cost, checked_price, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 

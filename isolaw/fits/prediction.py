@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from isolaw.allocation import Allocation
-from isolaw.costs.model import Cost, Spent
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.runs import as_html
+from isolaw.step_cost import Cost, Spent
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError
@@ -24,7 +24,7 @@ from isolaw.readers.settling import read_settings
 from isolaw.readers.sources import Found, search
 from isolaw.readers.tables import read_frame
 from isolaw.runs import Runs, listed
-from isolaw.source import Source
+from isolaw.source import ReadKeywords, Source
 
 _SHOWN = 8
 
@@ -116,6 +116,21 @@ def read(
     runs = Runs.concat(parts)
     runs.left_out = tuple(own for part in parts for own in part.left_out)
     return runs
+
+
+def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKeywords]) -> Runs:
+    """Return runs as they are, and anything else as `read` reads it.
+
+    Raises `InputError` for keywords of reading where nothing is left to read.
+    """
+    if unknown := [name for name in reading if name not in ReadKeywords.__annotations__]:
+        valid = ", ".join(ReadKeywords.__annotations__)
+        raise TypeError(f"unexpected keyword {unknown[0]!r}; to read a table: {valid}")
+    if not isinstance(source, Runs):
+        return read(source, metric=metric, **reading)
+    if reading:
+        raise InputError(f"{next(iter(reading))}: found Runs, which are already read; give it to isolaw.read")
+    return source
 
 
 def survey(

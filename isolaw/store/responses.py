@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isolaw.backends.base import Response
+from isolaw.backend import Response
 from isolaw.config import RunSpec
 from isolaw.errors import NotOurs
 from isolaw.store.sweep import SweepStore

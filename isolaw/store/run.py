@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.base import Checkpoint
+from isolaw.backend import Checkpoint
 from isolaw.config import RunSpec
 from isolaw.documents import seal
 from isolaw.documents.reading import parse_json

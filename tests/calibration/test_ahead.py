@@ -15,7 +15,6 @@ from isolaw.calibration.ahead import FARTHEST, RewardForecast, forecast
 from isolaw.calibration.disagreement import disagreements
 from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.splits import SimulatedPrediction, extended, predict_by_simulation
-from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.errors import InputError, Refused
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code
@@ -24,6 +23,7 @@ from isolaw.fits.predict import rewards
 from isolaw.report.text.calibration import simulated_prediction
 from isolaw.runs import Runs
 from isolaw.simulators.presets import Preset, read_preset
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 CELLS = ((8, 4), (8, 8), (8, 16), (8, 32))
 

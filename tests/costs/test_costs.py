@@ -13,9 +13,9 @@ import pytest
 import isolaw
 from isolaw import costs
 from isolaw.costs import CostOrigin
-from isolaw.costs.model import Cost, StepPart
 from isolaw.costs.recorded import Timed, fit
 from isolaw.errors import DataError, InputError, SpecError
+from isolaw.step_cost import Cost, StepPart
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "data" / "real-arithmetic.parquet"

@@ -12,7 +12,7 @@ import pytest
 from isolaw import costs, engine
 from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
-from isolaw.costs.model import Cost, CostOrigin, StepPart
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 OLD = Path(__file__).parents[1] / "data" / "0.1.0"
 ROOT = Path(__file__).parents[2]

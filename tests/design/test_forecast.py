@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.design import forecast, sweep_file, truths
 from isolaw.design.candidate_sweeps import DesignKind, shorter
 from isolaw.design.clock import Clock
@@ -18,6 +17,7 @@ from isolaw.design.question import question
 from isolaw.design.race import Race
 from isolaw.errors import DataError, InputError, SpecError
 from isolaw.report.text.plan import plan_summary, to_dict
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 TARGET = 200_000
 SWEEP = {

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
-from isolaw.costs.model import Cost, CostOrigin, StepPart
 from isolaw.errors import InputError
 from isolaw.fits.allocations import comparable
 from isolaw.fits.flags import Code, having
@@ -22,6 +21,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import Runs
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from isolaw import backends, engine
-from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Response, RunContext
+from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Response, RunContext
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.backend import Backend, Checkpoint, RunContext, UnreadableState
 from isolaw.backends.bandit import checks, options
 from isolaw.backends.bandit.evaluation import Evaluation
-from isolaw.backends.base import Backend, Checkpoint, RunContext, UnreadableState
 from isolaw.config import RunSpec
 from isolaw.config.run import REFERENCE_BATCH
 from isolaw.errors import Issue, SpecError

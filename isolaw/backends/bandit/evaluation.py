@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import Measurement
+from isolaw.backend import Measurement
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 from isolaw.simulators.draws import binomial

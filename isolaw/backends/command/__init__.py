@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from isolaw.backends.base import Backend, Checkpoint, Needs, RunContext
+from isolaw.backend import Backend, Checkpoint, Needs, RunContext
 from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from isolaw import children
-from isolaw.backends.base import Checkpoint, Measurement, RunContext, UnreadableState
+from isolaw.backend import Checkpoint, Measurement, RunContext, UnreadableState
 from isolaw.backends.command import template
 from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from isolaw import commands, metrics
-from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
+from isolaw.backend import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions

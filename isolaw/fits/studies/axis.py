@@ -15,7 +15,7 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.runs import plain
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 # What runs of a recipe are named of which nothing is taken out.
 WHOLE = "nothing"
@@ -72,6 +72,8 @@ def compare_by(
     >>> found.comparisons[0.02].mean.rows["C_mid"].difference.value < 1
     True
     """
+    from isolaw.readers.read import as_runs
+
     source = as_runs(runs, metric, **reading)
     table = source.table()
     if by not in table.columns:

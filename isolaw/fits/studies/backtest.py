@@ -28,7 +28,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 _BUDGETS = 4
 FIXED = 16
@@ -94,6 +94,8 @@ def backtest(
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
     reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
+    from isolaw.readers.read import as_runs
+
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, _ = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed)

@@ -34,7 +34,7 @@ from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 _Side = dict[BatchShape, Configuration]  # one recipe's
 _FAR = 10.0  # times the measured compute: beyond it no reward is stated
@@ -154,6 +154,8 @@ def compare(
         raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    from isolaw.readers.read import as_runs
+
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
     flags = flags_of_simulated(Simulated.among([first.simulated, second.simulated]))
     sides = [

@@ -22,7 +22,7 @@ import pandas as pd
 from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.fits.selection import hold, measured_points
 from isolaw.runs import Runs, full_names, plain
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem"]
 _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "compute"]
@@ -67,6 +67,8 @@ def retune(
     >>> len(runs), len(tuned.runs), "lr" in tuned.runs.table().columns
     (8, 4, False)
     """
+    from isolaw.readers.read import as_runs
+
     runs = as_runs(runs, metric, **reading)
     table = runs.table()
     if name in (*_CONFIGURATION, "seed"):

@@ -24,7 +24,7 @@ from isolaw.report.study import Study, common_compute, final_rewards
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
 from isolaw.runs import Runs, full_names
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
 
 KINDS = ("png", "svg", "pdf")
 _BUDGETS = 30
@@ -67,6 +67,8 @@ def paper_figures(
         the folder cannot be written.
     """
     reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
+    from isolaw.readers.read import as_runs
+
     runs = as_runs(runs, options.get("metric"), **reading)
     material = Material(runs, full_names(fixed or {}), options)
     drawn: dict[str, Figure] = {}

@@ -21,14 +21,15 @@ from typing import Any, Unpack
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from isolaw import __version__, files
-from isolaw.costs.model import Cost
+from isolaw import files
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
+from isolaw.registry import __version__
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
 from isolaw.report.study import Study, is_of
-from isolaw.source import ReadKeywords, Source, as_runs
+from isolaw.source import ReadKeywords, Source
+from isolaw.step_cost import Cost
 
 __all__ = ["PageContent", "check_replaceable", "filled", "render", "write", "write_report"]
 
@@ -79,6 +80,8 @@ def write_report(
         ``compute`` is less than one step.
     """
     check_replaceable(path)
+    from isolaw.readers.read import as_runs
+
     runs = as_runs(runs, law.document.metric, **reading)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")

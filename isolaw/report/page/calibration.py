@@ -10,9 +10,9 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 
-from isolaw import __version__
 from isolaw.calibration.calibrate import BANDS, SIMULATIONS, Calibration, Constant
 from isolaw.calibration.space import BOUND
+from isolaw.registry import __version__
 from isolaw.report.figures.calibration import calibration_figure, label
 from isolaw.report.figures.style import STYLE
 from isolaw.report.page import check_replaceable, filled, write

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from isolaw import __version__
 from isolaw.fits.document.schema import LawDocument
+from isolaw.registry import __version__
 from isolaw.runs import Runs
 
 _LISTED = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from isolaw.costs.model import CostOrigin
 from isolaw.report.text.numbers import count, interval, number, share
+from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:
-    from isolaw.costs.model import Cost, Estimate, Spent
+    from isolaw.step_cost import Cost, Estimate, Spent
 
 
 def spent(own: Spent | None, cost: Cost) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from isolaw.backends.bandit import Bandit
-from isolaw.costs.model import HOUR_S, Spent
 from isolaw.design import sweep_file, truths
 from isolaw.design.ensemble import SEEDS
 from isolaw.design.forecast import ALIKE, Range
 from isolaw.evidence import Simulated
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.step_cost import HOUR_S, Spent
 
 if TYPE_CHECKING:
     from isolaw.design.forecast import DesignOutcome, SweepForecast

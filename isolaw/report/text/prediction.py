@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isolaw.costs.model import parse_hours
 from isolaw.errors import InputError
 from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.flags import Code, having
@@ -12,13 +11,14 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import number, quantity, share
+from isolaw.step_cost import parse_hours
 
 if TYPE_CHECKING:
-    from isolaw.costs.model import Cost
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
     from isolaw.fits.quantity import Quantity
+    from isolaw.step_cost import Cost
 
 _FIXED = {"fixed-bp": "B_p*", "fixed-b": "M*"}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from isolaw.backend import Checkpoint, RunContext
 from isolaw.backends.bandit import BACKEND
-from isolaw.backends.base import Checkpoint, RunContext
 from isolaw.config import RunSpec
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from isolaw import engine
+from isolaw.backend import RunContext
 from isolaw.backends.bandit import BACKEND, update_of
-from isolaw.backends.base import RunContext
 from isolaw.config import SweepSpec
 from isolaw.simulators import interference
 

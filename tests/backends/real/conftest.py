@@ -29,7 +29,7 @@ import arithmetic
 import pandas as pd
 import pytest
 
-from isolaw.backends.base import Checkpoint
+from isolaw.backend import Checkpoint
 from isolaw.backends.real import BACKEND, environment, gpu_selftest
 from isolaw.backends.real.rollout import difficulty
 from isolaw.backends.real.rollout.problems import Problem, read_problems, write_set

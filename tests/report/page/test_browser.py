@@ -131,7 +131,7 @@ def test_responses_stay_text_and_are_searched(
     visit: Visitor, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep whose runs kept hostile responses, by the command."""
-    from isolaw.backends.base import Response
+    from isolaw.backend import Response
     from isolaw.store import SweepStore, responses
 
     spec = next(iter(SweepStore(made.sweep).specs()[0].values()))

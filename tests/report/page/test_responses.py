@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isolaw.backends.base import Response
+from isolaw.backend import Response
 from isolaw.config import RunSpec
 from isolaw.report.page import responses
 from isolaw.store.responses import Kept

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isolaw.costs.model import Cost, CostOrigin, Spent, StepPart
 from isolaw.report.text import costs
+from isolaw.step_cost import Cost, CostOrigin, Spent, StepPart
 
 COST = Cost(
     {"step": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.RECORDED, "runs/my", 8,

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from isolaw import children
-from isolaw.backends.engine_connection import GROUP
 from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
+from isolaw.engine_connection import GROUP
 
 _SIZES = {"cuda": (2**10, 2**20, 2**26, 2**29), "cpu": (2**10, 2**20, 2**24)}  # bytes
 _REPEATS = 5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import AnswerCounts, Measurement, Response, cut
+from isolaw.backend import AnswerCounts, Measurement, Response, cut
 from isolaw.backends.real.algorithms import advantages
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from isolaw.backends.base import AnswerCounts, Checkpoint, Measurement, Response, UnreadableState
+from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Response, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.worker import RolloutWorker

@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from isolaw.backends.engine_connection import GROUP
 from isolaw.backends.real import environment
+from isolaw.engine_connection import GROUP
 from isolaw.errors import RunError
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

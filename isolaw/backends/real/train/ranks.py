@@ -1,6 +1,6 @@
 """One of several processes of a run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.backends.engine_connection`),
+`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.engine_connection`),
 receives the job, and executes `loop.train`. The engine decides at which checkpoints to write a state; the
 first process tells the others.
 """
@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.engine_connection import EngineConnection
 from isolaw.backends.real import environment
 from isolaw.config import RunSpec
 from isolaw.documents.validation import parse_section
+from isolaw.engine_connection import EngineConnection
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.base import cut
+from isolaw.backend import cut
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train.batch import RankGroup

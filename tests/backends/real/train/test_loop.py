@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
 
+from isolaw.backend import UnreadableState
 from isolaw.backends import bandit
-from isolaw.backends.base import UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.rollout import samplers, vllm_sampler
 from isolaw.backends.real.train.loop import Run

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
 
-from isolaw.backends.base import UnreadableState
+from isolaw.backend import UnreadableState
 from isolaw.backends.real.train.loop import Run
 from isolaw.backends.real.train.loop import train as steps
 from isolaw.config import RunSpec

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from isolaw import engine
-from isolaw.backends.base import RunContext
+from isolaw.backend import RunContext
 from isolaw.backends.real import environment
 from isolaw.backends.real.train import ranks
 from isolaw.errors import RunError

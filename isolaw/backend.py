@@ -136,7 +136,7 @@ class Processes:
     """A run of several processes (`isolaw.executors.launcher`).
 
     ``spec`` is the run for them. Each of the ``count`` processes, over all machines of the run, executes
-    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.engine_connection` connects it. A
+    ``python -m MODULE ADDRESS PORT``, where `isolaw.engine_connection` connects it. A
     ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
     """
 
