@@ -121,61 +121,29 @@ def _next(law: Law, out: str) -> str:
 
 
 def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
-    """One law for each value of an attribute, as far as the runs support it."""
-    import isolaw
-    from isolaw.errors import DataError, Refused, unknown
-    from isolaw.evidence import Simulated
+    from isolaw.fits.studies.axis import fit_by
     from isolaw.report.text.studies import side_by_side
-    from isolaw.runs import plain
 
-    table = runs.table()
-    if by not in table.columns:
-        raise DataError(f"--by: {unknown('column', by, table.columns)}")
-    laws, refused = {}, {}
-    for value in sorted({plain(v) for v in table[by].dropna()}, key=str):
-        try:
-            laws[value] = isolaw.fit(runs, **keywords | {"fixed": {**keywords["fixed"], by: value}})
-        except Refused as error:
-            refused[str(value)] = str(error)
-            note(f"note: {by} = {value}: {error}")
-            continue
-        if out is not None:
-            path = Path(out)
-            laws[value].save(path.with_stem(f"{path.stem}-{str(value).replace('/', '_')}"))
-    if not laws:
-        raise Refused(f"no value of {by} has runs that support a law")
-    documents = {str(value): law.to_dict() for value, law in laws.items()}
-    lines = side_by_side(by, {value: law.document for value, law in laws.items()})
-    simulated = Simulated.among(law.document.simulated for law in laws.values()).json
-    print_result(as_json, {"simulated": simulated, "by": by, "laws": documents, "refused": refused}, lines)
+    found = fit_by(runs, by, keywords)
+    for value, why in found.refused.items():
+        note(f"note: {by} = {value}: {why}")
+    for value, law in found.laws.items() if out is not None else ():
+        path = Path(str(out))
+        law.save(path.with_stem(f"{path.stem}-{str(value).replace('/', '_')}"))
+    print_result(as_json, found.to_dict(), side_by_side(by, found.documents))
 
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
-    """The law at one value of ``name``, given or the best, and the law with ``name`` re-tuned."""
-    import isolaw
-    from isolaw.fits.metric import choose
-    from isolaw.fits.studies.retune import retune
+    from isolaw.fits.studies.retune import fit_retuned
     from isolaw.report.text.studies import retuned_summary
 
-    metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-    others = {key: value for key, value in keywords["fixed"].items() if key != name}
-    tuned = retune(runs, metric, eval_set, name, others)
-    value = keywords["fixed"].get(name, tuned.best)
-    laws = {
-        "one": isolaw.fit(runs, **keywords | {"fixed": {**others, name: value}}),
-        "retuned": isolaw.fit(tuned.runs, **keywords | {"fixed": others}),
-    }
+    found = fit_retuned(runs, name, keywords)
+    lines = retuned_summary(name, found.value, found.documents, found.chosen)
     if out is not None:
-        laws["one"].save(out)
-        laws["retuned"].save(_retuned(out))
-    documents = {key: law.to_dict() for key, law in laws.items()}
-    chosen = tuned.chosen.to_dict("records")
-    lines = retuned_summary(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen)
-    if out is not None:
-        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(laws['one'], out)}")
-    simulated = tuned.runs.simulated.json
-    result = {"simulated": simulated, "retune": name, name: value, "laws": documents, "chosen": chosen}
-    print_result(as_json, result, lines)
+        found.one.save(out)
+        found.retuned.save(_retuned(out))
+        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(found.one, out)}")
+    print_result(as_json, found.to_dict(), lines)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.report.study import Study
     from isolaw.runs import Runs
-
-_BACKTEST_SHARE = 8  # by default the backtest fits checkpoints up to this share of the largest compute
-_BACKTEST_DRAWS = 100
 
 
 @click.command()
@@ -89,7 +86,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         status.update("backtest")
         facts = PageContent(
             predicted,
-            _backtest(study, options),
+            study.backtest(options["fit_below"], shared.law_keywords(options)),
             [failure for state in states for failure in state["failures"]],
             provenance.sources(file for run in reading.ready for file in run.sources),
             str(commands.this(ctx.obj)),
@@ -162,45 +159,12 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
 
 def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
     """The runs with their law, or with the reason why there is none."""
-    import isolaw
-    from isolaw.errors import Refused
-    from isolaw.fits.metric import choose
-    from isolaw.report.study import Study, usual_setting
+    from isolaw.report.study import Study
 
-    fixed, x = options["fixed"], options["x"]
-    metric, eval_set, _ = choose(runs, options["metric"], options["eval_set"])
-    setting = options["setting"] or usual_setting(runs, fixed)
-    chosen = {"metric": metric, "eval_set": eval_set, "setting": setting, "x": x}
-    try:
-        law = isolaw.fit(runs, **shared.law_keywords(options) | chosen)
-    except Refused as error:
-        note(f"note: no law: {error}")
-        return Study(runs, metric, eval_set, None, str(error), fixed)
-    note(f"note: fitted {metric} on {eval_set}, setting {setting}, method {options['method']}")
-    return Study(runs, metric, eval_set, law, fixed=fixed)
-
-
-def _backtest(study: Study, options: dict[str, Any]) -> Mapping[str, Any] | str:
-    """A backtest of these runs, or why there is none."""
-    from isolaw.errors import IsolawError
-    from isolaw.fits.health import DIAGNOSTICS
-    from isolaw.fits.studies.backtest import backtest
-    from isolaw.runs import Runs
-
-    d, points = study.document, study.held.points
-    if d is None:
-        return "there is no law"
-    if d.x.name not in ("compute", "steps"):
-        return f"isolaw does not backtest budgets in {d.x.unit}"
-    needed = points["metric"].isin([study.metric, *DIAGNOSTICS])  # the rest would only take time
-    below = options["fit_below"] or max(g.measured[1] for g in d.grid) / _BACKTEST_SHARE
-    keywords = shared.law_keywords(options) | {
-        "metric": study.metric, "eval_set": study.eval_set, "setting": d.setting, "fixed": d.fixed,
-        "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
-    }  # fmt: skip
-    try:
-        return backtest(Runs(points[needed], study.held.attributes, study.held.source), below, **keywords)
-    except IsolawError as error:
-        if options["fit_below"] is not None:  # the user chose it
-            raise
-        return str(error)
+    keywords = {**shared.law_keywords(options), "x": options["x"], "setting": options["setting"]}
+    study = Study.fitted_to(runs, keywords)
+    if (d := study.document) is None:
+        note(f"note: no law: {study.refused}")
+    else:
+        note(f"note: fitted {d.metric} on {d.eval_set}, setting {d.setting}, method {d.method}")
+    return study

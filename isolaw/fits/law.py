@@ -25,12 +25,12 @@ from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import number
 from isolaw.parquet import read_parquet
+from isolaw.registry import public
 from isolaw.runs import as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isolaw.registry import public
 from isolaw.step_cost import Cost
 
 

@@ -12,16 +12,22 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw import metrics
-from isolaw.errors import IsolawError
+from isolaw.errors import IsolawError, Refused
 from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
+from isolaw.fits.metric import choose
+from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import Setting, hold, select
+from isolaw.fits.studies.backtest import backtest
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
 PLACE = ["problems_per_batch", "rollouts_per_problem"]
 # Checkpoints around C that are averaged: runs of different batches do not end at exactly the same C.
 _FROM, _TO = 0.8, 1.1
+_BACKTEST_SHARE = 8
+_BACKTEST_DRAWS = 100
 _SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are left out
 
 
@@ -40,6 +46,46 @@ class Study:
     def of(cls, law: Law, runs: Runs) -> Study:
         """Return the study of the runs that a law was fitted to."""
         return cls(runs, law.document.metric, law.document.eval_set, law)
+
+    @classmethod
+    def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> Study:
+        """Return runs with a law that is fitted to them, or with the reason why they support none.
+
+        ``keywords`` are those of `isolaw.fit`; a ``setting`` of None is `usual_setting`.
+        """
+        fixed = keywords["fixed"]
+        metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
+        setting = keywords["setting"] or usual_setting(runs, fixed)
+        chosen = {"metric": metric, "eval_set": eval_set, "setting": setting}
+        try:
+            return cls(runs, metric, eval_set, fit(runs, **{**keywords, **chosen}), fixed=fixed)
+        except Refused as error:
+            return cls(runs, metric, eval_set, None, str(error), fixed)
+
+    def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """Return a backtest of these runs, or why there is none.
+
+        It fits the checkpoints up to ``below``, by default an eighth of the largest compute, with the
+        ``keywords`` of `isolaw.fit`. A ``below`` that was given raises what `isolaw.backtest` raises.
+        """
+        d, points = self.document, self.held.points
+        if d is None:
+            return "there is no law"
+        if d.x.name not in ("compute", "steps"):
+            return f"isolaw does not backtest budgets in {d.x.unit}"
+        needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the rest would only take time
+        cut = below or max(g.measured[1] for g in d.grid) / _BACKTEST_SHARE
+        own = {
+            "metric": self.metric, "eval_set": self.eval_set, "setting": d.setting, "fixed": d.fixed,
+            "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
+        }  # fmt: skip
+        runs = Runs(points[needed], self.held.attributes, self.held.source)
+        try:
+            return backtest(runs, cut, **{**keywords, **own})
+        except IsolawError as error:
+            if below is not None:
+                raise
+            return str(error)
 
     @property
     def document(self) -> LawDocument | None:

@@ -1,20 +1,23 @@
-"""The recipes along an axis of a sweep, each compared with one of them: a leave-one-out, several lr.
+"""Along an axis of a sweep: a law for each value, or each recipe compared with one of them.
 
-For ``without``, the parts that are taken out of ScaleRL, this is the leave-one-out of arXiv 2510.13786
-(section 4), with intervals: a difference within that of runs that differ in nothing means nothing.
+For ``without``, the parts that are taken out of ScaleRL, the comparison is the leave-one-out of arXiv
+2510.13786 (section 4), with intervals: a difference within that of runs that differ in nothing means nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from isolaw.errors import DataError, InputError, unknown
+from isolaw.errors import DataError, InputError, Refused, unknown
 from isolaw.evidence import Simulated
-from isolaw.fits.pipeline import DRAWS
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.law import Law
+from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
-from isolaw.runs import plain
+from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
 # What runs of a recipe are named of which nothing is taken out.
@@ -38,6 +41,52 @@ class AxisComparison:
         """Return JSON-able data."""
         found = {str(value): own.to_dict() for value, own in self.comparisons.items()}
         return {"simulated": self.simulated.json, "by": self.by, "base": self.base, "comparisons": found}
+
+
+@dataclass(frozen=True)
+class LawsBy:
+    """What `fit_by` found."""
+
+    by: str
+    laws: dict[Any, Law]  #: by the values whose runs support one
+    refused: dict[str, str]  #: by the other values, the reason
+
+    @property
+    def documents(self) -> dict[Any, LawDocument]:
+        """The laws' documents."""
+        return {value: law.document for value, law in self.laws.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        simulated = Simulated.among(document.simulated for document in self.documents.values())
+        laws = {str(value): document.to_dict() for value, document in self.documents.items()}
+        return {"simulated": simulated.json, "by": self.by, "laws": laws, "refused": self.refused}
+
+
+def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
+    """Fit a law to the runs of each value of ``by``, with the ``keywords`` of `isolaw.fit`.
+
+    Raises
+    ------
+    DataError
+        there is no such column.
+    Refused
+        no value has runs that support a law.
+    """
+    table = runs.table()
+    if by not in table.columns:
+        raise DataError(f"by: {unknown('column', by, table.columns)}")
+    laws: dict[Any, Law] = {}
+    refused: dict[str, str] = {}
+    for value in sorted({plain(v) for v in table[by].dropna()}, key=str):
+        try:
+            laws[value] = fit(runs, **{**keywords, "fixed": {**keywords["fixed"], by: value}})
+        except Refused as error:
+            refused[str(value)] = str(error)
+    if not laws:
+        why = "".join(f"; {value}: {reason}" for value, reason in refused.items())
+        raise Refused(f"no value of {by} has runs that support a law{why}")
+    return LawsBy(by, laws, refused)
 
 
 def compare_by(

@@ -20,6 +20,10 @@ import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, Refused, option, unknown
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.law import Law
+from isolaw.fits.metric import choose
+from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import hold, measured_points
 from isolaw.runs import Runs, full_names, plain
 from isolaw.source import ReadKeywords, Source
@@ -105,6 +109,51 @@ def retune(
     tuned_runs = Runs(whole, dict.fromkeys(whole["run_id"].unique(), common), runs.source, runs.notes)
     table = pd.DataFrame(chosen, columns=[*_CONFIGURATION, "compute", name, "edge"])
     return Retuned(tuned_runs, table, plain(max(final, key=lambda v: final[v])))
+
+
+@dataclass(frozen=True)
+class RetunedLaws:
+    """The law at one value of an attribute, and the law with the attribute re-tuned."""
+
+    name: str
+    value: Any  # the one value: the given one, or the best (`Retuned.best`)
+    one: Law
+    retuned: Law
+    tuned: Retuned
+
+    @property
+    def chosen(self) -> pd.DataFrame:
+        """What was chosen at each configuration's last checkpoint (`Retuned.chosen`)."""
+        return self.tuned.chosen
+
+    @property
+    def documents(self) -> dict[str, LawDocument]:
+        """The documents of both laws."""
+        return {"one": self.one.document, "retuned": self.retuned.document}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both laws and what was chosen, as ``isolaw fit --retune --json`` prints them."""
+        return {
+            "simulated": self.tuned.runs.simulated.json,
+            "retune": self.name,
+            self.name: self.value,
+            "laws": {key: document.to_dict() for key, document in self.documents.items()},
+            "chosen": self.chosen.to_dict("records"),
+        }
+
+
+def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLaws:
+    """Fit the law at one value of ``name``, and the law with ``name`` re-tuned.
+
+    ``keywords`` are those of `isolaw.fit`; ``fixed`` may give the one value. Raises as `retune` and
+    `isolaw.fit` do.
+    """
+    metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
+    others = {key: value for key, value in keywords["fixed"].items() if key != name}
+    tuned = retune(runs, metric, eval_set, name, others)
+    value = keywords["fixed"].get(name, tuned.best)
+    one = fit(runs, **{**keywords, "fixed": {**others, name: value}})
+    return RetunedLaws(name, value, one, fit(tuned.runs, **{**keywords, "fixed": others}), tuned)
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
