@@ -23,18 +23,33 @@ PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.parent !
 MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """Every block of commands or Python, and the text below it, which may be the output."""
+    shown = r"(?:\n((?: {4}[^\n]*\n|\n(?= {4}))+))?"
+    return re.findall(rf"^```(sh|python)\n(.*?)^```\n{shown}", page.read_text(), flags=re.M | re.S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
 def test_blocks_run(page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for kind, text in blocks(page):
+    every_draw = {**shell, "PATH": shell["PATH"].partition(os.pathsep)[2]}
+    for kind, text, shown in blocks(page):
         command = ["sh", "-euc", text] if kind == "sh" else [preloaded / "python", "-c", text]
-        done = subprocess.run(command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False)
+        env = every_draw if "interval" in shown else shell
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
+        printed, lines = (
+            [" ".join(line.split()) for line in own.splitlines()]
+            for own in (f"{done.stdout}\n{done.stderr}", shown.strip())
+        )
+        if {*lines} & {*printed} - {
+            ""
+        }:  # else it is another text, such as the file that the next block needs
+            left_out = [re.compile(re.escape(line).replace("…", ".*")) for line in lines]
+            assert [own.pattern for own in left_out if not any(map(own.fullmatch, printed))] == [], (
+                done.stdout
+            )
 
 
 def test_the_dataframe_tutorial_runs_and_nests_no_dictionary(
