@@ -43,13 +43,10 @@ def test_blocks_run(page: Path, shell: dict[str, str], preloaded: Path, tmp_path
             [" ".join(line.split()) for line in own.splitlines()]
             for own in (f"{done.stdout}\n{done.stderr}", shown.strip())
         )
-        if {*lines} & {*printed} - {
-            ""
-        }:  # else it is another text, such as the file that the next block needs
-            left_out = [re.compile(re.escape(line).replace("…", ".*")) for line in lines]
-            assert [own.pattern for own in left_out if not any(map(own.fullmatch, printed))] == [], (
-                done.stdout
-            )
+        if {*lines} & {*printed} - {""}:  # else it is another text, such as a file
+            wanted = [re.compile(re.escape(line).replace("…", ".*")) for line in lines]
+            missing = [own.pattern for own in wanted if not any(map(own.fullmatch, printed))]
+            assert missing == [], done.stdout
 
 
 def test_the_dataframe_tutorial_runs_and_nests_no_dictionary(
