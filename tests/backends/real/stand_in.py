@@ -71,6 +71,7 @@ class LLM:
         dtype = arguments["dtype"]
         self.sampler = self.plain(model, dtype=dtype)
         self.books.own |= {id(module) for module in self.sampler.model.modules()}
+        self.sampler.model.load_weights = self._load_weights
         self.overrides = arguments.get("hf_overrides", {})
         self.awake = set(PARTS)
         self.cached = False
@@ -107,16 +108,21 @@ class LLM:
         wanted = set(self.sampler.parameters)  # those of a head that is untied, too
         if self.overrides.get("tie_word_embeddings", True) and not _separate_head(self.sampler.model):
             wanted.discard("lm_head.weight")
-        loaded = set()
-        for name, tensor in kwargs["weights_iterator"]:
-            self.sampler.load([(name, tensor)])
-            loaded.add(name)
+        loaded = self.sampler.model.load_weights(kwargs["weights_iterator"])
         self.books.note(
             "load",
             ("weights" in self.awake, "its weights have no memory"),
             (loaded == wanted, f"without {sorted(wanted - loaded)}"),
         )
         self.valid = self.cached = True  # weights of ZeRO-3 were gathered
+
+    @torch.no_grad()
+    def _load_weights(self, weights: samplers.Weights) -> set[str]:
+        loaded = set()
+        for name, tensor in weights:
+            self.sampler.parameters[name].copy_(tensor)
+            loaded.add(name)
+        return loaded
 
     def generate(self, prompts: Any, parameters: Any, use_tqdm: bool) -> list[Any]:
         self.books.note(

@@ -41,7 +41,7 @@ def updates(enters: Tensor, epochs: int, minibatches: int, key: tuple[int, int])
 class UpdateMeans:
     """What the updates on a batch measure together: means over their tokens, and over the updates.
 
-    >>> measured = Measured(torch.ones(2, 1).bool())
+    >>> measured = UpdateMeans(torch.ones(2, 1).bool())
     >>> for _ in range(2):
     ...     measured.add(torch.ones(2, 1).bool(), "grad_norm", 3.0, {"tokens": torch.tensor(4.0)})
     >>> measured.means()
