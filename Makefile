@@ -1,7 +1,7 @@
 # make demo       set up, then the main job: a simulated sweep, its law, a recommendation
 # make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
 # make test       set up, then the quick tests; they need neither PyTorch nor a GPU
-# make test-all   set up, then every test
+# make test-all   set up, then every test but those that only make nightly runs
 # make test-matrix  the quick tests on Python 3.11, 3.12 and 3.13, whichever of them uv finds or can download
 # make test-kernels  the quick numerical tests again, as other processors run them
 # make docs       the documentation with executed tutorials, in build/docs/site, and three example reports
@@ -111,11 +111,14 @@ QUICK  = -m "not slow and not real"
 test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(QUICK)
 
+# Much of it waits for other processes, so more of it than there are cores goes side by side.
+SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) * 2)) --dist loadfile
+
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or real"
+	$(BIN)/python $(SIDE_BY_SIDE) -m "(slow or real) and not nightly"
 
 test-matrix: $(STAMPS)/base
 	@$(PIP) uv
@@ -148,6 +151,8 @@ test-kernels: $(STAMPS)/test
 nightly: test-matrix test-kernels fuzz
 	@mkdir -p build
 	$(BIN)/python scripts/mutants.py . --results build/mutants.jsonl
+	@$(CPU_SET) && $(MAKE) --no-print-directory $(STAMPS)/trainers
+	$(BIN)/python -m pytest -m nightly
 
 docs: $(STAMPS)/docs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/pages.sh build/docs

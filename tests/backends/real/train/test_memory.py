@@ -135,6 +135,7 @@ def measured(preloaded: Path) -> Callable[..., list[list[int]]]:
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[list[int]]]) -> None:
     decoder = Decoder.of(SMALL)
     assert decoder
