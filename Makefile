@@ -151,7 +151,7 @@ test-kernels: $(STAMPS)/test
 nightly: test-matrix test-kernels fuzz
 	@mkdir -p build
 	$(BIN)/python scripts/mutants.py . --results build/mutants.jsonl
-	@$(CPU_SET) && $(MAKE) --no-print-directory $(STAMPS)/trainers
+	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; fi
 	$(BIN)/python -m pytest -m nightly
 
 docs: $(STAMPS)/docs
