@@ -91,7 +91,11 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
     else:
         run.framework = framework
         run.configurations = [
-            RawLog(part.source, part.container, name, part.config, part.config_source) for part in parts
+            RawLog(
+                *(part.source, part.container, name, part.config, part.config_source),
+                series={key: part.series[key] for key in framework.counts if key in part.series},
+            )
+            for part in parts
         ]
         resolved = resolve(run.configurations, framework, run.assignments)
         counts: Mapping[str, Any] = {name: fact.value for name, fact in resolved.facts.items()}

@@ -36,7 +36,7 @@ class LoggedRun:
     message: str = ""
     duplicate_of: str = ""
     frameworks: list[str] = field(default_factory=list)  # that may have written it
-    # What the facts follow from: the configurations of its parts, and what the user set.
+    # What the facts follow from: the configurations of its parts and what they count, and what the user set.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
 

@@ -25,6 +25,8 @@ _SYMBOL = {
 }
 # What may not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
+# Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
+_OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
 ASSUMED = "unless set"  # the origin of a default
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
@@ -40,6 +42,7 @@ class Resolved:
     needs: list[str] = field(default_factory=list)  # what the user has to set, as ``--set`` calls it
     notes: list[str] = field(default_factory=list)  # what was assumed
     hints: dict[str, str] = field(default_factory=dict)  # what an unknown fact would follow from
+    counted: bool = False  # whether the log itself counts the rollouts of a step
 
 
 def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment]) -> Resolved:
@@ -50,6 +53,10 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
             out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments)
+        if counted := framework.counted(part.series):
+            _add(out, "rollouts_per_step", counted, assignments)
+            out.counted = True
+    _question_single(out)
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
     assignments = {name: own for name, own in assignments.items() if not _known(out, own)}
     for name, own in assignments.items():
@@ -129,6 +136,17 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         out.notes.append(f"{both}: the first was kept")
 
 
+def _question_single(out: Resolved) -> None:
+    """Take n = 1 as unknown where an algorithm compares the rollouts of a group: it is under another key."""
+    n, algorithm = out.facts.get("rollouts_per_problem"), out.facts.get("algorithm")
+    if n and n.value == 1 and algorithm and str(algorithm.value).lower() in _OF_GROUPS:
+        del out.facts["rollouts_per_problem"]
+        out.hints["rollouts_per_problem"] = (
+            f"n is 1 ({n.origin}), but {algorithm.value} ({algorithm.origin}) compares the rollouts of a "
+            "problem: the group size is under another key"
+        )
+
+
 def _sound(name: str, value: Any) -> Any:
     """Return a fact's value as a plain one; None for a value that it cannot have."""
     if name in WHOLE:
@@ -145,11 +163,13 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
     if b and n and r and r.value != b.value * n.value:
-        # Of two that the user set, the third gives way; of one, the product does.
-        if len(given) not in (1, 2) or given == ["rollouts_per_step"]:
+        # Of two that the user set, the third gives way; of one, the product does; but not what was counted.
+        seen = out.counted and "rollouts_per_step" not in given
+        if seen or len(given) not in (1, 2) or given == ["rollouts_per_step"]:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
-                f"{b.value * n.value} ({b.origin}; {n.origin}): set the two that hold"
+                f"{b.value * n.value} ({b.origin}; {n.origin}): "
+                + ("set what holds, or rollouts_per_step as well" if seen else "set the two that hold")
             )
             out.needs += ["n", "B_p"]
             return

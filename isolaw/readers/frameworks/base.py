@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.readers.assignments import WHOLE
-from isolaw.readers.raw_log import finite, whole
+from isolaw.readers.raw_log import Series, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
 APART = "rollouts are generated while the policy is trained"
@@ -100,6 +100,8 @@ class Framework:
     # ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
     # ``logging_steps`` (updates between records, for logs without steps), and attributes (``lr``, ``kl``).
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Metric keys that count the rollouts of a step, in every record.
+    counts: tuple[str, ...] = ()
     # Facts that several settings determine, such as ``on_policy`` (one optimiser step for each batch, and no
     # asynchrony), given those of ``settings``, which they replace. No guesses.
     more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
@@ -115,6 +117,14 @@ class Framework:
     def recognises(self, keys: Collection[str], config: Mapping[str, Any]) -> bool:
         """Return whether these metric keys, or this configuration, are the framework's."""
         return _match(self.own_keys, keys) or _match(self.own_config, self.flat(config))
+
+    def counted(self, series: Mapping[str, Series]) -> Fact | None:
+        """Return the rollouts of a step where a log counts them, and always as many."""
+        for key in self.counts:
+            found = set(series[key].value) if key in series else set()
+            if len(found) == 1 and (value := whole(found.pop(), 1)) is not None:
+                return Fact(value, f"{key} in every record")
+        return None
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
         """Return what the configuration, read from ``source``, says of the run."""

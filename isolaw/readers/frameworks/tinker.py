@@ -66,6 +66,7 @@ FRAMEWORK = Framework(
         "loss_type": ("loss_fn",),
         "model": ("model_name",),
     },
+    counts=("env/all/total_episodes",),
     more_facts=_facts,
     step_keys=("progress/batch", "training_client/step"),
     first_step=0,

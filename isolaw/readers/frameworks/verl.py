@@ -27,6 +27,8 @@ _OWN = (
     "|actor/(?:ppo_kl|pg_clipfrac).*"
 )
 _STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow allows no @
+# Search-R1 and its descendants; verl-agent and its.
+_GROUP_SIZES = ("actor_rollout_ref.rollout.n_agent", "env.rollout.n", "agent_grpo.n")
 _TRAINING = {
     "critic/score/mean": "reward",
     "critic/rewards/mean": "reward_with_kl",
@@ -93,10 +95,18 @@ def _facts(config: Config, facts: Facts) -> Facts:
     passes = config.count(*_either("actor.ppo_epochs"))
     return {
         "problems_per_batch": _generated(config, batch),
+        "rollouts_per_problem": _group(config, facts["rollouts_per_problem"]),
         "on_policy": one_update(batch.value, mini, passes, _apart(config), "prompts") if batch else None,
         "problem_set": _problem_set(config),
         "kl": _kl(config),
     }
+
+
+def _group(config: Config, own: Fact | None) -> Fact | None:
+    """n, which multi-turn descendants have under a key of their own, while ``rollout.n`` stays 1."""
+    if own is not None and own.value > 1:
+        return own
+    return config.count(*_GROUP_SIZES) or own
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
