@@ -186,7 +186,7 @@ fixed_option = click.option(
 )  # fmt: skip
 _LAW = {
     "metric": click.option(
-        "--metric", help="Reward metric.  [default: avg@4, else the only accuracy metric in the runs]"
+        "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
     ),
     "eval_set": click.option(
         "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"

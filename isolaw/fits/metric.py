@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from isolaw.errors import DataError, InputError, offers, option
@@ -11,6 +13,7 @@ from isolaw.runs import Runs, listed
 
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
+_REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # the names of what is to rise
 _CHOICE = "Choose with --metric and --eval-set; "
 
 
@@ -19,7 +22,7 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
 
     ``avg@4`` on ``validation`` where it was measured. Otherwise the only mean accuracy (``avg@8``,
     ``pass@1``) that was measured on held-out problems; where there is none, the only accuracy of another
-    kind (``best@8``).
+    kind (``best@8``), or the only reward or score (``reward@1``).
 
     ``metric`` and ``eval_set`` are the user's choice, None where open. `DataError` where no metric fits, or
     several do; the message lists the measured ones. `InputError` for one that falls as training improves.
@@ -49,10 +52,12 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     else:
         found = [pair for pair in held_out if is_mean_accuracy(pair[1])]
         found = found or [pair for pair in held_out if is_accuracy(pair[1])]
+        found = found or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
     if len(found) != 1:
         raise DataError(_refusal(series, metric, eval_set, len(found), runs.source))
     own, name = found[0]
-    text = f"reward is {name} on {own}, the only {'such' if metric else 'accuracy'} measured"
+    kind = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
+    text = f"reward is {name} on {own}, the only {kind} measured"
     return name, own, [Flag(Code.REWARD_CHOSEN, text)]
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.metrics import is_accuracy
+from isolaw.readers import frameworks
 from isolaw.readers.mapping import in_percent
 from isolaw.readers.table_files import load
 
@@ -22,7 +23,7 @@ _CALLED = {
     "num_samples_per_prompt_rollout num_generations_per_prompt",
     "problems_per_batch": "problems_per_batch b_p bp prompts_per_step prompts_per_batch problems_per_step "
     "num_prompts_per_step num_unique_prompts_rollout train_batch_size rollout_batch_size",
-    "compute": "compute compute_rollouts rollouts rollouts_seen total_rollouts num_rollouts",
+    "compute": "compute compute_rollouts rollouts_seen total_rollouts",  # num_rollouts may be n
     "seed": "seed random_seed rng_seed",
     "run_id": "run_id run run_name experiment experiment_name",
     "problem_set": "problem_set train_set dataset",
@@ -35,6 +36,7 @@ _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _TRAINING = {"train", "training", "rollout", "batch"}
 _HELD_OUT = {"val", "valid", "validation", "eval", "test", "holdout", "heldout"}
 _REWARD = {"reward", "rewards", "score", "scores"}
+_SOLVED = {"success", "solve", "solved", "correct", "win"}
 _SHOWN = 200
 
 
@@ -108,7 +110,8 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
             continue
         words = set(re.split(r"[^a-z]+", column.lower()))
         reward, accuracy = bool(words & _REWARD), is_accuracy(column)
-        held_out = bool(words & _HELD_OUT) or (accuracy and not words & _TRAINING)
+        trained = bool(words & _TRAINING) or frameworks.of_training(column)
+        held_out = bool(words & _HELD_OUT) or (accuracy and not trained)
         eval_set = "validation" if held_out else "train"
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
         percent = in_percent(column, frame[column])
@@ -123,12 +126,15 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
 
 def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
     """Return the column of numbers that looks most like a held-out accuracy or reward; "" if none does."""
-    ranks: list[tuple[bool, bool, str]] = []
+    ranks: list[tuple[bool, bool, bool, str]] = []
     for column in columns:
         words = set(re.split(r"[^a-z]+", column.lower()))
-        if pd.api.types.is_numeric_dtype(frame[column]) and (is_accuracy(column) or words & _REWARD):
-            ranks.append((bool(words & _TRAINING), not is_accuracy(column), column))
-    return min(ranks, key=lambda rank: rank[:2])[2] if ranks else ""
+        if pd.api.types.is_numeric_dtype(frame[column]) and (
+            is_accuracy(column) or words & (_REWARD | _SOLVED)
+        ):
+            trained = bool(words & _TRAINING) or frameworks.of_training(column)
+            ranks.append((trained, not words & _HELD_OUT, not is_accuracy(column), column))
+    return min(ranks, key=lambda rank: rank[:3])[3] if ranks else ""
 
 
 def _described(frame: pd.DataFrame, column: str) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
+from isolaw.readers import frameworks
 from isolaw.readers.assignments import DEFAULTS, SPLIT
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
@@ -54,6 +55,7 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
     reward = metric or "avg@4"
     own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
     table = mapping.apply(frame, source)
+    wide = not mapping.metrics and "value" not in mapping.names and not {"metric", "value"} <= set(table)
     if mapping.metrics:
         table, melted = mapping.melt(table, source)
         notes += melted
@@ -61,6 +63,9 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         table["metric"] = reward  # --column names the rewards, --metric their metric
     elif not {"metric", "value"} <= set(table.columns):
         table = table.assign(metric=reward, value=table[reward])
+        if "eval_set" not in table.columns and frameworks.of_training(reward):
+            table["eval_set"] = "train"
+            notes.append(f"{reward} is of training batches: its evaluation set is train")
         numbers = pd.to_numeric(table["value"], errors="coerce")
         if in_percent(reward, numbers):
             notes.append(f"{reward} was in percent (up to {numbers.max():g}): divided by 100")
@@ -76,11 +81,13 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
     table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
     notes += _fill_step_and_compute(table)
-    if mapping.metrics:
-        table = table.dropna(subset="value")  # after the steps were numbered
+    if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
+        measured = table["value"].notna()
+        if wide and not measured.all():
+            notes.append(f"{(~measured).sum():,} of {len(table):,} rows have no {reward}: not measured there")
+        table = table[measured]  # after the steps were numbered
         if table.empty:
-            columns = ", ".join(sorted({own.column for own in mapping.metrics.values()}))
-            raise DataError(f"{source}: the metrics' columns are empty: {columns}")
+            raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
     unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric}]
     notes += _check_unused(table, unused, source)
     attributes = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,3 +177,61 @@ def test_a_name_adds_what_the_log_lacks_and_changes_nothing(toy_framework: Frame
         in known.notes
     )
     assert values(named(prompts=4, rollouts=64)) == (4, 16, 64)
+
+
+@pytest.fixture
+def counting(toy_framework: Framework) -> Any:
+    """A run whose records count the rollouts of a step."""
+
+    def call(
+        counts: list[float], config: dict[str, Any] | None = None, settings: tuple[str, ...] = ()
+    ) -> Resolved:
+        part = RawLog("f", "toy", "r", config or {}, "toy.yaml")
+        for step, count in enumerate(counts):
+            part.add({"toy/episodes": count}, step)
+        framework = replace(toy_framework, counts=("toy/episodes",))
+        return resolve([part], framework, applying(parse(settings), "r", ["f"]))
+
+    return call
+
+
+def test_what_a_log_counts_completes_what_is_given(counting: Any) -> None:
+    found = counting([400, 400], settings=("n=4",))
+    assert found.problems == []
+    assert values(found) == (100, 4, 400)
+    assert found.facts["rollouts_per_step"].origin == "toy/episodes in every record"
+    assert counting([400, 400]).problems  # alone it says neither
+    assert values(counting([400, 396], settings=("n=4", "B_p=512"))) == (512, 4, 2048)  # it varies
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({}, ("n=16", "B_p=512")),
+        ({"toy.n": 16, "toy.prompts": 512}, ()),
+        ({"toy.n": 4, "toy.prompts": 100}, ("n=16",)),
+        ({}, ("n=7",)),
+    ],
+)
+def test_what_a_log_counts_is_not_contradicted(
+    counting: Any, config: dict[str, Any], settings: tuple[str, ...]
+) -> None:
+    (problem,) = counting([400, 400], config, settings).problems
+    assert "rollouts per step = 400 (toy/episodes in every record)" in problem
+
+
+def test_all_three_that_are_given_hold(counting: Any) -> None:
+    found = counting([400, 400], settings=("n=16", "B_p=512", "B=8192"))
+    assert (found.problems, values(found)) == ([], (512, 16, 8192))
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "GiGPO", "rloo"])
+def test_one_rollout_of_an_algorithm_of_groups_is_asked(run: Any, algorithm: str) -> None:
+    config = {"toy.n": 1, "toy.prompts": 8, "toy.algorithm": algorithm}
+    found = run(config)
+    (problem,) = found.problems
+    assert f"n is 1 (toy.n in toy.yaml), but {algorithm}" in problem
+    assert found.needs == ["n"]
+    assert values(run(config, settings=("n=5",))) == (8, 5, 40)
+    assert values(run(config, settings=("n=1",))) == (8, 1, 8)  # the user's word
+    assert values(run({**config, "toy.algorithm": "ppo"})) == (8, 1, 8)

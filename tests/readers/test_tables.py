@@ -199,8 +199,7 @@ def test_no_such_file(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("step,score\n1,0.1\n2,\n", ["1 values are not finite", "3 (value nan"]),
-        ("step,score\n1,nan\n2,NaN\n", ["2 values are not finite", "2 (value nan"]),
+        ("step,score\n1,nan\n2,NaN\n", ["the metrics' columns are empty: score"]),
         ("step,score\n1,0.1\n2,inf\n", ["not finite", "3 (value inf"]),
         ("step,score\n1,0.1\n2,good\n", ["value is not a number", "3 has 'good'"]),
         (
@@ -262,5 +261,20 @@ def test_a_mapping_that_names_nothing(tmp_path: Path, arguments: dict[str, Any],
 
 
 def test_rows_are_named_by_their_line_also_after_blank_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"5 \(value nan"):
-        read(tmp_path, "step,score\n\n1,0.1\n\n2,\n")
+    with pytest.raises(DataError, match=r"5 \(value inf"):
+        read(tmp_path, "step,score\n\n1,0.1\n\n2,inf\n")
+
+
+def test_a_blank_cell_is_no_measurement(tmp_path: Path) -> None:
+    """The usual form of a validation that is made at some steps alone."""
+    runs = read(tmp_path, "step,score,loss\n0,0.1,2\n1,,1\n2,,1\n3,0.4,1\n")
+    assert runs.points["step"].tolist() == [0, 3]
+    assert runs.points["value"].tolist() == [0.1, 0.4]
+    assert "2 of 4 rows have no score: not measured there" in runs.notes
+
+
+@pytest.mark.parametrize(("name", "eval_set"), [("critic/score/mean", "train"), ("score", "validation")])
+def test_a_metric_of_training_is_not_called_validation(tmp_path: Path, name: str, eval_set: str) -> None:
+    (tmp_path / "t.csv").write_text(f"step,{name}\n1,0.1\n2,0.2\n")
+    runs = read_table(tmp_path / "t.csv", ColumnMapping(constants=FIXED), name)
+    assert set(runs.points["eval_set"]) == {eval_set}

@@ -3,9 +3,10 @@
 ::
 
     18:03:15 SUCCESS Step 12 | Time: 13.04s | Reward: 0.1160 | Seq. Length: 396.8 tokens/sample | …
+    18:03:15 SUCCESS Step 12 |    2m 5s | Reward 0.1160 | Trainable 128/128 (100.0%) | …
 
-The reward is the mean of the step's rollouts. ``Val. Reward`` is left out: the line does not say which policy
-it is of.
+The second form is of 2026. Files have the colours of a terminal. The reward is the mean of the step's
+rollouts. ``Val. Reward`` is left out: the line does not say which policy it is of.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from isolaw.readers.raw_log import Container, RawLog
 from isolaw.readers.text_lines import clean, lines, unprefixed
 
 _NUMBER = r"(-?\d{1,12}(?:\.\d{1,12})?)"
-_STEP = re.compile(rf"\bStep (\d{{1,9}}) \| (?:Time: [\d.]{{1,15}}s \| )?Reward: {_NUMBER} \|(.{{0,1000}})")
+_BEFORE = r"Step (\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? "
+_STEP = re.compile(rf"\b{_BEFORE}{_NUMBER} \|(.{{0,1000}})")
 _LENGTH = re.compile(rf" Seq\. Length: {_NUMBER} tokens/sample")
-_IN_BYTES = re.compile(rb"\bStep \d{1,9} \| (?:Time: [\d.]{1,15}s \| )?Reward: -?[\d.]{1,20} \|")
+# A colour's code ends in "m".
+_IN_BYTES = re.compile(rf"(?:\b|m){_BEFORE}-?[\d.]{{1,20}} \|".encode())
 # File names that say what a file is, not of which run.
 _GENERIC = {"orchestrator", "rl", "output", "stdout"}
 
@@ -37,14 +40,14 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "prime-rl-console", configs.run_name(path, _GENERIC))
     log.config, log.config_source = configs.beside(path)
     for _, line in lines(path, log, returns=True):
-        if b"Reward: " not in line:
+        if b"Reward" not in line:
             continue
         step = _STEP.search(unprefixed(clean(line))[1])
         if step:
             values = {"reward/all/mean": step[2]}
             if length := _LENGTH.search(step[3]):
                 values["seq_len/all/mean"] = length[1]
-            if "Val. Reward: " in step[3]:
+            if "Val. Reward" in step[3]:
                 log.dropped["validation rewards"] += 1
             log.add(values, float(step[1]))
     if not log.step:

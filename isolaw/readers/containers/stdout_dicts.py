@@ -9,6 +9,7 @@
     {'reward/avg_raw_reward': '0.2500',
 
 The Trainer prints no step; `trainer_steps` derives it. Arguments that were printed become the configuration.
+A console may hold one training after another: the epochs of a later one start again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long
+_COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
 _STEP = re.compile(
@@ -66,11 +68,40 @@ def _holds_metrics(text: bytes) -> bool:
 
 def read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read, or has no metrics."""
-    log = RawLog(str(path), "stdout-dicts", str(path))
-    reader = _Reader(log)
-    for _, line in lines(path, log, returns=True):
-        if reader.waits or _may_matter(line) or line.rstrip().endswith(b"("):
-            reader.add(*unprefixed(clean(line)))
+    readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
+    since: list[tuple[str, str]] = []  # the last training's end, of which it is open what they belong to
+    for _, line in lines(path, readers[0].log, returns=True):
+        reader = readers[-1]
+        if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
+            continue
+        own = unprefixed(clean(line))
+        counters = _counters(own[1])
+        if counters and reader.starts_again(counters):
+            name = f"{path}#{len(readers) + 1}"
+            reader = _Reader(RawLog(str(path), "stdout-dicts", name, held=reader.log.held))
+            readers.append(reader)
+        elif reader.ended and "'epoch': " not in own[1]:
+            since.append(own)
+            continue
+        for one in (*since, own):
+            reader.add(*one)
+        since = []
+    for one in since:
+        readers[-1].add(*one)
+    for reader in readers:
+        yield _finished(reader, path)
+
+
+def _counters(text: str) -> dict[str, float]:
+    """What counts up in a line with a training step, by name; empty for any other line."""
+    if "{'" not in text or not ("'reward': " in text or "{'loss': " in text):
+        return {}
+    return {name: float(value) for name, value in _COUNTERS.findall(text)}
+
+
+def _finished(reader: _Reader, path: Path) -> RawLog:
+    """The log of a training, with its steps and its configuration."""
+    log = reader.log
     reader.close()
     config, source = beside(path)
     printed = reader.arguments.config
@@ -83,7 +114,7 @@ def read(path: Path) -> Iterator[RawLog]:
     log.config = config | printed
     # Of a model's arguments alone, one is kept.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
-    yield log
+    return log
 
 
 def _may_matter(line: bytes) -> bool:
@@ -103,11 +134,26 @@ class _Reader:
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
         self._next = "", math.nan  # worker and step of one whose number was on a line of its own
         self.steps = TrainerSteps()
+        self.ended = False  # whether the summary of its end was printed
+        # What counts up, at its first training step and at its last one.
+        self._first: dict[str, float] = {}
+        self._last: dict[str, float] = {}
 
     @property
     def waits(self) -> bool:
         """Whether the next line may belong to what is being read."""
         return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
+
+    def starts_again(self, counters: dict[str, float]) -> bool:
+        """Whether a step with these counters is of another training, or of this one from its beginning.
+
+        One that goes on from a checkpoint counts on from there.
+        """
+        return any(
+            now <= self._first[name] < self._last.get(name, -math.inf)
+            for name, now in counters.items()
+            if name in self._first
+        )
 
     def add(self, worker: str, text: str) -> None:
         if self._part:
@@ -174,11 +220,15 @@ class _Reader:
             metrics = any(number(value) is not None for value in values.values())
         if "train_runtime" in values:  # the summary at the end
             self.steps.end(values.get("epoch", ""))
+            self.ended = True
             return
         if not metrics:
             return
         if math.isnan(step):
             self.steps.record(len(self.log.step), trained, values["epoch"])
+            if trained and (counters := _counters(text)):
+                self._first = self._first or counters
+                self._last, self.ended = counters, False
         self.log.add(values, step)
 
     def _give_up(self) -> None:

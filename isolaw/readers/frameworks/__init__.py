@@ -44,6 +44,19 @@ def possible(keys: Collection[str]) -> list[Framework]:
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
 
 
+def of_training(key: str) -> bool:
+    """Return whether a metric's key, alone, says that it is of training batches.
+
+    >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "val/acc", "acc")]
+    [True, True, False, False]
+    """
+    if key.partition("/")[0].lower() in ("train", "training"):
+        return True
+    own = find([key], {})
+    target = own.metric(key) if own else None
+    return target is not None and target[0] == "train"
+
+
 def _rewards(framework: Framework, key: str) -> bool:
     target = framework.metric(key)
     return target is not None and target[0] in ("train", "validation") and target[1] == "reward"

@@ -48,3 +48,25 @@ def test_the_trainers_own_console_has_no_reward(tmp_path: Path) -> None:
     assert not CONTAINER.file(path, path.read_bytes())
     with pytest.raises(DataError, match="found no step"):
         list(CONTAINER.read(path))
+
+
+COLOURS = (
+    "\x1b[2m18:03:{}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22mStep {} | {}\x1b[0m\x1b[0m"
+)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Time: 13.04s | Reward: {} | Seq. Length: 396.8 tokens/sample | Async Level: 1",
+        "   2m 5s | Reward {} | Trainable 128/128 (100.0%) | Turns 3.2",
+        "1h 02m 5s | Reward {} | Trainable 128/128 (100.0%)",
+    ],
+)
+def test_its_files_are_coloured(tmp_path: Path, form: str) -> None:
+    rewards = [0.125, -0.5, 0.25]
+    path = write(tmp_path, [COLOURS.format(10 + k, k, form.format(r)) for k, r in enumerate(rewards)])
+    assert CONTAINER.file(path, path.read_bytes()[:512])
+    runs = isolaw.read(path.parent, settings=["n=16", "B_p=8"])
+    points = runs.points
+    assert points[points["metric"] == "reward"]["value"].tolist() == rewards

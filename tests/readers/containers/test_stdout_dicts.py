@@ -453,3 +453,34 @@ def test_a_real_console_agrees_with_its_trainer_state() -> None:
     (state,) = STATE.read(SAMPLE / "reproduce_openrs_rs2_42" / "trainer_state.json")
     for key in ("reward", "kl", "completion_length", "grad_norm"):
         assert curve(console, key) == curve(state, key)
+
+
+@pytest.mark.parametrize("between", ["", "Num examples = 100 | Total steps = 3\n"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_one_training_after_another(tmp_path: Path, between: str, ends: bool) -> None:
+    """Each is a run of its own, whether the first came to its end or was started again from nothing."""
+
+    def records(rewards: list[float], epochs: float, tokens: int) -> str:
+        return "".join(
+            f"{{'loss': 0.1, 'num_tokens': {tokens * k}.0, 'reward': {r}, 'epoch': {epochs * k:.2f}}}\n"
+            for k, r in enumerate(rewards, 1)
+        )
+
+    end = "{'train_runtime': 9.0, 'train_loss': 0.1, 'epoch': 0.04}\n" if ends else ""
+    path = tmp_path / "train.log"
+    first, second = [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7]
+    path.write_text(records(first, 0.01, 1000) + end + between + records(second, 0.1, 300) + end)
+    logs = list(CONTAINER.read(path))
+    assert [list(log.series["reward"].value) for log in logs] == [first, second]
+    assert [log.run for log in logs] == [str(path), f"{path}#2"]
+
+
+def test_an_evaluation_after_the_end_is_of_the_training_that_ended(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "{'loss': 0.1, 'reward': 0.25, 'epoch': 0.5}\n{'loss': 0.1, 'reward': 0.5, 'epoch': 1.0}\n"
+        "{'train_runtime': 9.0, 'train_loss': 0.1, 'epoch': 1.0}\nSaved.\n"
+        "{'eval_reward': 0.75, 'epoch': 1.0}\n"
+    )
+    (log,) = CONTAINER.read(path)
+    assert list(log.series["eval_reward"].value) == [0.75]

@@ -146,6 +146,16 @@ def test_facts_of_verl() -> None:
     assert "ppo_mini_batch_size" in found["on_policy"].origin
 
 
+@pytest.mark.parametrize(
+    "other", [{"actor_rollout_ref.rollout.n_agent": 5}, {"env.rollout.n": "5"}, {"agent_grpo.n": 5}]
+)
+def test_descendants_have_their_group_size_elsewhere(other: dict[str, Any]) -> None:
+    single = {**VERL, "actor_rollout_ref.rollout.n": 1}
+    assert values({**single, **other})["rollouts_per_problem"] == 5
+    assert values(single)["rollouts_per_problem"] == 1
+    assert values({**VERL, **other})["rollouts_per_problem"] == values(VERL)["rollouts_per_problem"]
+
+
 def test_facts_of_easyr1() -> None:
     assert values(EASYR1) == {
         "rollouts_per_problem": 5,
