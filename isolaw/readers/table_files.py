@@ -17,6 +17,7 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.limits import MB, os_errors
 
 PARQUET_MAGIC = b"PAR1"
+WRITTEN_NAN = "written_nan"  # in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # as text; Parquet has its own limits
 _LONGEST_LINE = 1 * MB  # of JSON
 _MOST_COLUMNS = 10_000
@@ -81,7 +82,15 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(f"{path}: two columns are called {twice[:100]!r}")
     if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
-    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
+    frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
+    holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
+    if holes:  # a NaN that was written is a value, and a blank cell is none
+        texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
+        nan = texts.apply(lambda own: own.str.strip().str.lower() == "nan").to_numpy()
+        frame.attrs[WRITTEN_NAN] = {
+            frame.columns[at]: set(frame.index[nan[:, k]]) for k, at in enumerate(holes)
+        }
+    return frame.dropna(how="all")
 
 
 def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:

@@ -21,7 +21,7 @@ from isolaw.readers import frameworks
 from isolaw.readers.assignments import DEFAULTS, SPLIT
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
-from isolaw.readers.table_files import load
+from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
 
@@ -82,7 +82,8 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
     table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
     notes += _fill_step_and_compute(table)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
-        measured = table["value"].notna()
+        nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
+        measured = table["value"].notna() | table.index.isin(list(nan))
         if wide and not measured.all():
             notes.append(f"{(~measured).sum():,} of {len(table):,} rows have no {reward}: not measured there")
         table = table[measured]  # after the steps were numbered

@@ -199,7 +199,8 @@ def test_no_such_file(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("step,score\n1,nan\n2,NaN\n", ["the metrics' columns are empty: score"]),
+        ("step,score\n1,nan\n2,NaN\n", ["2 values are not finite", "2 (value nan"]),
+        ("step,score\n1,\n2,\n", ["the metrics' columns are empty: score"]),
         ("step,score\n1,0.1\n2,inf\n", ["not finite", "3 (value inf"]),
         ("step,score\n1,0.1\n2,good\n", ["value is not a number", "3 has 'good'"]),
         (
