@@ -1,7 +1,8 @@
 """veRL's console: ``step:1 - actor/grad_norm:0.3 - …`` among model output, progress bars and Ray's prefixes.
 
 A step's line may be broken in two, or printed twice, once for training and once for validation. The
-configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file.
+configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file. A console may
+hold one training after another: where the steps start again, and another configuration was printed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,6
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
+# What tells one training from another; one that is started again may have other micro-batches.
+_TELLING = re.compile(
+    r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
+    r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
+)
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 # File names that say what a file is, not of which run: the run is the directory.
@@ -92,14 +98,14 @@ def read(path: Path) -> Iterator[RawLog]:
     reader.finish(torn=log.torn)
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
-    printed = reader.printed
+    log, printed = reader.log, reader.printed
     if printed.config:
         log.config, log.config_source = printed.config, "the printed configuration"
     else:
         config, source = configs.beside(path)
         sources = [source, "the printed command" if printed.command else ""]
         log.config, log.config_source = config | printed.command, " and ".join(filter(None, sources))
-    yield log
+    yield from (*reader.before, log)
 
 
 @dataclass
@@ -118,7 +124,9 @@ class _Reader:
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
+        self.before: list[RawLog] = []  # the trainings before, in one console
         self.printed = PrintedConfig()
+        self._config: dict[str, Any] = {}  # which was printed before the last step
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
@@ -169,9 +177,16 @@ class _Reader:
             return  # model output may well contain "step:1 - "
         if unread:
             self.log.dropped["values that could not be read"] += unread
+        config = self.printed.config
+        if self.log.step and step.number <= self.log.step[0] and _differ(self._config, config):
+            self.log.config, self.log.config_source = self._config, "the printed configuration"
+            self.before.append(self.log)
+            first = self.before[0]
+            name = f"{first.run}#{len(self.before) + 1}"
+            self.log = RawLog(first.source, first.container, name, held=first.held)
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
-        self._initial = {}
+        self._initial, self._config = {}, config
         self.log.add(values, step.number)
 
     def _validation(self, text: str) -> None:
@@ -184,6 +199,12 @@ class _Reader:
             if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
                 self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
                 self._quoted = None
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two printed configurations are of different trainings."""
+    keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
+    return any(one.get(key) != other.get(key) for key in keys)
 
 
 def _steps(text: str) -> list[tuple[float, str]]:

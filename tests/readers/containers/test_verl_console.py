@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import pprint
 import re
@@ -80,6 +81,46 @@ def test_rounded_values(read: Any, verl_run: Any, by_step: Any) -> None:
     log = read("\n".join(run.line(step, decimals=3) for step in run.table) + "\n")
     expected = {step: {k: float(format(v, ".3f")) for k, v in own.items()} for step, own in run.table.items()}
     assert by_step(log) == expected
+
+
+# One training after another
+
+
+def printed(config: dict[str, Any]) -> str:
+    return pprint.pformat(config) + "\n"
+
+
+@pytest.mark.parametrize("changes", [{"n": 16}, {"train_batch_size": 64}, {"lr": 1e-5}])
+def test_another_configuration_is_another_training(
+    tmp_path: Path, verl_run: Any, by_step: Any, changes: dict[str, Any]
+) -> None:
+    run = verl_run()
+    other = copy.deepcopy(run.config)
+    for section in (
+        other["actor_rollout_ref"]["rollout"],
+        other["data"],
+        other["actor_rollout_ref"]["actor"]["optim"],
+    ):
+        section.update({key: value for key, value in changes.items() if key in section})
+    assert other != run.config
+    lines = "".join(f"{run.line(step)}\n" for step in run.table)
+    path = tmp_path / "run.log"
+    path.write_text(printed(run.config) + lines + printed(other) + lines)
+    first, second = CONTAINER.read(path)
+    assert (by_step(first), by_step(second)) == (run.table, run.table)
+    assert (first.config, second.config) == (flatten(run.config), flatten(other))
+    assert second.run == f"{first.run}#2"
+
+
+def test_a_training_that_is_started_again_is_one(read: Any, verl_run: Any, by_step: Any) -> None:
+    """From nothing, with less memory for vLLM."""
+    run = verl_run()
+    again = copy.deepcopy(run.config)
+    again["actor_rollout_ref"]["rollout"]["gpu_memory_utilization"] = 0.3
+    lines = [f"{run.line(step)}\n" for step in run.table]
+    log = read(printed(run.config) + "".join(lines[:3]) + printed(again) + "".join(lines))
+    assert by_step(log) == run.table
+    assert len(log.step) == 3 + len(lines)
 
 
 # Lines
