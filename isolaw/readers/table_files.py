@@ -14,6 +14,7 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.parquet import column_names, read_parquet
 from isolaw.readers.configs import flatten
+from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.limits import MB, os_errors
 
 PARQUET_MAGIC = b"PAR1"
@@ -44,7 +45,9 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
     if not content.strip():
         raise DataError(f"{path}: the file is empty")
-    return _not_empty(path, (_read_jsonl if content.lstrip().startswith(b"{") else _read_csv)(path, content))
+    if content.lstrip().startswith(b"{"):
+        return _not_empty(path, _read_jsonl(path, content))
+    return _not_empty(path, (read_console if is_console(content) else _read_csv)(path, content))
 
 
 def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,62 @@
+"""Consoles of one's own: a counter and ``key=value`` in a line, amid whatever else was printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.readers.console_table import is_console, read_console
+from isolaw.readers.table_files import load
+
+REWARDS = [0.1, 0.25, -0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("form", "column", "scale"),
+    [
+        ("[exp_s042]   {i}/5 | loss=-0.5 | reward={r} | lr=1e-05", "reward", 1),
+        ("[step {i}/5] rewards=['0.8', '0.1'] mean_reward={r} wasted=0", "mean_reward", 1),
+        ("\x1b[32m2026-01-02 10:00:00\x1b[0m iter {i} / 5: reward: {r}, note: none", "reward", 1),
+        ("Epoch ({i}/5) - acc = {r}%", "acc", 100),
+        ("train  {i}/5 [00:12<01:00, 2.1it/s, reward={r}]", "reward", 1),
+    ],
+)
+def test_lines_are_rows(tmp_path: Path, form: str, column: str, scale: float) -> None:
+    chatter = "Step 1: we add 3/4 and x=2\nloading shards\n\n"
+    lines = [form.format(i=i, r=r) for i, r in enumerate(REWARDS, 1)]
+    path = tmp_path / "train.log"
+    path.write_text(chatter + f"\n{chatter}".join(lines) + "\n")
+    frame = load(path)
+    assert frame[frame[column].notna()]["step"].tolist() == [1, 2, 3, 4, 5]
+    assert (frame[column].dropna() * scale).tolist() == pytest.approx(REWARDS)
+    runs = isolaw.read(path, constants={"B_p": 8, "n": 4}, metric=column)
+    assert runs.points["compute"].tolist() == [32, 64, 96, 128, 160]
+
+
+def test_a_share_is_one(tmp_path: Path) -> None:
+    content = b"".join(b"[step %d/4] correct=%d/4 lr=1e-5\n" % (i, i) for i in (1, 2, 3, 4))
+    assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_second_training_is_refused(tmp_path: Path) -> None:
+    part = "".join(f"{i}/3 reward={i}\n" for i in (1, 2, 3))
+    (tmp_path / "a.log").write_text(part + part)
+    with pytest.raises(DataError, match=r"a\.log:4: the counter starts again"):
+        load(tmp_path / "a.log")
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 9), st.text(max_size=9)), min_size=3, max_size=9))
+def test_a_csv_is_no_console(rows: list[tuple[int, float, str]]) -> None:
+    lines = [f"{step},{value},{text!r}" for step, value, text in rows]
+    assert not is_console("\n".join(["step,score,note", *lines]).encode())
+
+
+def test_any_bytes_end_soon() -> None:
+    for piece in (b"1/9 a=", b"a" * 80 + b"=", b"1/1 ", b"x=1/0 1/2 ", b"=" * 9):
+        is_console(piece * 20_000)
+        is_console((piece * 600 + b"\n") * 200)
