@@ -21,10 +21,11 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
     `Refused` where no choice has enough runs for a law.
 
     >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
-    ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set="math",
-    ...              metric="reward", value=s / (s + n)) for n in (8, 16, 32) for s in range(1, 40)]
+    ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=own,
+    ...              metric="reward", value=s / (s + n))
+    ...         for own in ("math", "code") for n in (8, 16, 32) for s in range(1, 40)]
     >>> options(Runs(pd.DataFrame(rows)))
-    ['--metric', 'reward', '--eval-set', 'math']
+    ['--metric', 'reward', '--eval-set', 'code']
     """
     metric, eval_set, words = _reward(runs, given)
     table = runs.table()
