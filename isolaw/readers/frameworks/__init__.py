@@ -47,10 +47,10 @@ def possible(keys: Collection[str]) -> list[Framework]:
 def of_training(key: str) -> bool:
     """Return whether a metric's key, alone, says that it is of training batches.
 
-    >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "val/acc", "acc")]
-    [True, True, False, False]
+    >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "train_acc", "val/acc", "acc")]
+    [True, True, True, False, False]
     """
-    if key.partition("/")[0].lower() in ("train", "training"):
+    if key.lower().startswith(("train/", "train_", "training/", "training_")):
         return True
     own = find([key], {})
     target = own.metric(key) if own else None
