@@ -88,7 +88,7 @@ def read(path: Path) -> Iterator[RawLog]:
         since = []
     for one in since:
         readers[-1].add(*one)
-    for reader in readers:
+    for reader in [own for own in readers if own.log.step] or readers[:1]:  # the last may be torn off
         yield _finished(reader, path)
 
 

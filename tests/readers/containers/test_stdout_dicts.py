@@ -484,3 +484,11 @@ def test_an_evaluation_after_the_end_is_of_the_training_that_ended(tmp_path: Pat
     )
     (log,) = CONTAINER.read(path)
     assert list(log.series["eval_reward"].value) == [0.75]
+
+
+def test_a_second_training_that_is_torn_off_hides_no_first(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    first = "{'loss': 0.1, 'reward': 0.25, 'epoch': 0.5}\n{'loss': 0.1, 'reward': 0.5, 'epoch': 1.0}\n"
+    path.write_text(first + "{'loss': 0.1, 'epoch': 0.5, 'rewa")
+    (log,) = CONTAINER.read(path)
+    assert list(log.series["reward"].value) == [0.25, 0.5]

@@ -270,7 +270,7 @@ def train(
                 )  # fmt: skip
                 yielded = time.monotonic()
     except RuntimeError as error:  # vLLM's allocator has no error of its own
-        if "out of memory" not in str(error) or isinstance(error, RunError):
+        if "out of memory" not in str(error):
             raise
         raise RunError(
             f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a "
