@@ -1,9 +1,9 @@
 """Do the forecasts of `isolaw plan` hold what designs lose? ``python -m benchmarks.forecasts``
 
-The forecast rests on the presets that ship with isolaw (`benchmarks.presets`), of one problem set. Designs
-then play against simulated runs of presets that are not among them (`benchmarks.design.JUDGING`), four on
-each problem set. A forecast holds a regret that lies within its 90 % interval. The table goes to
-docs/plan.md.
+The forecast rests on the truths that ship with isolaw (`benchmarks.presets`), of one problem set. Designs
+then play against truths that are not among them: on each problem set simulated runs of four jittered presets
+(`benchmarks.design.JUDGING`), and two members of the published preset's ensemble. A forecast holds a regret
+that lies within its 90 % interval. The table goes to docs/plan.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ from benchmarks import design
 from isolaw.backends.bandit import Bandit
 from isolaw.design import forecast
 from isolaw.design.candidate_sweeps import DesignKind
+from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import question
+from isolaw.design.truths import Sample, Truth, answers_of
 from isolaw.fits import SURFACE
+from isolaw.simulators.presets import read_preset
 
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
 SPENDS = (0.1, 0.2, 0.35)
 REPETITIONS = 5
+MEMBERS = (12, 62)  # of the published presets, none of `benchmarks.presets.MEMBERS`
 JOINT = (DesignKind.RACE, DesignKind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
 JOINT_SPEND, JOINT_REPETITIONS = 0.25, 2
 
@@ -43,14 +48,26 @@ def _sweep(kind: str, batches: tuple[int, ...] = (32,)) -> dict[str, Any]:
     }
 
 
+@cache
+def _members(kind: str) -> list[Truth]:
+    cells = [(32, n) for n in design.LEVELS]
+    return truths_of(read_preset(f"published-{kind}"), cells, design.TARGET, 1, chosen=MEMBERS)
+
+
 def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[str, Any]]:
-    """Return what each design loses on one preset, with its own simulated runs."""
-    truth = design.Preset(kind, index, repetition)
-    top = max(truth.reward(32, n) for n in design.LEVELS)
-    out = []
-    for candidate in question(_sweep(kind), spend=spend).candidates():
+    """Return what each design loses in one truth: a jittered preset's, or below 0 a published member's."""
+    asked = question(_sweep(kind), spend=spend)
+    if index < 0:
+        member = _members(kind)[-1 - index]
+        truth: Any = Sample(member, asked.checkpoints, answers_of(asked.spec), (repetition,))
+        rewards = {n: reward for (_, n), reward in member.rewards().items()}
+    else:
+        truth = design.Preset(kind, index, repetition)
+        rewards = {n: truth.reward(32, n) for n in design.LEVELS}
+    top, out = max(rewards.values()), []
+    for candidate in asked.candidates():
         best = play(candidate.design, truth)[-1].best
-        lost = top - (truth.reward(*best) if best else np.mean([truth.reward(32, n) for n in design.LEVELS]))
+        lost = top - (rewards[best[1]] if best else np.mean(list(rewards.values())))
         out.append({"set": kind, "spend": spend, "design": candidate.kind, "regret": float(lost)})
     return out
 
@@ -96,7 +113,7 @@ def summary(jobs: int) -> list[dict[str, Any]]:
         tasks = [
             (kind, index, repetition, spend)
             for kind in design.SETS
-            for index in design.JUDGING
+            for index in (*design.JUDGING, *(-1 - i for i in range(len(MEMBERS))))
             for repetition in range(REPETITIONS)
         ]
         with ProcessPoolExecutor(jobs) as pool:

@@ -1,7 +1,8 @@
 """The truths that `isolaw plan` ships: ``python -m benchmarks.presets`` writes ``isolaw/design/presets.npz``.
 
 They are the presets of `benchmarks.design` on which the race was made, from their simulated runs (which
-``python -m benchmarks.design simulate`` makes). For each preset, B_p, n and C the file has
+``python -m benchmarks.design simulate`` makes; ``--keep`` takes them from the file that is there), and
+members of the published presets (`isolaw.design.ensemble`). For each of the former, B_p, n and C the file has
 
 - the mean reward of all seeds. Fewer seeds were simulated for B_p = 8 and 128 than for 32; what those have
   above the mean is taken from all three, since seeds share their problems;
@@ -13,6 +14,7 @@ They are the presets of `benchmarks.design` on which the race was made, from the
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ import numpy as np
 import isolaw
 from benchmarks import design
 from isolaw.backends.bandit import Bandit
+from isolaw.design.ensemble import truths_of
+from isolaw.simulators.presets import read_preset
 
 FILE = Path(isolaw.__file__).parent / "design" / "presets.npz"
 PARTS = 4
+MEMBERS = (0, 25, 50, 75)  # of each published preset; others judge (benchmarks.forecasts)
 COMPUTE = np.concatenate([[0.0], np.geomspace(1024, design.TARGET, 40)])
 SAMPLES = 300 * 64  # validation answers of the simulated runs
 WIDTH = 0.2  # of the local line along log C: about a checkpoint
@@ -90,15 +95,52 @@ def truth(name: str, index: int) -> dict[str, Any]:
     return {"mean": mean, "shared": shared, "own": own, "spread": spread}
 
 
-def make() -> None:
-    """Write the file."""
-    names = [f"{kind} {index}" for kind in design.SETS for index in design.TUNING]
-    found = [truth(kind, index) for kind in design.SETS for index in design.TUNING]
+def published(kind: str) -> list[dict[str, Any]]:
+    """Return the arrays of `MEMBERS` members of a published preset, as of `truth`, with ``names``.
+
+    Their B_p other than 32 rest on the mechanism alone: the paper's runs have one B_p.
+    """
+    preset = read_preset(f"published-{kind}")
+    cells = [(b, n) for b in design.BATCHES for n in design.LEVELS]
+    shape = len(design.BATCHES), len(design.LEVELS), COMPUTE.size
+    out = []
+    for own in truths_of(preset, cells, design.TARGET, 1, chosen=MEMBERS):
+        at = np.stack([_interpolated(own.compute, table) for table in (own.mean, own.own, own.spread)])
+        mean, deviation, spread = at.reshape(3, *shape)
+        shared = np.zeros((PARTS, *shape))
+        for part, table in enumerate(own.shared):
+            shared[part] = _interpolated(own.compute, table).reshape(shape)
+        middle = design.BATCHES.index(32)
+        out.append(
+            {"names": own.name, "mean": mean, "own": deviation, "spread": spread[middle], "shared": shared}
+        )
+    return out
+
+
+def make(keep: bool) -> None:
+    """Write the file; with ``keep`` its jittered truths stay as they are."""
+    found, kinds = [], []
+    if keep:
+        with np.load(FILE, allow_pickle=False) as data:
+            assert int(data["simulator"]) == Bandit.version, "the truths there are of another simulator"
+            for i in range(len(design.SETS) * len(design.TUNING)):
+                found.append({key: data[key][i] for key in ("names", "mean", "shared", "own", "spread")})
+                kinds.append(str(data["names"][i]).split()[0])
+    else:
+        for kind in design.SETS:
+            for index in design.TUNING:
+                found.append({"names": f"{kind} {index}", **truth(kind, index)})
+                kinds.append(kind)
+    for kind in design.SETS:
+        for own in published(kind):
+            found.append(own)
+            kinds.append(kind)
     stacked = {key: np.stack([own[key] for own in found]) for key in found[0]}
     np.savez_compressed(
         FILE,
         simulator=Bandit.version,
-        names=np.array(names),
+        names=stacked["names"],
+        kinds=np.array(kinds),
         batches=np.array(design.BATCHES),
         levels=np.array(design.LEVELS),
         compute=COMPUTE,
@@ -109,4 +151,6 @@ def make() -> None:
 
 
 if __name__ == "__main__":
-    make()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.presets")
+    parser.add_argument("--keep", action="store_true", help="make only the members of the published presets")
+    make(parser.parse_args().keep)

@@ -36,6 +36,7 @@ _ALIKE = 2.0  # sizes of models or problem sets that differ by no more are not l
 _TYPICAL = 7.0  # billions of parameters, if the user names no size
 _LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
 _LEAST_N = 2
+_APART = 2  # times, neighbouring n of the first sweep
 _USUAL = 32  # B_p, where no source is like the case: the playbook's smallest
 _UNLIMITED = 2**53  # rollouts
 _ROUNDING = 1e-9
@@ -280,19 +281,17 @@ def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading])
 
 
 def _sweep(case: Case, start: Start | None, nearest: SourceReading) -> Sweep | None:
-    """Return three n around the starting point, 4 times apart if that costs at most 0.6 C, else twice.
+    """Return three n around the starting point, each twice the one before.
 
     Their runs end at C / 10, the least from which `isolaw predict` recommends for C, or after as many steps
-    as the largest n needs.
+    as the largest n needs. Over simulated truths such a sweep improves on the starting point, and n that lie
+    further apart do so less reliably (``benchmarks/first_sweep.py``).
     """
     n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(nearest.n.value))
     b = int((start and start.batch.low) or min(_used(case)))
-    for apart, share in ((4, 0.6), (2, 1.0)):
-        middle = max(n, apart * _LEAST_N)
-        while b * middle * apart > case.most:
-            middle //= 2
-        levels = (middle // apart, middle, middle * apart)
-        found = Sweep(b, levels, max(math.ceil(case.budget / FAR), _LEAST_STEPS * b * levels[-1]))
-        if levels[0] >= _LEAST_N and found.rollouts <= share * case.budget:
-            return found
-    return None
+    middle = max(n, _APART * _LEAST_N)
+    while b * middle * _APART > case.most:
+        middle //= 2
+    levels = (middle // _APART, middle, middle * _APART)
+    found = Sweep(b, levels, max(math.ceil(case.budget / FAR), _LEAST_STEPS * b * levels[-1]))
+    return found if levels[0] >= _LEAST_N and found.rollouts <= case.budget else None

@@ -44,9 +44,11 @@ def members_of(preset: Preset) -> list[int]:
 
 def truths_of(
     preset: Preset, cells: Sequence[BatchShape], target: int, jobs: int | None = None,
-    progress: Callable[[float], None] = lambda _: None,
+    progress: Callable[[float], None] = lambda _: None, chosen: Sequence[int] | None = None,
 ) -> list[Truth]:  # fmt: skip
     """Return members of a preset as truths over these cells and to this target.
+
+    ``chosen`` are indices into ``preset.members``; by default those of `members_of`.
 
     Raise `Refused` where the target is more than 100 times what the preset was fitted to, and `InputError`
     for a preset whose discrepancy is damaged.
@@ -55,7 +57,7 @@ def truths_of(
     left = discrepancy_of(preset)
     compute = np.append(0.0, np.geomspace(min(b * n for b, n in cells), target, _POINTS))
     protocol = protocol_of(preset, dict.fromkeys(cells, 1.0), compute[1:])
-    chosen = members_of(preset)
+    chosen = members_of(preset) if chosen is None else chosen
     members = [preset.members[i] for i in chosen for _ in range(SEEDS)]
     arguments = [
         (parameters(own), difficulty(str(own["problems"])), hash_of(task, _SEEDS))

