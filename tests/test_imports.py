@@ -31,6 +31,7 @@ FLOORS = (
         "places",
         "evidence",
         "step_cost",
+        "step_effects",
     },
     {"documents"},
     {"config", "runs"},
