@@ -12,21 +12,22 @@ A step draws T = τ · B_p · n response tokens, with τ tokens in a mean respon
 - *sync*, and what is left of the wall time: the weights and states have one size, so mostly a.
 
 A batch with more distinct problems waits for a longer longest response: the largest of k exponential numbers
-of mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Runs that vary B_p and n apart also show
-this tail, a term c · log2(B_p) of the generation, and what the equation still misses at each (B_p, n)
-(`isolaw.step_effects`). `isolaw.costs.recorded` keeps either where it predicts left-out configurations better.
+of mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Runs that vary B_p and n apart also
+show this tail, a term c · log2(B_p) of the generation, and what the equation still misses at each (B_p, n)
+(`isolaw.step_effects`). `isolaw.costs.recorded` keeps either where it predicts left-out configurations
+better.
 
-The sum over parts is the time of a step, S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)), with c and f 0 unless
-they were kept, and M steps take M · S seconds.
-Evaluations and the start of a run count only where the caller counts them: an allocation's budget, like its
-compute, excludes evaluation. GPU hours = seconds · GPUs of the run / 3600; a machine without GPUs has hours
-only.
+The sum over parts is the time of a step, S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)), with c and f 0
+unless they were kept, and M steps take M · S seconds. Evaluations and the start of a run count only where the
+caller counts them: an allocation's budget, like its compute, excludes evaluation. GPU hours = seconds · GPUs
+of the run / 3600; a machine without GPUs has hours only.
 
 ``error`` is how wrong the model is for recorded runs: the root mean square of log(measured / predicted),
-where each batch size (where B_p and n vary apart: each configuration) is predicted from all others. An interval
-is value · exp(± t · error), with the 97.5 % quantile t of Student's distribution with one degree of freedom
-less than there are of those. With f, the interval at (B_p, n) has the deviation of f instead. It is the
-interval of one run, and holds for a sum of runs as well, since what the model gets wrong does not average out.
+where each batch size (where B_p and n vary apart: each configuration) is predicted from all others. An
+interval is value · exp(± t · error), with the 97.5 % quantile t of Student's distribution with one degree of
+freedom less than there are of those. With f, the interval at (B_p, n) has the deviation of f instead. It is
+the interval of one run, and holds for a sum of runs as well, since what the model gets wrong does not average
+out.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Cost:
         return equation * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
 
     def extrapolates(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
-        """Return whether no step like this one was timed: another B_p · n, or further than a factor of four."""
+        """Return whether the timed steps have other B_p · n, or (B_p, n) further than a factor of four."""
         batch = problems_per_batch * rollouts_per_problem
         outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
         far = self.effects is not None and not self.effects.near(problems_per_batch, rollouts_per_problem)

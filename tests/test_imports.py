@@ -21,7 +21,7 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"commands", "errors", "guard", "registry"},
-    {"children"},
+    {"children", "step_effects"},
     {
         "allocation",
         "files",
@@ -31,7 +31,6 @@ FLOORS = (
         "places",
         "evidence",
         "step_cost",
-        "step_effects",
     },
     {"documents"},
     {"config", "runs"},

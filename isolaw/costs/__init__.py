@@ -3,7 +3,7 @@
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
     cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
     cost = isolaw.costs.read("throughput.toml")     your own figures
-    cost = isolaw.costs.read("step-times.csv")      seconds of steps: problems_per_batch, rollouts_per_problem, step_s
+    cost = isolaw.costs.read("step-times.csv")      seconds of steps, a column step_s
     cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None where nothing is known
 
 `isolaw.step_cost` has the equations, `recorded` the fit to recorded runs.

@@ -51,8 +51,11 @@ class StepTime(Section):
 
 
 class _File(Section):
-    throughput: Throughput | None = None
-    step: tuple[StepTime, ...] = ()
+    throughput: Throughput
+
+
+class _StepFile(Section):
+    step: tuple[StepTime, ...]
 
 
 def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
@@ -60,13 +63,9 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
 
     Raises `SpecError` with all issues.
     """
-    file = parse_section(_File, data, source=where)
-    if (file.throughput is None) == (not file.step):
-        found = "both" if file.step else "neither"
-        raise DataError(f"{where or 'cost'}: found {found} of [throughput] and [[step]]; expected one of them")
-    if file.throughput is None:
-        return of_steps(file.step, where)
-    own = file.throughput
+    if "step" in data:
+        return of_steps(parse_section(_StepFile, data, source=where).step, where)
+    own = parse_section(_File, data, source=where).throughput
     tokens = (own.tokens_per_response + own.tokens_per_prompt) / own.tokens_per_response
     parts = {
         "generate": StepPart(0.0, 1 / own.sampled_tokens_per_s),
@@ -111,10 +110,10 @@ def read_step_times(path: str | Path) -> Cost | None:
             try:
                 given = {name: float(row[name]) for name in own if row[name]}
                 rows.append(parse_section(StepTime, given))
-            except ValueError:
-                wrong.append(f"{path}:{line}: found {', '.join(str(row[n]) for n in own)}; expected numbers")
             except SpecError as error:
                 wrong += [f"{path}:{line}: {issue}" for issue in error.issues]
+            except ValueError:
+                wrong.append(f"{path}:{line}: found {', '.join(str(row[n]) for n in own)}; expected numbers")
     if wrong:
         raise DataError("\n".join(wrong))
     return of_steps(rows, str(path))

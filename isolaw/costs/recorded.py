@@ -7,20 +7,19 @@ they were not recorded, has one with the evaluations:
     part:      s = k · a + T · b
     the rest:  w − Σ s = k · a + T · b + e · c
 
-All coefficients are ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974). Each
-equation is divided by its w: time varies in proportion to itself, and a stretch in which the machine was busy
-with something else, or a run loaded its model again, then has a bounded effect.
+All coefficients are ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974).
+Each equation is divided by its w: time varies in proportion to itself, and a stretch in which the machine was
+busy with something else, or a run loaded its model again, then has a bounded effect.
 
 Where B_p and n vary apart over at least six configurations, three models compete: the *line* above; the line
-with a *tail*, a column k · log2(B_p) of the generation (or of the whole step); and the tail with the *effects*
-of configurations (`isolaw.step_effects`), from the median of log(measured / predicted) over the runs of each.
-Each configuration is left out in turn; the model with the least root mean square error of the medians is kept,
-the simpler of equals.
+with a *tail*, a column k · log2(B_p) of the generation (or of the whole step); and the tail with the
+*effects* of configurations (`isolaw.step_effects`), from the median of log(measured / predicted) over the
+runs of each. Each configuration is left out in turn; the model with the least root mean square error of the
+medians is kept, the simpler of equals.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
+from isolaw.metrics import STEP_SECONDS
 from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepPart, student
 from isolaw.step_effects import StepEffects
 
@@ -43,7 +43,7 @@ EVALUATE = "evaluate"
 GENERATE = "generate"
 _LEAST = 3  # batch sizes, for the error of one that is left out
 _LEAST_CELLS = 6  # configurations that vary in B_p and n apart, for more than a line
-Parts = dict[str, StepPart]
+StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,27 @@ class Timed:
 
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
-    """Return the cost of a step from a table of runs with ``wall_s``; their GPUs are not known."""
+    """Return the cost of a step from a table of runs with ``wall_s``; their GPUs are not known.
+
+    Where a run has no ``wall_s``, the seconds that its log counts for a step are its times: ``step_seconds``.
+    """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
     models = {run_id: str(own.get("model", "")) for run_id, own in runs.attributes.items()}
+    told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
+    counted = {run_id: own["value"].to_numpy(float) for run_id, own in told.groupby("run_id")}
     timed = []
     for own in runs.attributes.values():
         check_backend(str(own.get("backend", "real")), where or runs.source)
     for run_id, own in points.groupby("run_id"):
-        if own["wall_s"].isna().any():
-            continue
         b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
+        if own["wall_s"].isna().any():
+            if (seconds := counted.get(run_id)) is not None:
+                # As if the measured steps had followed one another: which they are says nothing of a step.
+                step = np.cumsum(np.ones(len(seconds) + 1))
+                wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
+                none, model = np.zeros(step.size, bool), models.get(run_id, "")
+                timed.append(Timed(str(run_id), b, n, step, None, wall_s, none, {}, model=model))
+            continue
         tokens = None if own["tokens"].isna().any() else own["tokens"].to_numpy(float)
         step, wall_s = own["step"].to_numpy(float), own["wall_s"].to_numpy(float)
         every = np.ones(step.size, bool)
@@ -216,9 +227,9 @@ class _Intervals:
         varied = all(np.unique(column).size > 1 for column in cells.T)
         return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
 
-    def fitted(self, tail: bool = False) -> tuple[Parts, float]:
+    def fitted(self, tail: bool = False) -> tuple[StepParts, float]:
         """Return the parts of a step, and the seconds of an evaluation."""
-        parts: Parts = {}
+        parts: StepParts = {}
         doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
             if name != EVALUATE:
@@ -241,7 +252,7 @@ class _Intervals:
         found, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
         return [float(value) for value in found]
 
-    def errors(self, parts: Parts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
+    def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
         """Return (B_p, n) of each run, (R, 2), and log(measured / predicted seconds) of it, (R,)."""
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
         steps = self.steps * (a + c * np.log2(self.problems))
@@ -251,7 +262,7 @@ class _Intervals:
         with np.errstate(divide="ignore"):
             return self.cells[first], np.log(took) - np.log(said)
 
-    def effects(self, parts: Parts, evaluation_s: float) -> StepEffects:
+    def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
         """Return what these parts miss at each configuration."""
         of_run, errors = self.errors(parts, evaluation_s)
         places, own = np.unique(of_run, axis=0, return_inverse=True)
@@ -270,19 +281,21 @@ class _Validated(NamedTuple):
 def _validate(table: _Intervals) -> _Validated:
     """Predict each configuration (or batch size) from all others with every model, and keep the best."""
     groups = table.cells if table.apart else table.batch[:, None].astype(np.int64)
-    own, deviations = {name: [] for name in ("line", "tail", "effects")[: 3 if table.apart else 1]}, []
+    names = ("line", "tail", "effects") if table.apart else ("line",)
+    own: dict[str, list[Floats]] = {name: [] for name in names}
+    deviations: list[float] = []
     places = np.unique(groups, axis=0)
     for place in places:
         left = (groups == place).all(axis=1)
         rest = table.only(~left)
-        for name, found in own.items():
+        for name in names:
             fitted = rest.fitted(name != "line")
             errors = table.only(left).errors(*fitted)[1]
             if name == "effects":
                 mean, deviation = rest.effects(*fitted).at(*map(int, place))
                 errors = errors - mean
                 deviations.append(deviation)
-            found.append(errors)
+            own[name].append(errors)
     medians = {name: np.array([np.median(errors) for errors in found]) for name, found in own.items()}
     rms = {name: float(np.sqrt(np.mean(found**2))) for name, found in medians.items()}
     kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
