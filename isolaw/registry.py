@@ -24,6 +24,7 @@ PUBLIC = {
     "check_recipe": "isolaw.recipe_check.check",
     "compare": "isolaw.fits.studies.recipes",
     "compare_by": "isolaw.fits.studies.axis",
+    "compare_shapes": "isolaw.fits.studies.shapes",
     "diagnose": "isolaw.doctor",
     "export": "isolaw.backends.real.export",
     "findings": "isolaw.replication.findings",
