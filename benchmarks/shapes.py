@@ -1,15 +1,15 @@
 """Two configurations compared, judged by what is true: ``python -m benchmarks.shapes``
 
-`isolaw.compare_shapes` states the difference of two rewards with a 95 % interval, and a probability. How often
-does the interval hold the difference, and how often is a claim (a probability of 95 % or more) right?
+`isolaw.compare_shapes` states the difference of two rewards with a 95 % interval, and a probability. How
+often does the interval hold the difference, and how often is a claim (a probability of 95 % or more) right?
 
-- **Simulated sweeps** of the truths of ``benchmarks/designs`` that the surface was not tuned on. The pairs are
-  neighbours in n, and n four times apart; both have runs, or all runs of one are left out, or the budget is
-  three times the runs' compute.
-- **The paper's curves** (arXiv 2603.12151, as drawn, one B_p at a time): every n but the ends left out in turn, and
-  compared with the n below it. The drawn curves have no noise.
-- **isolaw's recorded sweep**: the same, with two runs a configuration. What comes is the mean of the runs that
-  were left out, over the last tenth of their checkpoints; it has a variance of its own, which is added.
+- **Simulated sweeps** of the truths of ``benchmarks/designs`` that the surface was not tuned on. The pairs
+  are neighbours in n, and n four times apart; both have runs, or all runs of one are left out, or the budget
+  is three times the runs' compute.
+- **The paper's curves** (arXiv 2603.12151, as drawn, one B_p at a time): every n but the ends left out in
+  turn, and compared with the n below it. The drawn curves have no noise.
+- **isolaw's recorded sweep**: the same, with two runs a configuration. What comes is the mean of the runs
+  that were left out, over the last tenth of their checkpoints; it has a variance of its own, which is added.
 
 The table goes to docs/statistics.md.
 """
@@ -108,7 +108,10 @@ def left_out(group: str, configurations: list[Configuration], runs: int) -> Iter
     line = sorted(configurations, key=lambda c: c.rollouts_per_problem)
     for below, own in list(pairwise(line))[:-1]:
         end = min(below.end, own.end)
-        rewards = [c.reward[(c.compute >= 0.9 * end) & (c.compute <= end)].mean() for c in (own, below)]
+        if runs:
+            rewards = [c.reward[(c.compute >= 0.9 * end) & (c.compute <= end)].mean() for c in (own, below)]
+        else:
+            rewards = [np.interp(end, c.checkpoints, c.mean) for c in (own, below)]
         known = [c for c in line if c is not own]
         yield judged(group, known, (own.key, below.key), end, float(rewards[0] - rewards[1]), runs)
 
@@ -161,7 +164,7 @@ def summary(rows: list[Row]) -> list[Row]:
 def table(rows: list[Row]) -> list[str]:
     """Return the table of the docs."""
     out = [
-        "| pairs | compared | difference in its 95 % interval | width of the interval, median | error, median | claims | of them right |",
+        "| pairs | how many | in the 95 % interval | its width, median | error, median | claims | right |",
         "|---|---|---|---|---|---|---|",
     ]
     for r in rows:
