@@ -77,7 +77,7 @@ def compare(
     way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. Neither needs runs.
     """
     if a is not None or b is not None:
-        return _shapes(
+        _shapes(
             first,
             second or by or base,
             a,
@@ -86,6 +86,7 @@ def compare(
             {"compute": compute, "target": target, "hours": hours},
             as_json,
         )
+        return
     alone = {
         "--target": target,
         "--hours": hours,

@@ -98,13 +98,14 @@ def split(
     hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
     files, or a name in the Hub's cache. isolaw downloads nothing.
 
-    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong, from
-    counts.jsonl of a split or another table (.jsonl, .csv, .parquet) with a row for each problem.
+    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong:
+    from counts.jsonl of a split, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
     if counts is not None:
-        if given := [name for name, v in (("--model", model), ("--problems", problems), ("--out", out)) if v]:
-            raise click.UsageError(f"--counts samples nothing: found {', '.join(given)}, too")
-        return _dead_groups(counts, as_json)
+        if model or problems or out:
+            raise click.UsageError("--counts samples nothing; expected no --model, --problems and --out")
+        _dead_groups(counts, as_json)
+        return
     needed = {"--model": model, "--problems": problems, "--out": out}
     if missing := [name for name, value in needed.items() if value is None]:
         raise click.UsageError(f"{', '.join(missing)}: missing (or --counts FILE)")

@@ -15,18 +15,8 @@ def dead_groups_summary(found: DeadGroups) -> list[str]:
     least, most = found.samples
     best = max(found.sizes, key=lambda own: own.per_thousand)
     samples = f"{least}" if least == most else f"{least} to {most}"
-    rows = [
-        [
-            "n",
-            "dead",
-            "95 % interval",
-            "all wrong",
-            "all right",
-            "live of 100",
-            "live in 1,000 rollouts",
-            "from",
-        ]
-    ]
+    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "from")
+    rows = [["n", "dead", "95 % interval", *heads]]
     rows += [_row(own) for own in found.sizes]
     lines = [
         f"Groups of n = {best.rollouts_per_problem} give the most groups with a signal: "
@@ -38,22 +28,17 @@ def dead_groups_summary(found: DeadGroups) -> list[str]:
     ]
     if any(own.basis == "model" for own in found.sizes):
         lines.append(
-            f"model: n is above the {least} samples of a problem. The value is of a beta-binomial fit, the interval "
-            "of no model; more samples narrow it."
+            f"model: n is above the {least} samples of a problem. The value is of a beta-binomial fit, "
+            "the interval of no model; more samples narrow it."
         )
-    lines.append(
-        "Pass rates are those of the sampled model: training moves problems out of these shares, and into them."
-    )
+    lines.append("Pass rates are those of the sampled model: they change as it is trained.")
     return lines
 
 
 def _row(own: GroupSize) -> list[str]:
     dead = own.dead
-    ends = (
-        ""
-        if dead.interval is None
-        else f"{_share(dead.interval[0] or 0.0)}–{_share(dead.interval[1] or 0.0)}"
-    )
+    low, high = dead.interval or (None, None)
+    ends = f"{_share(low or 0.0)}–{_share(1.0 if high is None else high)}"
     return [
         str(own.rollouts_per_problem), _share(dead.value or 0.0), ends, _share(own.wrong), _share(own.right),
         f"{100 * own.live:.0f}", number(own.per_thousand), own.basis,
