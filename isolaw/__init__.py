@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from isolaw.fits.pipeline import fit
     from isolaw.fits.studies.axis import compare_by
     from isolaw.fits.studies.backtest import backtest
+    from isolaw.fits.studies.dead_groups import dead_groups
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
     from isolaw.fits.studies.recipes import compare
     from isolaw.fits.studies.retune import retune
+    from isolaw.fits.studies.shapes import compare_shapes
     from isolaw.readers.read import read
     from isolaw.recipe_check.check import check_recipe
     from isolaw.replication.findings import findings
@@ -54,9 +56,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "calibrate", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
-    "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "predict_by_simulation", "read",
-    "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
+    "backtest", "calibrate", "check_recipe", "compare", "compare_by", "compare_shapes", "dead_groups",
+    "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
+    "plan", "predict_by_simulation", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw.errors import InputError
 
+STEP_SECONDS = "step_seconds"  # on train, the seconds that a step took, as a log counts them
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}

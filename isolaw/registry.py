@@ -24,6 +24,8 @@ PUBLIC = {
     "check_recipe": "isolaw.recipe_check.check",
     "compare": "isolaw.fits.studies.recipes",
     "compare_by": "isolaw.fits.studies.axis",
+    "compare_shapes": "isolaw.fits.studies.shapes",
+    "dead_groups": "isolaw.fits.studies.dead_groups",
     "diagnose": "isolaw.doctor",
     "export": "isolaw.backends.real.export",
     "findings": "isolaw.replication.findings",

@@ -11,15 +11,23 @@ A step draws T = τ · B_p · n response tokens, with τ tokens in a mean respon
   (prompts count through B_p · n); a is what a micro-batch, a call or the optimiser's step costs at any size.
 - *sync*, and what is left of the wall time: the weights and states have one size, so mostly a.
 
-The sum over parts is the time of a step, S(T) = a + b · T, and M steps take M · S(τ · B_p · n) seconds.
-Evaluations and the start of a run count only where the caller counts them: an allocation's budget, like its
-compute, excludes evaluation. GPU hours = seconds · GPUs of the run / 3600; a machine without GPUs has hours
-only.
+A batch with more distinct problems waits for a longer longest response: the largest of k exponential numbers
+of mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Runs that vary B_p and n apart also
+show this tail, a term c · log2(B_p) of the generation, and what the equation still misses at each (B_p, n)
+(`isolaw.step_effects`). `isolaw.costs.recorded` keeps either where it predicts left-out configurations
+better.
+
+The sum over parts is the time of a step, S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)), with c and f 0
+unless they were kept, and M steps take M · S seconds. Evaluations and the start of a run count only where the
+caller counts them: an allocation's budget, like its compute, excludes evaluation. GPU hours = seconds · GPUs
+of the run / 3600; a machine without GPUs has hours only.
 
 ``error`` is how wrong the model is for recorded runs: the root mean square of log(measured / predicted),
-where each batch size is predicted from all others. An interval is value · exp(± t · error), with the 97.5 %
-quantile t of Student's distribution with one degree of freedom less than batch sizes. It is the interval of
-one run, and holds for a sum of runs as well, since what the model gets wrong does not average out.
+where each batch size (where B_p and n vary apart: each configuration) is predicted from all others. An
+interval is value · exp(± t · error), with the 97.5 % quantile t of Student's distribution with one degree of
+freedom less than there are of those. With f, the interval at (B_p, n) has the deviation of f instead. It is
+the interval of one run, and holds for a sum of runs as well, since what the model gets wrong does not average
+out.
 """
 
 from __future__ import annotations
@@ -30,9 +38,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isolaw.errors import InputError
+
+if TYPE_CHECKING:
+    from isolaw.step_effects import StepEffects
 
 HOUR_S = 3600.0
 _NO_SPREAD = 1e-9
@@ -65,14 +76,25 @@ class Estimate(NamedTuple):
 
 
 class StepPart(NamedTuple):
-    """The seconds of a part of a step: a + b · T."""
+    """The seconds of a part of a step: a + b · T + c · log2(B_p)."""
 
     step_s: float  # a
     unit_s: float  # b, of a token, or of a rollout where tokens are not known
+    doubling_s: float = 0.0  # c, of each doubling of B_p
 
-    def seconds(self, units: float) -> float:
-        """Return a + b · T."""
-        return self.step_s + self.unit_s * units
+    def seconds(self, units: float, problems_per_batch: int = 1) -> float:
+        """Return a + b · T + c · log2(B_p)."""
+        return self.step_s + self.unit_s * units + self.doubling_s * math.log2(problems_per_batch)
+
+
+class LeftOut(NamedTuple):
+    """How well configurations were predicted from all others, in log(measured / predicted) seconds."""
+
+    model: str  #: the one that was kept: line, tail or effects
+    configurations: int  #: or batch sizes, where B_p and n do not vary apart
+    median: float  #: of the absolute error of a configuration
+    inside: float  #: share of configurations inside their intervals
+    errors: Mapping[str, float]  #: by model, the root mean square
 
 
 @dataclass(frozen=True)
@@ -94,13 +116,26 @@ class Cost:
     runs: int = 0
     error: float | None = None  #: of log seconds, of left-out batch sizes; None with fewer than three
     notes: tuple[str, ...] = field(default=())  #: what was left out
+    effects: StepEffects | None = None  #: f, where it was kept
+    left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
         """Return S, the seconds of a step; None for a size that the source says nothing about."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
             return None  # one size does not tell a from b
-        return sum(part.seconds(self.per_rollout * batch) for part in self.parts.values())
+        units = self.per_rollout * batch
+        equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
+        if self.effects is None:
+            return equation
+        return equation * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
+
+    def extrapolates(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
+        """Return whether the timed steps have other B_p · n, or (B_p, n) further than a factor of four."""
+        batch = problems_per_batch * rollouts_per_problem
+        outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
+        far = self.effects is not None and not self.effects.near(problems_per_batch, rollouts_per_problem)
+        return outside or far
 
     def seconds(
         self,
@@ -125,10 +160,14 @@ class Cost:
         if step is None:
             return None
         total = steps * step + evaluations * (self.evaluation_s or 0.0) + starts * (self.start_s or 0.0)
-        return self.estimate(total)
+        if self.effects is None:
+            return self.estimate(total)
+        deviation = self.effects.at(problems_per_batch, rollouts_per_problem)[1]
+        factor = math.exp(student(len(self.effects.places) - 1) * deviation)
+        return Estimate(total, total / factor, total * factor)
 
     def estimate(self, seconds: float) -> Estimate:
-        """Return predicted seconds with their interval."""
+        """Return predicted seconds, of any configurations, with their interval."""
         factor = self._factor
         return Estimate(seconds) if factor is None else Estimate(seconds, seconds / factor, seconds * factor)
 
@@ -136,9 +175,8 @@ class Cost:
     def _factor(self) -> float | None:
         if self.error is None or self.error < _NO_SPREAD:
             return None  # an interval of no width would claim that nothing is uncertain
-        from scipy.stats import t
-
-        return math.exp(float(t.ppf(0.975, len(self.batches) - 1)) * self.error)
+        groups = self.left_out.configurations if self.left_out else len(self.batches)
+        return math.exp(student(groups - 1) * self.error)
 
     def hours(self, *run: int, **more: int) -> Estimate | None:
         """Return `seconds` in hours of the run's machine (or machines)."""
@@ -188,6 +226,7 @@ class Cost:
             "evaluation_s": self.evaluation_s,
             "start_s": self.start_s,
             "error": self.error,
+            "left_out": self.left_out and self.left_out._asdict(),
             "notes": list(self.notes),
         }
 
@@ -224,6 +263,13 @@ class Spent:
             "price": self.price,
             "money": money and money.to_dict(),
         }
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
 
 
 def checked_price(price: float | None) -> float | None:

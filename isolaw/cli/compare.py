@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import json_option, read_to_fit, source_options
+from isolaw.cli.options import cost_of, cost_options, fixed_option, json_option, read_to_fit, source_options
+
+if TYPE_CHECKING:
+    from isolaw.runs import Runs
+
+
+def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, int] | None:
+    """B_p=128,n=8 as {"problems_per_batch": 128, "rollouts_per_problem": 8}."""
+    if text is None:
+        return None
+    from isolaw.runs import full_names
+
+    found: dict[str, int] = {}
+    accepted = "problems_per_batch", "rollouts_per_problem"
+    for part in text.split(","):
+        name, _equals, value = (own.strip() for own in part.partition("="))
+        (full,) = full_names({name: value})
+        if full not in accepted or not value.isdecimal() or int(value) < 1 or full in found:
+            raise click.UsageError(f"{option.opts[0]}: found {part!r} in {text!r}; expected e.g. B_p=128,n=8")
+        found[full] = int(value)
+    return found
 
 
 @click.command()
@@ -19,6 +39,15 @@ from isolaw.cli.options import json_option, read_to_fit, source_options
 @click.option("--metric", default="avg@4", help="Reward metric.")
 @click.option("--eval-set", default="validation", help="Evaluation set.")
 @click.option("--compute", type=float, help="Also compare the rewards at this budget C, in rollouts.")
+@click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
+@click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
+@click.option("--target", type=float, help="With --a and --b: compare what this reward takes.")
+@click.option(
+    "--hours", metavar="48h|384gpuh",
+    help="With --a and --b: compare the rewards after these hours; requires --cost.",
+)  # fmt: skip
+@cost_options
+@fixed_option
 @source_options
 @json_option
 def compare(
@@ -29,6 +58,10 @@ def compare(
     metric: str,
     eval_set: str,
     compute: float | None,
+    a: dict[str, int] | None,
+    b: dict[str, int] | None,
+    target: float | None,
+    hours: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -39,7 +72,30 @@ def compare(
     checked on the second half.
 
     With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.
+
+    With --a and --b, compare two configurations (B_p, n) of one SOURCE, at --compute, after --hours or on the
+    way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. Neither needs runs.
     """
+    if a is not None or b is not None:
+        _shapes(
+            first,
+            second or by or base,
+            a,
+            b,
+            options | {"metric": metric, "eval_set": eval_set},
+            {"compute": compute, "target": target, "hours": hours},
+            as_json,
+        )
+        return
+    alone = {
+        "--target": target,
+        "--hours": hours,
+        "--cost": options.pop("cost"),
+        "--fixed": options.pop("fixed"),
+    }
+    alone["--price"] = options.pop("price")
+    if given := [name for name, value in alone.items() if value]:
+        raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
     import isolaw
     from isolaw.report.text.recipes import axis_summary, comparison_summary, verdict
 
@@ -64,6 +120,42 @@ def compare(
     print_result(as_json, {**found.to_dict(), "verdict": verdict(found)}, comparison_summary(found))
     for text in found.notes:
         note(f"note: {text}")
+
+
+def _shapes(
+    source: str, other: str | None, a: dict[str, int] | None, b: dict[str, int] | None,
+    options: dict[str, Any], asked: dict[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    """Compare two configurations of one source."""
+    import isolaw
+    from isolaw.report.text.shapes import shapes_summary
+
+    given = [f"--{name}" for name, value in asked.items() if value is not None]
+    if a is None or b is None or other is not None or len(given) != 1:
+        raise click.UsageError(
+            "expected FIRST with --a, --b and one of --compute, --target and --hours; "
+            f"found {', '.join(given) or 'none of the three'}"
+        )
+    if asked["hours"] is not None and asked["hours"].replace(".", "", 1).isdecimal():
+        asked["hours"] += "h"
+    cost = cost_of(options)
+    runs = read_to_fit((source,), options | {"by": True}).runs
+    shapes = [_completed(own, runs, flag) for own, flag in ((a, "--a"), (b, "--b"))]
+    names = {name: options[name] for name in ("metric", "eval_set", "fixed")}
+    found = isolaw.compare_shapes(runs, shapes[0], shapes[1], **asked, cost=cost, **names)
+    print_result(as_json, found.to_dict(), shapes_summary(found, cost))
+
+
+def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
+    """(B_p, n), of which one may be left open where all runs have one value of it."""
+    out = []
+    for name, symbol in (("problems_per_batch", "B_p"), ("rollouts_per_problem", "n")):
+        known = sorted({int(value) for value in runs.table()[name]})
+        if name not in shape and len(known) > 1:
+            there = ", ".join(map(str, known))
+            raise click.UsageError(f"{flag}: {symbol} is missing; the runs have {symbol} = {there}")
+        out.append(shape.get(name, known[0]))
+    return out[0], out[1]
 
 
 def _names(first: str, second: str) -> tuple[str, str]:

@@ -38,19 +38,16 @@ def _arguments(
 
 @click.command()
 @click.option(
-    "--model", required=True, type=click.Path(), help="Base model, a folder in Hugging Face format."
-)
+    "--counts", type=click.Path(),
+    help="Sample nothing: print the dead groups of a table with correct and samples of each problem.",
+)  # fmt: skip
+@click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
 @click.option(
-    "--problems",
-    required=True,
-    type=click.Path(),
-    help="Problem pool: a .jsonl or .parquet file, or hf:NAME.",
-)
+    "--problems", type=click.Path(), help="Problem pool: a .jsonl or .parquet file, or hf:NAME."
+)  # fmt: skip
 @click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
 @column_option
-@click.option(
-    "--out", required=True, type=Destination(), help="Directory of the sets; continued if it exists."
-)
+@click.option("--out", type=Destination(), help="Directory of the sets; continued if it exists.")
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
 @click.option("--system", help="System message before each prompt.")
 @click.option(
@@ -82,7 +79,10 @@ def _arguments(
 @click.option("--dry-run", is_flag=True, help="Print the number of rollouts without loading a model.")
 @json_option
 @interruptible()
-def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+def split(
+    counts: str | None, model: str | None, problems: str | None, out: str | None, dry_run: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Sort a pool of problems into easy, hard and extremely hard sets.
 
     \b
@@ -97,7 +97,21 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
 
     hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
     files, or a name in the Hub's cache. isolaw downloads nothing.
+
+    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong:
+    from counts.jsonl of a split, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
+    if counts is not None:
+        if model or problems or out:
+            raise click.UsageError("--counts samples nothing; expected no --model, --problems and --out")
+        _dead_groups(counts, as_json)
+        return
+    needed = {"--model": model, "--problems": problems, "--out": out}
+    if missing := [name for name, value in needed.items() if value is None]:
+        raise click.UsageError(f"{', '.join(missing)}: missing (or --counts FILE)")
+    assert model is not None
+    assert problems is not None
+    assert out is not None
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
 
@@ -121,6 +135,15 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
     print_result(as_json, result, _summary(work, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
+
+
+def _dead_groups(counts: str, as_json: bool) -> None:
+    """Print the share of dead groups for each n."""
+    from isolaw.fits.studies.dead_groups import dead_groups, read_counts
+    from isolaw.report.text.dead_groups import dead_groups_summary
+
+    found = dead_groups(*read_counts(counts))
+    print_result(as_json, {"format": "isolaw.dead-groups/1", **found.to_dict()}, dead_groups_summary(found))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:
@@ -158,6 +181,7 @@ def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
         elif one["problems"]:
             text += ": not written, too few for a training and a validation set"
         lines.append(text)
+    lines.append(f"Groups without a signal, for each n: isolaw split --counts {work.folder / 'counts.jsonl'}")
     rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
     lines.append(f"{'in no set':<15} {rest:>7,} problems")
     if report["sets"]["easy"]["written"]:

@@ -3,6 +3,7 @@
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
     cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
     cost = isolaw.costs.read("throughput.toml")     your own figures
+    cost = isolaw.costs.read("step-times.csv")      seconds of steps, a column step_s
     cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None where nothing is known
 
 `isolaw.step_cost` has the equations, `recorded` the fit to recorded runs.
@@ -32,7 +33,8 @@ def read(source: Any) -> Cost:
     ----------
     source
         a sweep's directory; a report of ``isolaw doctor --gpu`` (``.json``); a table of throughputs
-        (``.toml``, or its content as a mapping ``{"throughput": {…}}``); `isolaw.Runs`, or whatever
+        or of the seconds of steps (``.toml``, or its content as a mapping ``{"throughput": {…}}`` or
+        ``{"step": [{…}]}``; the second also as ``.csv`` with ``step_s``); `isolaw.Runs`, or whatever
         `isolaw.read` takes, with ``wall_s``; or a `Cost`.
 
     Raises
@@ -62,6 +64,8 @@ def read(source: Any) -> Cost:
         )
     if path.suffix == ".toml":
         return measured.read_table(path)
+    if path.suffix == ".csv" and (timed := measured.read_step_times(path)) is not None:
+        return timed
     if path.suffix == ".json":
         return measured.read_doctor(path)
     if path.is_dir() and (path / "sweep.json").exists():

@@ -1,15 +1,21 @@
-"""The cost of a step from what a user or `isolaw doctor --gpu` measured: throughputs."""
+"""The cost of a step from what a user or `isolaw doctor --gpu` measured: throughputs, or seconds of steps.
+
+Two steps of different size give a and b of a + b · T; more of them are fitted as recorded runs are
+(`isolaw.costs.recorded`), with the same cross-validation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isolaw import commands
-from isolaw.config.sections import Index, Positive, Rate, Section
+from isolaw.config.sections import Count, Index, Positive, Rate, Section
+from isolaw.costs.recorded import Timed, fit
 from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError
@@ -35,12 +41,30 @@ class Throughput(Section):
     start_s: Rate | None = None
 
 
+class StepTime(Section):
+    """Seconds of a step of (B_p, n), ``[[step]]`` of a TOML file or a row of a CSV file."""
+
+    problems_per_batch: Count
+    rollouts_per_problem: Count
+    step_s: Positive
+    gpus: Index | None = None  # of a run; 0: a machine without GPUs
+
+
 class _File(Section):
     throughput: Throughput
 
 
+class _StepFile(Section):
+    step: tuple[StepTime, ...]
+
+
 def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
-    """Return the cost of a step from ``{"throughput": {…}}``; raise `SpecError` with all issues."""
+    """Return the cost of a step from ``{"throughput": {…}}``, or from ``{"step": [{…}, …]}``.
+
+    Raises `SpecError` with all issues.
+    """
+    if "step" in data:
+        return of_steps(parse_section(_StepFile, data, source=where).step, where)
     own = parse_section(_File, data, source=where).throughput
     tokens = (own.tokens_per_response + own.tokens_per_prompt) / own.tokens_per_response
     parts = {
@@ -52,6 +76,47 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
         parts, own.tokens_per_response, "tokens", CostOrigin.TABLE, where, own.gpus,
         evaluation_s=own.evaluation_s, start_s=own.start_s,
     )  # fmt: skip
+
+
+def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
+    """Return the cost of a step from the seconds of steps, one row for each run."""
+    one = np.array([1.0, 2.0])  # the time between two checkpoints, a step apart
+    none = np.zeros(2, bool)
+    timed = [
+        Timed(
+            str(i), row.problems_per_batch, row.rollouts_per_problem, one, None, one * row.step_s, none, {},
+            row.gpus,
+        )
+        for i, row in enumerate(rows)
+    ]  # fmt: skip
+    return fit(timed, where)
+
+
+def read_step_times(path: str | Path) -> Cost | None:
+    """Return the cost of a step from a CSV file with a column ``step_s``; None for another table.
+
+    Raises `SpecError` with an issue for each value that is wrong, and the line of the file.
+    """
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        names = set(reader.fieldnames or ())
+        if "step_s" not in names:
+            return None
+        own = [name for name in StepTime.model_fields if name in names]
+        if missing := [name for name in ("problems_per_batch", "rollouts_per_problem") if name not in names]:
+            raise DataError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(sorted(names))}")
+        rows, wrong = [], []
+        for line, row in enumerate(reader, start=2):
+            try:
+                given = {name: float(row[name]) for name in own if row[name]}
+                rows.append(parse_section(StepTime, given))
+            except SpecError as error:
+                wrong += [f"{path}:{line}: {issue}" for issue in error.issues]
+            except ValueError:
+                wrong.append(f"{path}:{line}: found {', '.join(str(row[n]) for n in own)}; expected numbers")
+    if wrong:
+        raise DataError("\n".join(wrong))
+    return of_steps(rows, str(path))
 
 
 def read_table(path: str | Path) -> Cost:

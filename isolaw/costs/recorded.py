@@ -7,24 +7,31 @@ they were not recorded, has one with the evaluations:
     part:      s = k · a + T · b
     the rest:  w − Σ s = k · a + T · b + e · c
 
-All with a, b, c ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974). Each
-equation is divided by its w: time varies in proportion to itself, and a stretch in which the machine was busy
-with something else, or a run loaded its model again, then has a bounded effect.
+All coefficients are ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974).
+Each equation is divided by its w: time varies in proportion to itself, and a stretch in which the machine was
+busy with something else, or a run loaded its model again, then has a bounded effect.
+
+Where B_p and n vary apart over at least six configurations, three models compete: the *line* above; the line
+with a *tail*, a column k · log2(B_p) of the generation (or of the whole step); and the tail with the
+*effects* of configurations (`isolaw.step_effects`), from the median of log(measured / predicted) over the
+runs of each. Each configuration is left out in turn; the model with the least root mean square error of the
+medians is kept, the simpler of equals.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
-from isolaw.step_cost import Cost, CostOrigin, StepPart
+from isolaw.metrics import STEP_SECONDS
+from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepPart, student
+from isolaw.step_effects import StepEffects
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -33,7 +40,10 @@ Floats = NDArray[np.float64]
 REST = "rest"  # of the wall time
 WHOLE = "step"  # a step whose parts were not recorded
 EVALUATE = "evaluate"
+GENERATE = "generate"
 _LEAST = 3  # batch sizes, for the error of one that is left out
+_LEAST_CELLS = 6  # configurations that vary in B_p and n apart, for more than a line
+StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
@@ -84,16 +94,27 @@ class Timed:
 
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
-    """Return the cost of a step from a table of runs with ``wall_s``; their GPUs are not known."""
+    """Return the cost of a step from a table of runs with ``wall_s``; their GPUs are not known.
+
+    Where a run has no ``wall_s``, the seconds that its log counts for a step are its times: ``step_seconds``.
+    """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
     models = {run_id: str(own.get("model", "")) for run_id, own in runs.attributes.items()}
+    told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
+    counted = {run_id: own["value"].to_numpy(float) for run_id, own in told.groupby("run_id")}
     timed = []
     for own in runs.attributes.values():
         check_backend(str(own.get("backend", "real")), where or runs.source)
     for run_id, own in points.groupby("run_id"):
-        if own["wall_s"].isna().any():
-            continue
         b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
+        if own["wall_s"].isna().any():
+            if (seconds := counted.get(run_id)) is not None:
+                # As if the measured steps had followed one another: which they are says nothing of a step.
+                step = np.cumsum(np.ones(len(seconds) + 1))
+                wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
+                none, model = np.zeros(step.size, bool), models.get(run_id, "")
+                timed.append(Timed(str(run_id), b, n, step, None, wall_s, none, {}, model=model))
+            continue
         tokens = None if own["tokens"].isna().any() else own["tokens"].to_numpy(float)
         step, wall_s = own["step"].to_numpy(float), own["wall_s"].to_numpy(float)
         every = np.ones(step.size, bool)
@@ -121,9 +142,12 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
         notes.append(f"left out: {others} of {others + len(kept)} runs, on other machines or of other models")
     unit = "tokens" if all(run.tokens is not None for run in kept) else "rollouts"
     table = _Intervals.of(kept, unit)
-    parts, evaluation_s = table.fitted()
     batches = sorted({run.batch for run in kept})
-    configurations = {(run.problems_per_batch, run.rollouts_per_problem) for run in kept}
+    configurations = sorted({(run.problems_per_batch, run.rollouts_per_problem) for run in kept})
+    validated = _validate(table) if len(batches) >= _LEAST else None
+    model = validated.kept.model if validated else "line"
+    parts, evaluation_s = table.fitted(model != "line")
+    effects = table.effects(parts, evaluation_s) if model == "effects" else None
     starts = [run.wall_s[0] - run.evaluated[0] * evaluation_s for run in kept if run.step[0] == 0]
     return Cost(
         parts,
@@ -137,8 +161,10 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
         batches=tuple(batches),
         configurations=len(configurations),
         runs=len(kept),
-        error=table.error() if len(batches) >= _LEAST else None,
+        error=validated and validated.error,
         notes=tuple(notes),
+        effects=effects,
+        left_out=validated and validated.kept,
     )
 
 
@@ -147,6 +173,7 @@ class _Intervals:
     """Stretches of runs between checkpoints, (I,) each, and the seconds of their parts."""
 
     run: NDArray[np.int64]
+    problems: Floats  # B_p
     batch: Floats
     steps: Floats
     units: Floats
@@ -166,6 +193,7 @@ class _Intervals:
             units = np.diff(run.tokens) if unit == "tokens" and run.tokens is not None else steps * run.batch
             own = {
                 "run": np.full(steps.size, float(index)),
+                "problems": np.full(steps.size, float(run.problems_per_batch)),
                 "batch": np.full(steps.size, float(run.batch)),
                 "steps": steps,
                 "units": units,
@@ -186,16 +214,32 @@ class _Intervals:
         own = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
         return _Intervals(**own, seconds={name: values[kept] for name, values in self.seconds.items()})
 
-    def fitted(self) -> tuple[dict[str, StepPart], float]:
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """(B_p, n) of each interval, (I, 2)."""
+        return np.stack([self.problems, self.batch / self.problems], axis=1).round().astype(np.int64)
+
+    @property
+    def apart(self) -> bool:
+        """Whether B_p and n vary apart, over enough configurations for more than a line."""
+        cells = np.unique(self.cells, axis=0)
+        design = np.stack([np.ones(len(cells)), cells.prod(axis=1), np.log2(cells[:, 0])], axis=1)
+        varied = all(np.unique(column).size > 1 for column in cells.T)
+        return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
+
+    def fitted(self, tail: bool = False) -> tuple[StepParts, float]:
         """Return the parts of a step, and the seconds of an evaluation."""
-        parts: dict[str, StepPart] = {}
+        parts: StepParts = {}
+        doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
             if name != EVALUATE:
-                parts[name] = StepPart(*self._solved(seconds, self.steps, self.units))
+                more = (doublings,) if tail and name == GENERATE else ()
+                parts[name] = StepPart(*self._solved(seconds, self.steps, self.units, *more))
         rest = np.maximum(self.wall_s - sum(self.seconds.values(), np.zeros_like(self.wall_s)), 0.0)
         evaluations = self.seconds.get(EVALUATE, np.zeros_like(rest))
-        a, b, c = self._solved(rest, self.steps, self.units, self.evaluations)
-        parts[REST if parts else WHOLE] = StepPart(a, b)
+        more = (doublings,) if tail and not parts else ()
+        a, b, c, *own = self._solved(rest, self.steps, self.units, self.evaluations, *more)
+        parts[REST if parts else WHOLE] = StepPart(a, b, *own)
         return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
     def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:
@@ -208,17 +252,55 @@ class _Intervals:
         found, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
         return [float(value) for value in found]
 
-    def error(self) -> float:
-        """Return the root mean square of log(measured / predicted seconds), each batch size left out."""
-        errors = []
-        for batch in np.unique(self.batch):
-            own = self.batch == batch
-            parts, evaluation_s = self.only(~own).fitted()
-            step_s = sum(part.step_s for part in parts.values())
-            unit_s = sum(part.unit_s for part in parts.values())
-            predicted = step_s * self.steps + unit_s * self.units + evaluation_s * self.evaluations
-            for run in np.unique(self.run[own]):
-                of_run = self.run == run
-                said = float(predicted[of_run].sum())
-                errors.append(math.log(float(self.wall_s[of_run].sum()) / said) if said > 0 else math.inf)
-        return float(np.sqrt(np.mean(np.square(errors))))
+    def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
+        """Return (B_p, n) of each run, (R, 2), and log(measured / predicted seconds) of it, (R,)."""
+        a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
+        steps = self.steps * (a + c * np.log2(self.problems))
+        predicted = steps + b * self.units + evaluation_s * self.evaluations
+        runs, first, own = np.unique(self.run, return_index=True, return_inverse=True)
+        said, took = (np.bincount(own, column, len(runs)) for column in (predicted, self.wall_s))
+        with np.errstate(divide="ignore"):
+            return self.cells[first], np.log(took) - np.log(said)
+
+    def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
+        """Return what these parts miss at each configuration."""
+        of_run, errors = self.errors(parts, evaluation_s)
+        places, own = np.unique(of_run, axis=0, return_inverse=True)
+        seen = np.array([np.median(errors[own == place]) for place in range(len(places))])
+        # 1.4826 times the median of absolute deviations is the standard deviation of normal numbers.
+        several = np.bincount(own)[own] > 1
+        spread = 1.4826 * float(np.median(np.abs(errors - seen[own])[several])) if several.any() else 0.0
+        return StepEffects(tuple((int(b), int(n)) for b, n in places), tuple(map(float, seen)), spread)
+
+
+class _Validated(NamedTuple):
+    kept: LeftOut
+    error: float  # root mean square over runs, of the model that was kept
+
+
+def _validate(table: _Intervals) -> _Validated:
+    """Predict each configuration (or batch size) from all others with every model, and keep the best."""
+    groups = table.cells if table.apart else table.batch[:, None].astype(np.int64)
+    names = ("line", "tail", "effects") if table.apart else ("line",)
+    own: dict[str, list[Floats]] = {name: [] for name in names}
+    deviations: list[float] = []
+    places = np.unique(groups, axis=0)
+    for place in places:
+        left = (groups == place).all(axis=1)
+        rest = table.only(~left)
+        for name in names:
+            fitted = rest.fitted(name != "line")
+            errors = table.only(left).errors(*fitted)[1]
+            if name == "effects":
+                mean, deviation = rest.effects(*fitted).at(*map(int, place))
+                errors = errors - mean
+                deviations.append(deviation)
+            own[name].append(errors)
+    medians = {name: np.array([np.median(errors) for errors in found]) for name, found in own.items()}
+    rms = {name: float(np.sqrt(np.mean(found**2))) for name, found in medians.items()}
+    kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
+    error = float(np.sqrt(np.mean(np.concatenate(own[kept]) ** 2)))
+    half = student(len(places) - 1) * (np.array(deviations) if kept == "effects" else error)
+    found = medians[kept]
+    inside = float(np.mean(np.abs(found) <= half + 1e-9))
+    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(found))), inside, rms), error)

@@ -10,7 +10,9 @@ taken as easy), and its model is at most 100 times larger or smaller. The starti
     M     C / (B_p · n)
 
 A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or
-stays. Where no source counts there is no starting point.
+stays. Where no source counts there is no starting point. Publications that state no n*(C) are listed with
+what they say (`isolaw.design.published.STATEMENTS`): no number follows from them, but whether publications
+agree does.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pydantic import Field
 
 from isolaw.allocation import Allocation
 from isolaw.config.sections import Count, Positive, Section
-from isolaw.design.published import SOURCES, DifficultyKind, Source, Span
+from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
 from isolaw.documents.validation import parse_section
 from isolaw.fits.allocations import FAR
 from isolaw.fits.frontier import TOLERANCE
@@ -71,6 +73,17 @@ class Case(Section):
     model_size: Positive | None = None
     max_batch_rollouts: Annotated[Count, Field(ge=_LEAST_N)] | None = None
     n_train_problems: Count | None = None
+
+    def heeds(self, statement: Statement) -> bool:
+        """Return whether a statement is about problems and models like the user's, as far as it says."""
+        same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
+        size = self.model_size or _TYPICAL
+        return same and min(_ratio(own, size) for own in statement.sizes or (size,)) <= _COMPARABLE
+
+    @property
+    def far(self) -> bool:
+        """Whether every published model is more than 100 times larger or smaller."""
+        return min(_ratio(own.size, self.model_size or _TYPICAL) for own in SOURCES) > _COMPARABLE
 
     @property
     def most(self) -> int:
@@ -146,6 +159,11 @@ class Advice:
     nearest: SourceReading
     caveats: tuple[Caveat, ...]
     sweep: Sweep | None
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """What other publications say in words about a case like this."""
+        return tuple(filter(self.case.heeds, STATEMENTS))
 
     def sections(self) -> dict[str, Any]:
         """Return the sections of the sweep's file; model and problems are the user's to name."""

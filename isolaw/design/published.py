@@ -114,3 +114,64 @@ SOURCES = (
     Source("arithmetic-easy", "isolaw", "Qwen2, tiny", 1.3e-4, "easy", 512, Basis.RUNS, (2, 64), (16,)),
     Source("arithmetic-hard", "isolaw", "Qwen2, tiny", 1.3e-4, "hard", 437, Basis.RUNS, (2, 64), (16,)),
 )
+
+
+class Leans(StrEnum):
+    """Where a publication without a table of n* points."""
+
+    RISES = "rises"  #: to a larger n, or to an n* that rises with C
+    SMALL = "small"  #: to a smaller n at the same C
+    CONSTANT = "constant"  #: to an n* that does not depend on C, or to B_p · n alone
+    OTHER = "other"  #: to something that changes what n costs
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a publication says of n or B_p in words, with no n*(C) that could be averaged.
+
+    ``sizes`` are the smallest and the largest model in billions of parameters, and ``difficulty`` is that of
+    the problems (None: the abstract does not say); ``varied`` is what was compared, ``lr`` how lr was set.
+    """
+
+    publication: str
+    title: str
+    sizes: tuple[float, float] | None
+    difficulty: Literal["easy", "hard", "mixed"] | None
+    varied: str
+    lr: str
+    says: str
+    leans: Leans
+
+
+# Each is taken from the publication's abstract, but for the sweep, whose data say what was varied.
+STATEMENTS = (
+    Statement(
+        "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",
+        "n* rises with C and saturates, on easy problems and on hard ones", Leans.RISES,
+    ),
+    Statement(
+        "arXiv 2510.01180", "BroRL", (1.5, 1.5), None, "n, up to hundreds", "not known",
+        "large n goes on improving a model that 3,000 steps of training had saturated", Leans.RISES,
+    ),
+    Statement(
+        "arXiv 2510.00977", "It Takes Two", None, None, "n = 2, 16", "not known",
+        "n = 2 keeps 97.6 % of the performance of n = 16 with 12.5 % of the rollouts", Leans.SMALL,
+    ),
+    Statement(
+        "arXiv 2603.01162", "GRPO is a U-statistic", None, None, "n", "not known",
+        "the best n depends on the data and the policy, and not on the budget", Leans.CONSTANT,
+    ),
+    Statement(
+        "OpenReview uK4kMpNx0W", "Critical batch size", None, "mixed", "B_p = 2–8192, n = 1–16", "tuned",
+        "B_p · n is what counts, approximately: the noise within a problem dominates", Leans.CONSTANT,
+    ),
+    Statement(
+        "arXiv 2602.06717", "F-GRPO", (7.6, 7.6), None, "n", "not known",
+        "the chance to miss rare correct answers is not monotone in n; usual n narrow what is found",
+        Leans.OTHER,
+    ),
+    Statement(
+        "arXiv 2504.13818", "PODS", None, None, "n drawn and n trained on", "not known",
+        "train on the most varied part of n rollouts: as good at least 1.7 times as fast", Leans.OTHER,
+    ),
+)  # fmt: skip

@@ -161,7 +161,10 @@ def in_seconds(
 def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
     """Whether the cost of the chosen allocation's steps is extrapolated."""
     batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
-    if not sizes or sizes[0] <= batch <= sizes[-1]:
+    if not cost.extrapolates(*chosen.key):
         return []
+    if sizes[0] <= batch <= sizes[-1]:
+        text = f"the cost is of {chosen.label}; no timed configuration is within a factor of four"
+        return [Flag(Code.COST_EXTRAPOLATED, text)]
     text = f"the cost is of steps of {batch:,} rollouts; the timed ones have {sizes[0]:,} to {sizes[-1]:,}"
     return [Flag(Code.COST_EXTRAPOLATED, text)]

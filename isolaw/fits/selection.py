@@ -119,12 +119,13 @@ def select(
     setting: Setting,
     fixed: Mapping[str, Any] | None = None,
     x: X = "compute",
+    few: bool = False,
 ) -> Selection:
     """Choose the runs of a setting (see the module's docstring).
 
     ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or
     ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute``
-    (rollouts), ``tokens`` or ``wall_s``.
+    (rollouts), ``tokens`` or ``wall_s``. ``few``: one curve is enough.
 
     Raises
     ------
@@ -156,7 +157,10 @@ def select(
             f"Choose with {option('fixed', name, first)}"
         )
     configurations = configurations_of(points, table, flags, x)
-    _refuse_too_few(configurations, setting, flags)
+    if not few:
+        _refuse_too_few(configurations, setting, flags)
+    elif not configurations:
+        raise Refused("no configuration has a curve: " + "; ".join(flag.text for flag in flags))
     seen, size = _epochs(configurations, table)
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)

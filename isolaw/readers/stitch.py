@@ -107,7 +107,7 @@ def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> d
     """The framework's keys of each metric, in the order in which the logs bring them."""
     targets: dict[Target, list[str]] = {}
     for key in dict.fromkeys(key for part in parts for key in part.series):
-        target = framework.metric(key)
+        target = framework.target(key)
         if target is not None:
             targets.setdefault(target, []).append(key)
         elif key not in framework.step_keys:

@@ -28,7 +28,8 @@ def test_the_page_shows_what_it_prints(isolaw: Call, tmp_path: Path, monkeypatch
 def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
     for budget in ("1e6", "1e9"):
         _, stdout, _ = isolaw("advise", "--budget", budget)
-        assert stdout.startswith("From published results alone: no run of your model")
+        assert stdout.startswith("From published results alone: n")
+        assert "No run of your model" in stdout.splitlines()[1]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
         assert list(data)[:3] == ["simulated", "evidence", "own_runs"]
@@ -58,12 +59,34 @@ def test_no_source_no_number(isolaw: Call) -> None:
     assert json.loads(stdout)["start"] is None
     code, stdout, _ = isolaw("advise", "--budget", "1e9")
     assert code == 1
-    assert "recommends no starting point" in stdout
+    assert "no starting point" in stdout.splitlines()[0]
     assert "n* is at least 250 at C = 1e+07" in stdout
     assert "Starting point: " not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
     assert code == 1
+    assert "no n* is known on hard problems" in stdout.splitlines()[0]
     assert "easy problems, yours are hard" in stdout
+    assert "Publications disagree: n* rises with C" in stdout.splitlines()[2]
+
+
+def test_the_answer_is_in_the_first_three_lines(isolaw: Call) -> None:
+    _, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "easy", "--model-size", "7B")
+    first, second, third = stdout.splitlines()[:3]
+    assert "n = 64 (n* 57 (15–246)), B_p = 64" in first
+    assert "easy problems; a model of 7B" in second
+    assert "It Takes Two" in third
+    assert "IsoCompute, BroRL" in third
+    _, stdout, _ = isolaw("advise", "--budget", "1e6", "--json")
+    assert len({own["publication"] for own in json.loads(stdout)["statements"]}) == 7
+
+
+def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
+    code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "2000B")
+    assert code == 1
+    assert "over 100 times larger or smaller than all others (0.13M–7.6B)" in stdout.splitlines()[0]
+    assert "What other publications say" not in stdout
+    code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "700B", "--json")
+    assert code == 0
 
 
 def test_the_sweep_file(isolaw: Call, tmp_path: Path) -> None:

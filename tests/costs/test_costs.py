@@ -227,7 +227,7 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
     cost = fit(runs, "")
     assert (cost.gpus, cost.batches, cost.configurations) == (0, (16, 64, 256, 1024, 4096), 9)
     assert {*cost.parts} == {"generate", "prepare", "reward", "sync", "train", "rest"}
-    assert cost.error == pytest.approx(0.148, abs=0.002)
+    assert cost.error == pytest.approx(0.113, abs=0.002)
     assert cost.parts["sync"].step_s == pytest.approx(0.0139, rel=0.01)  # the weights have one size
     for own in runs:
         evaluations = int(own.evaluated[1:].sum())
@@ -250,3 +250,82 @@ def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder)
         costs.read(ROOT / "examples" / "logs" / "slime")
     assert "left out" in costs.read(ROOT / "examples" / "logs").notes[0]
     assert not recwarn.list
+
+
+PUBLIC = ROOT / "examples" / "data" / "cbs-step-times.csv"
+
+
+def test_steps_of_a_public_sweep_are_predicted_from_other_configurations() -> None:
+    """Within 10 % in the median, nine of ten inside their intervals, 128 × 1, 2, 4 among them."""
+    table = np.genfromtxt(PUBLIC, delimiter=",", names=True)
+    cost = costs.read(PUBLIC)
+    assert cost.left_out is not None
+    assert (cost.left_out.model, cost.left_out.configurations) == ("effects", 17)
+    assert cost.left_out.median <= 0.1
+    assert cost.left_out.inside >= 0.9
+    assert cost.left_out.errors["effects"] < cost.left_out.errors["tail"] < cost.left_out.errors["line"]
+    for n in (1, 2, 4):  # refitted here without them, and judged by what the file has
+        own = (table["problems_per_batch"] == 128) & (table["rollouts_per_problem"] == n)
+        rows = [
+            {"problems_per_batch": int(r[0]), "rollouts_per_problem": int(r[1]), "step_s": r[5], "gpus": 4}
+            for r in table[~own]
+        ]
+        said = costs.read({"step": rows}).seconds(128, n, 1)
+        took = float(np.median(table["step_s"][own]))
+        assert said is not None
+        assert said.value == pytest.approx(took, rel=0.1)
+        assert said.low is not None
+        assert said.high is not None
+        assert said.low <= took <= said.high
+
+
+def test_a_tail_and_effects_come_back_and_a_line_stays_a_line() -> None:
+    def rows(tail: float, bump: float) -> list[dict[str, Any]]:
+        def seconds(b: int, n: int) -> float:
+            effect = np.exp(bump * (np.log2(b) - 5) * (np.log2(n) - 2))
+            return float((10 + tail * np.log2(b) + b * n / 50) * effect)
+
+        names = "problems_per_batch", "rollouts_per_problem", "step_s"
+        cells = [(b, n) for b in (4, 16, 64, 256) for n in (2, 4, 8, 32)]
+        return [dict(zip(names, (b, n, seconds(b, n)), strict=True)) for b, n in cells]
+
+    straight, tail, bump = (costs.read({"step": rows(*own)}) for own in ((0, 0), (3, 0), (3, 0.05)))
+    models = [own.left_out and own.left_out.model for own in (straight, tail, bump)]
+    assert models == ["line", "tail", "effects"]
+    assert tail.parts["step"] == pytest.approx((10, 1 / 50, 3), rel=1e-6)
+    assert bump.step(64, 32) == pytest.approx((28 + 2048 / 50) * np.exp(0.15), rel=0.1)
+    assert not bump.extrapolates(1024, 8)  # a factor of four
+    assert bump.extrapolates(2048, 1)
+
+
+def test_two_steps_that_one_knows(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    row = "[[step]]\nproblems_per_batch = {}\nrollouts_per_problem = {}\nstep_s = {}\ngpus = 8\n"
+    file.write_text(row.format(64, 8, 20) + row.format(128, 16, 50))
+    cost = costs.read(file)
+    assert cost.seconds(128, 8, 3) == (pytest.approx(3 * 30), None, None)
+    assert cost.gpus == 8
+    file.write_text(row.format(0, 8, 20))
+    with pytest.raises(SpecError, match=r"own\.toml: step\.problems_per_batch: found 0"):
+        costs.read(file)
+    table = tmp_path / "own.csv"
+    table.write_text("problems_per_batch,rollouts_per_problem,step_s\n64,8,20\n0,8,x\n64,-1,3\n")
+    with pytest.raises(DataError, match=r"own\.csv:3: found 0, 8, x; .*\n.*own\.csv:4: rollouts"):
+        costs.read(table)
+
+
+def test_seconds_that_a_log_counts_are_times(tmp_path: Path) -> None:
+    for b, n, seconds in ((8, 8, 20.0), (32, 16, 34.0)):
+        folder = tmp_path / f"{b}-{n}"
+        folder.mkdir()
+        names = {"data.train_batch_size": b, "actor_rollout_ref.rollout.n": n, "trainer.total_epochs": 1}
+        (folder / "config.yaml").write_text("".join(f"{k}: {v}\n" for k, v in names.items()))
+        lines = (
+            {"step": s, "data": {"critic/score/mean": s / 9, "timing_s/step": seconds, "timing_s/gen": 9.0}}
+            for s in range(1, 7)
+        )
+        (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cost = costs.read(tmp_path)
+    assert (cost.runs, cost.unit) == (2, "rollouts")
+    assert cost.step(8, 8) == pytest.approx(20)
+    assert cost.step(32, 8) == pytest.approx(20 + 14 * 192 / 448)

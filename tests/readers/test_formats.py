@@ -65,6 +65,7 @@ VERL_NAMES = {
     "val-core/aime24/acc/best@8/mean": ("aime24", "best@8"),
     "critic/score/mean": ("train", "reward"),
     "actor/entropy": ("train", "entropy"),
+    "timing_s/step": ("train", "step_seconds"),
 }
 TRL_NAMES = {
     "loss": ("train", "loss"),

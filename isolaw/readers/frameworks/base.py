@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from isolaw.metrics import STEP_SECONDS
 from isolaw.readers.assignments import WHOLE
 from isolaw.readers.raw_log import Series, finite, whole
 
@@ -107,6 +108,8 @@ class Framework:
     more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
     # Keys that count update steps, the best first; without any in a log, the container's own step counts.
     step_keys: tuple[str, ...] = ()
+    # Keys of the seconds that a whole step took, which become ``step_seconds`` of ``train``.
+    seconds_keys: tuple[str, ...] = ()
     counted_by_trackers: bool = True  # whether W&B's own step counts updates, and not calls to log
     first_step: int = 1  # what the framework counts the first update as, 1 or 0
     # Whether an evaluation in the record of step s, counted from 0, is of the policy after s updates.
@@ -117,6 +120,10 @@ class Framework:
     def recognises(self, keys: Collection[str], config: Mapping[str, Any]) -> bool:
         """Return whether these metric keys, or this configuration, are the framework's."""
         return _match(self.own_keys, keys) or _match(self.own_config, self.flat(config))
+
+    def target(self, key: str) -> Target | None:
+        """Return (eval_set, metric) of a key, None for what is not kept."""
+        return ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
 
     def counted(self, series: Mapping[str, Series]) -> Fact | None:
         """Return the rollouts of a step where a log counts them, and always as many."""

@@ -60,4 +60,5 @@ FRAMEWORK = Framework(
         "model": ("policy.model_name",),
     },
     more_facts=_facts,
+    seconds_keys=("timing/train/total_step_time",),
 )

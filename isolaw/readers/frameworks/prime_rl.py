@@ -99,4 +99,5 @@ FRAMEWORK = Framework(
     },
     more_facts=_facts,
     step_keys=("step",),
+    seconds_keys=("time/step",),
 )

@@ -74,4 +74,5 @@ FRAMEWORK = Framework(
     },
     more_facts=_facts,
     step_keys=("trainer/global_step",),
+    seconds_keys=("timing/step",),
 )

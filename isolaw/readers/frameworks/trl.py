@@ -151,4 +151,8 @@ FRAMEWORK = Framework(
     more_facts=_facts,
     step_keys=("step", "train/global_step", "global_step"),
     counted_by_trackers=False,
+    seconds_keys=(
+        "step_time",
+        "train/step_time",
+    ),
 )

@@ -198,4 +198,5 @@ FRAMEWORK = Framework(
     more_facts=_facts,
     step_keys=("training/global_step",),
     flat=_dotted,
+    seconds_keys=("timing_s/step",),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.design.advice import Advice, Case, Caveat, Differs, SourceReading
-from isolaw.design.published import Basis, Span
+from isolaw.design.published import Basis, Leans, Span
 from isolaw.design.sweep_file import FIRST
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text.numbers import columns, number, share
@@ -38,7 +38,7 @@ _CAVEATS = {
     Caveat.SIZE_UNKNOWN: "You name no model size: isolaw assumes about 7B. Pass --model-size.",
 }
 _UNPUBLISHED = (
-    "hard problems (at most 0.0625 right): the published figures here are of an easy and a mixed set",
+    "n* of hard problems (at most 0.0625 right) as a number: the figures here are of an easy and a mixed set",
     "other models than Qwen2.5, other tasks than mathematics, other algorithms than GRPO",
     "how much n* varies between seeds: one sweep has a single seed, the figures show none",
     "n above 512, and B_p below 32, in a model of that size",
@@ -51,16 +51,18 @@ def advice_summary(advice: Advice, out: str | None = None, again: str | None = N
     ``out`` is the file of its sweep; without one, ``again`` is the command that writes it.
     """
     return [
-        "From published results alone: no run of your model went into this, and no simulated one.",
-        f"Budget: C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
+        f"From published results alone: {_answer(advice)}",
+        f"No run of your model and no simulated one went into this. C = {number(advice.case.budget)} rollouts"
+        f"{_known(advice.case)}.",
+        _agreement(advice),
         "",
         *_table(advice),
         "",
-        *_start(advice),
-        "",
+        *((*own, "") if (own := _start(advice)) else ()),
         "In what the sources differ from your case:",
         *(f"- {_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings),
         "",
+        *([] if advice.case.far else [*_statements(advice), ""]),
         "No published result here says anything about:",
         *(f"- {text}." for text in _UNPUBLISHED),
         "",
@@ -80,10 +82,60 @@ def to_dict(advice: Advice) -> dict[str, Any]:
         and {**asdict(start.allocation), "n_range": asdict(start.n), "batch_range": asdict(start.batch)},
         "sources": [{**asdict(own), "covers": own.covers, "steps": own.steps} for own in advice.readings],
         "caveats": list(advice.caveats),
+        "statements": [asdict(own) for own in advice.statements],
         "unpublished": list(_UNPUBLISHED),
         "sweep": sweep and advice.sections(),
         "sweep_rollouts": sweep and sweep.rollouts,
     }
+
+
+def _answer(advice: Advice) -> str:
+    """The starting point with its ranges, or why there is none."""
+    start, case = advice.start, advice.case
+    if start is not None:
+        a, batch = start.allocation, _span(start.batch)
+        return f"n = {a.rollouts_per_problem} (n* {_span(start.n)}), B_p = {batch}, M = {a.steps:,}."
+    near = advice.nearest
+    sizes = sorted(own.source.size for own in advice.readings)
+    if case.far:
+        ends = f"{_size(sizes[0])}–{_size(sizes[-1])}"
+        return f"no starting point: your model is over 100 times larger or smaller than all others ({ends})."
+    kind = f" on {case.difficulty} problems" if case.difficulty else ""
+    return (
+        f"no starting point, since no n* is known{kind} at this C. The nearest: n* is "
+        f"{_span(near.n, near.covers)} at C = {number(near.compute)}, {near.source.difficulty} problems "
+        f"({_TITLES[near.source.key]})."
+    )
+
+
+def _agreement(advice: Advice) -> str:
+    """Whether publications agree on n."""
+    if advice.case.far:
+        return "Nothing that is published of other sizes is evidence at yours: run the sweep below first."
+    by = {lean: [own.title for own in advice.statements if own.leans is lean] for lean in Leans}
+    parts = [
+        f"{text} ({', '.join(by[lean])})"
+        for lean, text in (
+            (Leans.RISES, "n* rises with C, or large n goes on improving"),
+            (Leans.SMALL, "a small n suffices"),
+            (Leans.CONSTANT, "n* does not depend on C, or B_p · n alone counts"),
+        )
+        if by[lean]
+    ]
+    return f"Publications {'disagree' if len(parts) > 1 else 'say'}: {'; '.join(parts)}."
+
+
+def _statements(advice: Advice) -> list[str]:
+    """What other publications say in words."""
+    kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
+    lines = [f"What other publications say about {kind}, without an n*(C) that could be averaged:"]
+    for own in advice.statements:
+        size = "size not known" if own.sizes is None else _size(own.sizes[0])
+        lines.append(
+            f"- {own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
+            f"{own.varied}; lr {own.lr}): {own.says}."
+        )
+    return lines
 
 
 def _table(advice: Advice) -> list[str]:
@@ -115,33 +167,24 @@ def _span(span: Span, known: bool = True) -> str:
 
 def _start(advice: Advice) -> list[str]:
     start, case = advice.start, advice.case
+    caveats = [f"- {_CAVEATS[code]}" for code in advice.caveats]
     if start is None:
-        near = advice.nearest
-        lines = [
-            "isolaw recommends no starting point: no source counts here. The nearest: n* is "
-            f"{_span(near.n, near.covers)} at C = {number(near.compute)} ({_TITLES[near.source.key]}, "
-            f"{near.source.difficulty} problems)."
-        ]
-    else:
-        a = start.allocation
-        steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
-        ends = (
-            " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
-        )
-        lines = [
-            f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}.",
-            f"- n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
-            f"- B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
-            f"- M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
-        ]
-        if Caveat.BATCH_NOT_COMPARED in advice.caveats:
-            del lines[2]
-        if case.n_train_problems is not None:
-            epochs = a.problems_per_batch * a.steps / case.n_train_problems
-            lines.append(
-                f"- Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times."
-            )
-    return [*lines, *(f"- {_CAVEATS[code]}" for code in advice.caveats)]
+        return caveats
+    a = start.allocation
+    steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
+    ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
+    lines = [
+        f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}.",
+        f"- n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
+        f"- B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
+        f"- M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
+    ]
+    if Caveat.BATCH_NOT_COMPARED in advice.caveats:
+        del lines[2]
+    if case.n_train_problems is not None:
+        epochs = a.problems_per_batch * a.steps / case.n_train_problems
+        lines.append(f"- Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times.")
+    return [*lines, *caveats]
 
 
 def _differences(own: SourceReading, case: Case) -> str:

@@ -28,6 +28,7 @@ OTHER = {
 STEPS = (1, 2)
 TABLE = {
     ("train", "reward"): {1: 0.25, 2: 0.5},
+    ("train", "step_seconds"): dict.fromkeys(STEPS, 60.0),
     ("train", "loss"): dict.fromkeys(STEPS, -0.01),
     ("train", "grad_norm"): dict.fromkeys(STEPS, 0.5),
     ("train", "mean_prompt_length"): dict.fromkeys(STEPS, 100.0),

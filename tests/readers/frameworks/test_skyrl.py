@@ -27,6 +27,7 @@ EVALUATION = {"eval/all/avg_score": 0.3, "eval/all/pass_at_8": 0.6, "eval/all/me
 STEPS = (1, 2)
 TABLE = {
     ("train", "reward"): {1: 0.25, 2: 0.5},
+    ("train", "step_seconds"): dict.fromkeys(STEPS, 60.0),
     ("train", "best@5"): dict.fromkeys(STEPS, 0.75),
     ("train", "reward/mean_positive_reward"): dict.fromkeys(STEPS, 0.4),
     ("train", "loss/avg_final_rewards"): dict.fromkeys(STEPS, 0.4),

@@ -48,6 +48,7 @@ NEW.sort(key=lambda record: record["step"])
 STEPS = (5, 10, 15, 20)
 TABLE = {
     ("train", "reward"): {step: step / 40 for step in STEPS},
+    ("train", "step_seconds"): dict.fromkeys(STEPS, 31.5),
     ("train", "rewards/correct"): {step: step / 40 for step in STEPS},
     ("train", "response_length"): {step: 200.5 + step for step in STEPS},
     ("train", "truncated_fraction"): dict.fromkeys(STEPS, 0.125),

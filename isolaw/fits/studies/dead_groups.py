@@ -1,0 +1,257 @@
+"""Dead groups: the share of groups of n rollouts that are all right or all wrong, and so have no advantage.
+
+For a problem that the model solves with probability p this is p^n + (1 − p)^n, averaged over problems. p is
+itself estimated, from c correct of k samples, and to put c / k in its place overestimates the share, since
+p^n and (1 − p)^n are convex (by how much: ``plugged_in``). Two estimates are free of that:
+
+- n ≤ k: C(c, n) / C(k, n) + C(k − c, n) / C(k, n), unbiased for every problem (Chen et al. 2021, arXiv
+  2107.03374: worst@n and 1 − best@n of `isolaw.metrics`).
+- n > k: E[p^n] + E[(1 − p)^n] of a beta-binomial distribution of c with a mass at p = 0 (Griffiths 1973,
+  Biometrics 29, for the former), by maximum likelihood. k samples do not determine the share beyond k: two
+  distributions of p may agree in all counts of k samples and differ here. So its interval assumes no model:
+  it holds the shares of all distributions of p whose k + 1 frequencies of counts are within their
+  (Bonferroni) 95 % intervals, which two linear programs find. It can be wide; more samples of each problem
+  narrow it.
+
+For n ≤ k intervals are of a bootstrap over problems: the problems are taken as a sample of those trained on.
+Pass rates are those of the model that was sampled, and change as it is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaln, expit, gammaln
+
+from isolaw.errors import DataError, InputError
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.quantity import Quantity, from_draws
+from isolaw.fits.selection import Floats
+from isolaw.metrics import per_problem
+
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+_DRAWS = 1000
+_GRID = np.concatenate([[0.0], np.geomspace(1e-4, 0.02, 30)[:-1], np.linspace(0.02, 0.5, 97)])
+_P = np.concatenate([_GRID, 1 - _GRID[-2::-1]])  # pass rates of the linear programs
+_FORMATS = (".jsonl", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class GroupSize:
+    """What groups of one size are like, on average over problems."""
+
+    rollouts_per_problem: int
+    dead: Quantity  #: share without a signal
+    wrong: float  #: share that is all wrong
+    right: float  #: share that is all right
+    plugged_in: float  #: the share with c / k for p, which is too high
+    basis: Literal["unbiased", "model"]  #: the model is for n above the samples of a problem
+
+    @property
+    def live(self) -> float:
+        """The share with a signal: B_p of them are B_p · live problems that count."""
+        return 1.0 - (self.dead.value or 0.0)
+
+    @property
+    def per_thousand(self) -> float:
+        """Groups with a signal in 1,000 rollouts."""
+        return 1000.0 / self.rollouts_per_problem * self.live
+
+
+@dataclass(frozen=True)
+class DeadGroups:
+    """The share of dead groups of a problem set, for each n."""
+
+    problems: int
+    samples: tuple[int, int]  #: the fewest and the most of a problem
+    mean: float  #: avg@k
+    sizes: tuple[GroupSize, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        sizes = [
+            {**encoded(own), "live": own.live, "per_thousand_rollouts": own.per_thousand}
+            for own in self.sizes
+        ]
+        return {**encoded(self), "sizes": sizes}
+
+
+def dead_groups(
+    correct: ArrayLike, samples: ArrayLike, sizes: Sequence[int] = SIZES, seed: int = 0
+) -> DeadGroups:
+    """Return the share of dead groups of a problem set, for groups of these sizes.
+
+    ``correct`` of ``samples`` answers to each problem were right, both (problems,), or one number of samples
+    for all. ``seed`` is that of the bootstrap.
+
+    Raises
+    ------
+    InputError
+        there are no problems, or counts that cannot be.
+
+    >>> found = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
+    >>> [round(own.dead.value, 3) for own in found.sizes]
+    [0.833, 0.75]
+    """
+    c, k = np.broadcast_arrays(np.asarray(correct), np.asarray(samples))
+    if not c.size or c.ndim != 1 or not (np.all(c == np.round(c)) and np.all(k == np.round(k))):
+        raise InputError("dead groups: expected the whole numbers of correct answers of one problem or more")
+    wrong = (k < 1) | (c < 0) | (c > k)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(
+            f"dead groups: problem {at}: found {c[at]} correct of {k[at]}; expected 0 to samples"
+        )
+    if any(n < 2 for n in sizes):
+        raise InputError(f"dead groups: found groups of {min(sizes)}; expected 2 or more")
+    seen, where = np.unique(np.stack([c, k], axis=1).astype(np.int64), axis=0, return_inverse=True)
+    many = np.bincount(where.ravel())
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(c.size, many / c.size, size=_DRAWS).astype(np.float64)
+    least, most = int(k.min()), int(k.max())
+    theta = _fitted(seen, many.astype(np.float64)) if max(sizes) > least else _START
+    out = []
+    for n in sizes:
+        plugged = float(many @ ((seen[:, 0] / seen[:, 1]) ** n + (1 - seen[:, 0] / seen[:, 1]) ** n) / c.size)
+        if n <= least:
+            right, bad = _unbiased(seen, n)
+            own = many @ np.stack([right, bad], axis=1) / c.size
+            dead = from_draws(float(own.sum()), drawn @ (right + bad) / c.size)
+            if dead.interval is None:  # the same in all problems: the rule of three
+                most_wrong = 3.0 / c.size
+                dead = Quantity(dead.value, (max(own.sum() - most_wrong, 0), min(own.sum() + most_wrong, 1)))
+            out.append(GroupSize(n, dead, float(own[1]), float(own[0]), plugged, "unbiased"))
+        else:
+            good, bad_n = _of_model(theta, n)
+            low, high = _possible(seen, many, least, n)
+            dead = Quantity(min(max(good + bad_n, low), high), (low, high))
+            out.append(GroupSize(n, dead, bad_n, good, plugged, "model"))
+    return DeadGroups(int(c.size), (least, most), float(np.mean(c / k)), tuple(out))
+
+
+def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return correct answers and samples of each problem, from a table with ``correct`` and ``samples``.
+
+    A ``counts.jsonl`` of `isolaw split` (its first samples of each ``id``: whether there are more depends on
+    them), or another .jsonl, .csv or .parquet file, a row for each problem. With ``problem_id`` rows of one
+    problem are added; with ``step`` only the first step counts, the base model.
+
+    Raises
+    ------
+    DataError
+        the file is no such table.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    if path.suffix not in _FORMATS:
+        raise DataError(f"{path}: expected a table of counts: {', '.join(_FORMATS)}")
+    try:
+        if path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+        elif path.suffix == ".csv":
+            table = pd.read_csv(path)
+        else:
+            table = pd.read_json(path, lines=True, dtype={"id": str, "problem_id": str})
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: not a table: {error}") from None
+    if missing := [name for name in ("correct", "samples") if name not in table.columns]:
+        raise DataError(
+            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, table.columns)) or 'none'}"
+        )
+    if "step" in table.columns:
+        table = table[table["step"] == table["step"].min()]
+    numbers = table[["correct", "samples"]].apply(pd.to_numeric, errors="coerce")
+    bad = numbers.isna().any(axis=1) | (numbers["correct"] < 0) | (numbers["correct"] > numbers["samples"])
+    bad |= (numbers["samples"] < 1) | (numbers != numbers.round()).any(axis=1)
+    if bad.any():
+        row = table.loc[bad.idxmax()]
+        raise DataError(
+            f"{path}: {int(bad.sum())} rows are no counts, e.g. correct = {row['correct']} of samples = "
+            f"{row['samples']} (row {table.index.get_loc(bad.idxmax()) + 1})"
+        )
+    table = table.assign(**numbers.astype(np.int64))
+    if "problem_id" in table.columns:
+        table = table.groupby("problem_id")[["correct", "samples"]].sum()
+    elif "id" in table.columns:
+        table = table.drop_duplicates("id")
+    return table["correct"].to_numpy(), table["samples"].to_numpy()
+
+
+def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
+    """The unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
+    right, wrong = (
+        np.array(
+            [float(per_problem(f"worst@{n}", [c], int(k))[0]) for c, k in zip(own, seen[:, 1], strict=True)]
+        )
+        for own in (seen[:, 0], seen[:, 1] - seen[:, 0])
+    )
+    return right, wrong
+
+
+# log a, log b of the beta distribution, and the logit of the mass at p = 0
+_START = np.array([0.0, 0.0, -3.0])
+_WIDE = np.array([3.0, 3.0, 4.0])  # a weak prior's deviations: parameters at infinity are none
+
+
+def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
+    """The most likely parameters given how often each (c, k) was seen."""
+    from scipy.optimize import minimize
+
+    c, k = seen.T.astype(np.float64)
+    choose = gammaln(k + 1) - gammaln(c + 1) - gammaln(k - c + 1)
+
+    def loss(theta: Floats) -> float:
+        a, b = np.exp(np.clip(theta[:2], -8, 8))
+        zero = expit(theta[2])
+        log = np.log1p(-zero) + choose + betaln(c + a, k - c + b) - betaln(a, b)
+        log = np.where(c == 0, np.logaddexp(log, math.log(zero + 1e-300)), log)
+        return float(-(weight @ log) + 0.5 * np.sum(((theta - _START) / _WIDE) ** 2))
+
+    found = minimize(loss, _START, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-4})
+    return np.asarray(found.x)
+
+
+def _of_model(theta: Floats, n: int) -> tuple[float, float]:
+    """E[p^n] and E[(1 − p)^n]."""
+    a, b = np.exp(np.clip(theta[:2], -8, 8))
+    zero = float(expit(theta[2]))
+    right, wrong = (math.exp(betaln(x + n, y) - betaln(a, b)) for x, y in ((a, b), (b, a)))
+    return (1 - zero) * right, zero + (1 - zero) * wrong
+
+
+def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
+    """The least and the largest share of distributions of p that agree with the counts of k samples.
+
+    Counts of more samples give the frequencies of k of them without bias (hypergeometric).
+    """
+    from scipy.optimize import linprog
+    from scipy.stats import binom, hypergeom, norm
+
+    counts, size = np.arange(k + 1), many.sum()
+    seen_k = hypergeom.pmf(counts, seen[:, 1:], seen[:, :1], k)
+    frequency = many @ seen_k / size
+    spread = np.sqrt(np.maximum(many @ seen_k**2 / size - frequency**2, 0) / size) + 1 / size
+    chance = binom.pmf(counts[:, None], k, _P)
+    share = _P**n + (1 - _P) ** n
+    ends = []
+    for sign in (1.0, -1.0):
+        wide = norm.ppf(1 - 0.025 / (k + 1))
+        for _ in range(6):  # wider where chance makes no distribution agree
+            within = np.concatenate([frequency + wide * spread, wide * spread - frequency])
+            found = linprog(
+                sign * share, np.vstack([chance, -chance]), within, np.ones((1, _P.size)), [1.0], (0, None)
+            )
+            if found.success:
+                break
+            wide *= 1.5
+        ends.append(sign * float(found.fun) if found.success else (0.0 if sign > 0 else 1.0))
+    return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # below, it is the solver's

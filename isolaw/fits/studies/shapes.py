@@ -1,0 +1,406 @@
+"""Two configurations (B_p, n) compared: at a budget of rollouts, of hours, or on the way to a reward.
+
+Both rewards are drawn together, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
+past them, from the pool (`isolaw.fits.surface.pool`). So runs of other configurations count, a configuration
+without runs has the wider interval that this costs, and what both share cancels in the difference. In draw d
+
+    at C          Δ_d = r_d(A, C) − r_d(B, C)
+    in h hours    Δ_d = r_d(A, C_A) − r_d(B, C_B),  C_X = h / S_d(X) · B_p · n
+    to a reward r the ratio C_d(A) / C_d(B), with C_d(X) the first C at which r_d(X, C) reaches r
+
+with S_d the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
+better is the share of draws. Rewards are means over runs of any seed: two single runs differ by more.
+
+**What would settle it.** After k_A and k_B further runs to the same C, whose rewards have the covariance N =
+diag(v_A / k_A, v_B / k_B) about their means, Δ has the variance (the normal case of preposterior analysis,
+Raiffa & Schlaifer, Applied Statistical Decision Theory, 1961)
+
+    cᵀ Σ c − cᵀ Σ (Σ + N)⁻¹ Σ c,    c = (1, −1)
+
+with Σ the covariance of the drawn rewards and v the variance of a run. The cheapest (k_A, k_B) is named after
+which the expected Δ would be 1.645 deviations from 0 (95 % for one side), or the 95 % interval within ±
+0.005.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import numpy as np
+
+from isolaw.allocation import BatchShape
+from isolaw.errors import InputError, Refused
+from isolaw.evidence import Simulated
+from isolaw.fits import collapses
+from isolaw.fits.allocations import FAR, REACH
+from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.metric import choose
+from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
+from isolaw.fits.predict import seconds_of
+from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws
+from isolaw.fits.selection import Configuration, Floats, select
+from isolaw.fits.surface.estimate import Surface, estimate
+from isolaw.fits.surface.pool import ModelPool, anchors
+from isolaw.source import ReadKeywords, Source
+from isolaw.step_cost import Cost
+
+_POINTS = 32  # of C, at which curves are drawn
+_MOST_RUNS = 16  # further ones of a configuration
+_ONE_SIDE, _TWO_SIDES = 1.645, 1.96
+_SMALL = 1e-9
+
+
+@dataclass(frozen=True)
+class FurtherRuns:
+    """The cheapest further runs after which the comparison would be settled."""
+
+    a: int  #: runs of A
+    b: int  #: runs of B
+    compute: tuple[float, float]  #: C of a run of A and of B
+    shows: Literal["better", "equal"]  #: that one is better, or that they are within 0.005
+
+    @property
+    def rollouts(self) -> float:
+        """What they generate."""
+        return self.a * self.compute[0] + self.b * self.compute[1]
+
+
+@dataclass(frozen=True)
+class ShapeComparison:
+    """What `compare_shapes` found.
+
+    ``quantity`` is what is compared: the ``reward``, or what a reward takes in ``rollouts`` or ``hours``.
+    ``difference`` is A − B of rewards and A / B of the others. ``probability`` is that A is better, ``equal``
+    that rewards are within 0.005 of each other, ``neither`` that no one reaches the reward; None without
+    draws."""
+
+    shapes: tuple[BatchShape, BatchShape]
+    runs: tuple[int, int]  #: of A and of B
+    others: int  #: runs of other configurations
+    metric: str
+    eval_set: str
+    quantity: Literal["reward", "rollouts", "hours"]
+    asked: str
+    compute: tuple[float, float] | None  #: C of A and of B
+    a: Quantity
+    b: Quantity
+    difference: Quantity
+    probability: float | None
+    equal: float | None
+    neither: float | None
+    further: FurtherRuns | None
+    flags: list[Flag]
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; every quantity as value, interval, status."""
+        more = {"rollouts": self.further.rollouts} if self.further else {}
+        out = {"simulated": self.simulated.json, **encoded(self)}
+        return out | {"further": self.further and encoded(self.further) | more}
+
+
+def compare_shapes(
+    runs: Source,
+    a: BatchShape,
+    b: BatchShape,
+    *,
+    compute: float | None = None,
+    target: float | None = None,
+    hours: str | None = None,
+    cost: Cost | None = None,
+    metric: str | None = None,
+    eval_set: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    bootstrap: int = DRAWS,
+    seed: int = 0,
+    **reading: Unpack[ReadKeywords],
+) -> ShapeComparison:
+    """Compare two configurations (B_p, n) by the runs of a source, of which neither must have any.
+
+    One of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost`` of a
+    step) and ``target`` (a reward; in hours with a ``cost``) says at what. ``fixed`` holds columns of runs at
+    a value, ``bootstrap`` is the number of draws.
+
+    Raises
+    ------
+    InputError
+        an argument is wrong.
+    DataError
+        the runs lack the metric, or differ in something not fixed.
+    Refused
+        the runs say nothing of a configuration: it is too far from them.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+    ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+    >>> found = compare_shapes(runs, (32, 64), (32, 8), compute=4e5, bootstrap=50)
+    >>> found.runs, found.probability > 0.5, found.compute
+    ((0, 3), True, (400000.0, 400000.0))
+    """
+    given = [name for name, value in zip(_ASKED, (compute, target, hours), strict=True) if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise InputError(f"compare: found {found}; expected one of compute, target and hours")
+    if compute is not None and not (math.isfinite(compute) and compute >= 1):
+        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
+    if target is not None and not math.isfinite(target):
+        raise InputError(f"target: found {target!r}; expected a reward")
+    if not 0 <= bootstrap <= MOST_DRAWS:
+        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    if a == b:
+        raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
+    from isolaw.readers.read import as_runs
+
+    runs = as_runs(runs, metric, **reading)
+    metric, eval_set, flags = choose(runs, metric, eval_set)
+    selection = select(runs, metric, eval_set, "joint", fixed, few=True)
+    flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
+    steady, fallen = collapses.without(selection.configurations)
+    if fallen:
+        flags.append(collapses.flag(fallen, sum(c.runs for c in selection.configurations)))
+    _check_near((a, b), steady)
+    drawn = DrawnShapes(estimate(steady, bootstrap, seed, bounds(metric, steady)), (a, b), steady)
+    own = {c.key: c.runs for c in steady}
+    counts = own.pop(a, 0), own.pop(b, 0)
+    common: dict[str, Any] = {
+        "shapes": (a, b), "runs": counts, "others": sum(own.values()), "metric": metric, "eval_set": eval_set,
+    }  # fmt: skip
+    if target is not None:
+        asked = f"{metric} = {target:g}"
+        return ShapeComparison(**common, asked=asked, flags=flags, **_to_target(drawn, target, cost, flags))
+    if compute is not None:
+        at = compute, compute
+        asked, rewards = f"C = {compute:g}", drawn.rewards(at, flags)
+    else:
+        assert hours is not None
+        asked, steps = hours, _steps(drawn, cost)
+        seconds = seconds_of(hours, cost)
+        batch = np.array([b * n for b, n in (a, b)])
+        found = seconds / steps * batch
+        at = float(found[0, 0]), float(found[0, 1])
+        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(found, flags)
+    return ShapeComparison(**common, asked=asked, flags=flags, **_of_rewards(drawn, rewards, at))
+
+
+_ASKED = ("compute", "target", "hours")
+
+
+class DrawnShapes:
+    """Rewards of two configurations, drawn together from what runs say."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        shapes: tuple[BatchShape, BatchShape],
+        configurations: list[Configuration],
+    ) -> None:
+        self.surface = surface.drawn()
+        self.configurations = configurations
+        self.shapes = shapes
+        self.places = np.array([Cell(*shape).place for shape in shapes])
+        known = np.array([c.place for c in configurations])
+        ends = np.log([c.end for c in configurations])
+        log2_n, log2_b = self.places.T
+        u, v, self.until = anchors(known, ends, log2_n, log2_b, np.full(2, np.inf))
+        self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
+
+    def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
+        """Return rewards at a compute each, (1 + D, 2)."""
+        self._check(np.array(compute), flags)
+        return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
+
+    def curves(self, most: float) -> tuple[Floats, Floats]:
+        """Return C (P,) up to ``most``, and the rewards of both there, (1 + D, 2, P)."""
+        start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
+        compute = np.geomspace(start, most, _POINTS)
+        u, v = (np.repeat(x, _POINTS) for x in self.places.T)
+        found = self._model(most).rewards(u, v, np.tile(compute, 2))
+        return compute, found.reshape(len(found), 2, _POINTS)
+
+    def at(self, compute: Floats, flags: list[Flag]) -> Floats:
+        """Return rewards at a compute of each draw's own, (1 + D, 2)."""
+        self._check(compute[0], flags)
+        grid, found = self.curves(float(compute.max()))
+        x = np.log(grid)
+        out = np.empty_like(compute)
+        for d, row in enumerate(found):
+            out[d] = [np.interp(np.log(compute[d, k]), x, row[k]) for k in range(2)]
+        return out
+
+    def run_variance(self) -> Floats:
+        """Return the variance of the reward of one run about the mean over runs, of both, (2,)."""
+        process = self.surface.process
+        p, o = process.named(self.surface.mode), process.observations
+        away = self.places[:, 0] - o.places[o.run_place, 0].mean()
+        own = np.exp2(-2 * p["gamma"] * away) * (p["o0"] ** 2 + p["o1"] ** 2 + p["noise"] ** 2)
+        return np.asarray(own * process.scale**2 + p["seed"] ** 2 * o.seed_variance)
+
+    def _model(self, most: float) -> Surface | ModelPool:
+        past = math.log(most) > self.until.min() + _SMALL
+        return ModelPool(self.surface) if past or self.outside else self.surface
+
+    def _check(self, compute: Floats, flags: list[Flag]) -> None:
+        """Refuse what is too far past the runs, and say what is past them."""
+        ends = np.exp(self.until)
+        over = compute / ends
+        if over.max() > FAR:
+            worst = int(over.argmax())
+            raise Refused(
+                f"{Cell(*self.shapes[worst]).label}: C = {compute[worst]:.3g} is {over[worst]:.3g} times the "
+                f"compute of the runs there ({ends[worst]:.3g}); isolaw compares up to {FAR:g} times. Extend "
+                f"these runs to {compute[worst] / FAR:.3g} or more"
+            )
+        if over.max() > 1 + 1e-6:
+            text = f"{over.max():.3g} times the compute of the runs"
+            flags.append(Flag(Code.EXTRAPOLATION, text))
+
+
+def _check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
+    """Refuse a configuration that differs from all runs in an axis that they do not vary, or is far off."""
+    wrong = []
+    for axis, name in enumerate(("B_p", "n")):
+        known = sorted({c.key[axis] for c in configurations})
+        for shape in dict.fromkeys(shapes):
+            value, low, high = shape[axis], known[0], known[-1]
+            if low <= value <= high:
+                continue
+            if len(known) == 1:
+                wrong.append(f"{name} = {value}: all runs have {name} = {low}")
+            elif not low / REACH <= value <= high * REACH:
+                wrong.append(f"{name} = {value}: more than {REACH} times outside the runs ({low}–{high})")
+    if wrong:
+        raise Refused(f"{'; '.join(wrong)}. Run such a configuration with one seed first")
+
+
+def _steps(drawn: DrawnShapes, cost: Cost | None) -> Floats:
+    """Draws of the seconds of a step of both, (1 + D, 2); of what they get wrong alike half is taken."""
+    if cost is None:
+        raise InputError("hours: a comparison in hours requires the cost of a step")
+    found = [cost.seconds(*shape, 1) for shape in drawn.shapes]
+    unknown = [Cell(*s).label for s, own in zip(drawn.shapes, found, strict=True) if own is None]
+    if unknown:
+        raise Refused(f"cost: the seconds of a step of {'; '.join(unknown)} are not known; time one")
+    known = [own for own in found if own is not None]
+    value = np.array([own.value for own in known])
+    wide = np.array([0.0 if own.high is None else math.log(own.high / own.value) / 1.96 for own in known])
+    z = np.random.default_rng((drawn.surface.seed, 7)).standard_normal((drawn.surface.of_draw.size, 3))
+    noise = wide * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
+    return np.asarray(np.vstack([value, value * np.exp(noise)]))
+
+
+def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
+    """The fields of a comparison of rewards."""
+    difference = rewards[:, 0] - rewards[:, 1]
+    some = len(difference) > 1
+    return {
+        "quantity": "reward",
+        "compute": at,
+        "a": estimated(rewards[:, 0]),
+        "b": estimated(rewards[:, 1]),
+        "difference": estimated(difference),
+        "probability": float(np.mean(difference[1:] > 0)) if some else None,
+        "equal": float(np.mean(np.abs(difference[1:]) <= TOLERANCE)) if some else None,
+        "neither": None,
+        "further": further_runs(rewards[1:], drawn.run_variance(), at) if some else None,
+    }
+
+
+def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]) -> FurtherRuns | None:
+    """Return the cheapest runs that would settle a comparison (see the module); None where 16 of each do not.
+
+    ``rewards`` are draws of both, (D, 2), ``variance`` is that of a run of each, (2,).
+
+    >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
+    >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
+    FurtherRuns(a=2, b=3, compute=(1000000.0, 1000000.0), shows='better')
+    """
+    covariance, c = np.cov(rewards.T), np.array([1.0, -1.0])
+    mean = abs(float(c @ rewards.mean(axis=0)))
+    seen = c @ covariance
+    best: FurtherRuns | None = None
+    for k_a in range(_MOST_RUNS + 1):
+        for k_b in range(_MOST_RUNS + 1):
+            known = np.array([k_a, k_b]) > 0
+            noise = np.diag((variance / np.maximum([k_a, k_b], 1))[known])
+            within = covariance[np.ix_(known, known)] + noise
+            left = seen @ c - seen[known] @ np.linalg.solve(within, seen[known]) if known.any() else seen @ c
+            deviation = math.sqrt(max(float(left), 0.0))
+            better, equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= TOLERANCE
+            if better or equal:
+                own = FurtherRuns(k_a, k_b, compute, "better" if better else "equal")
+                if best is None or own.rollouts < best.rollouts:
+                    best = own
+                break  # more runs of B cost more
+    return best
+
+
+def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
+    """The fields of a comparison of what a reward takes."""
+    most = FAR * float(np.exp(drawn.until.min()))
+    compute, rewards = drawn.curves(most)
+    needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
+    unit: Literal["rollouts", "hours"] = "rollouts"
+    if cost is not None:
+        unit = "hours"
+        needed *= _steps(drawn, cost) / np.array([b * n for b, n in drawn.shapes]) / 3600
+    draws = needed[1:]
+    if not len(draws):
+        draws = needed
+    reached = np.isfinite(draws)
+    if not reached.any():
+        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {most:.3g}")
+    if np.nanmax(np.where(np.isfinite(needed[0]), needed[0], 0.0)) > np.exp(drawn.until.min()) and not cost:
+        flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is reached past the compute of the runs"))
+    neither = ~reached.any(axis=1)
+    return {
+        "quantity": unit,
+        "compute": None,
+        "a": _censored(needed[0, 0], draws[:, 0]),
+        "b": _censored(needed[0, 1], draws[:, 1]),
+        "difference": _ratio(needed[0], draws[~neither]),
+        "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(needed) > 1 else None,
+        "equal": None,
+        "neither": float(np.mean(neither)) if len(needed) > 1 else None,
+        "further": None,
+    }
+
+
+def _ratio(needed: Floats, draws: Floats) -> Quantity:
+    """A / B: of draws in which one of them does not reach the reward, 0 or infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
+    found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
+    if found.value is None:
+        return REFUSED
+    low, high = (None if end is None else math.exp(end) for end in found.interval or (None, None))
+    return Quantity(math.exp(found.value), found.interval and (low, high), found.status)
+
+
+def _crossing(compute: Floats, curve: Floats, target: float) -> float:
+    """The first C at which a curve reaches the target, linear in log C; infinite where it does not."""
+    at = int(np.argmax(curve >= target))
+    if curve[at] < target:
+        return math.inf
+    if at == 0:
+        return float(compute[0])
+    share = (target - curve[at - 1]) / (curve[at] - curve[at - 1])
+    return float(np.exp(np.log(compute[at - 1]) * (1 - share) + np.log(compute[at]) * share))
+
+
+def _censored(value: float, draws: Floats) -> Quantity:
+    """A quantity, infinite draws of which open an end of its interval; a bound past the middle."""
+    middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
+    if math.isfinite(middle):
+        return from_draws(middle, draws if len(draws) > 1 else ())
+    low = float(np.quantile(draws, 0.05, method="inverted_cdf"))
+    return Quantity(low, (low, None), "lower_bound") if 0 < low < math.inf else REFUSED

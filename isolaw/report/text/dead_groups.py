@@ -1,0 +1,49 @@
+"""Dead groups as text: the share without a signal for each n, and what it does to the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isolaw.report.text.numbers import columns, count, number
+
+if TYPE_CHECKING:
+    from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
+
+
+def dead_groups_summary(found: DeadGroups) -> list[str]:
+    """Return the share of dead groups of a problem set; its first line says of which n most are alive."""
+    least, most = found.samples
+    best = max(found.sizes, key=lambda own: own.per_thousand)
+    samples = f"{least}" if least == most else f"{least} to {most}"
+    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "from")
+    rows = [["n", "dead", "95 % interval", *heads]]
+    rows += [_row(own) for own in found.sizes]
+    lines = [
+        f"Groups of n = {best.rollouts_per_problem} give the most groups with a signal: "
+        f"{number(best.per_thousand)} in 1,000 rollouts; {best.live:.0%} of the groups are alive.",
+        f"{count(found.problems, 'problem')}, {samples} samples of each, {found.mean:.1%} correct.",
+        *columns(rows),
+        "A group is dead if all its rollouts are right, or all are wrong: its advantages are 0.",
+        "Of a batch of B_p problems B_p · (1 − dead) count. unbiased: no model of pass rates.",
+    ]
+    if any(own.basis == "model" for own in found.sizes):
+        lines.append(
+            f"model: n is above the {least} samples of a problem. The value is of a beta-binomial fit, "
+            "the interval of no model; more samples narrow it."
+        )
+    lines.append("Pass rates are those of the sampled model: they change as it is trained.")
+    return lines
+
+
+def _row(own: GroupSize) -> list[str]:
+    dead = own.dead
+    low, high = dead.interval or (None, None)
+    ends = f"{_share(low or 0.0)}–{_share(1.0 if high is None else high)}"
+    return [
+        str(own.rollouts_per_problem), _share(dead.value or 0.0), ends, _share(own.wrong), _share(own.right),
+        f"{100 * own.live:.0f}", number(own.per_thousand), own.basis,
+    ]  # fmt: skip
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"

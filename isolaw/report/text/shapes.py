@@ -1,0 +1,110 @@
+"""Two configurations compared, as text: the answer first, then the numbers, then what would settle it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.quantity import interval
+from isolaw.report.text import costs
+from isolaw.report.text.numbers import columns, count, number, share
+
+if TYPE_CHECKING:
+    from isolaw.allocation import BatchShape
+    from isolaw.fits.quantity import Quantity
+    from isolaw.fits.studies.shapes import ShapeComparison
+    from isolaw.step_cost import Cost
+
+_SURE = 0.95  # share of draws for a claim
+_UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
+
+
+def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str]:
+    """Return the comparison, line by line; the first says which is better and how sure that is."""
+    a, b = (_label(shape) for shape in found.shapes)
+    rows = [["", "runs", _what(found), *(["C"] if found.compute else [])]]
+    for i, (name, own) in enumerate(((f"A: {a}", found.a), (f"B: {b}", found.b))):
+        at = [number(found.compute[i])] if found.compute else []
+        rows.append([name, str(found.runs[i]), _quantity(own), *at])
+    rows.append(
+        [
+            "A − B" if found.quantity == "reward" else "A / B",
+            "",
+            _quantity(found.difference),
+            *([""] if found.compute else []),
+        ]
+    )
+    lines = [f"{_verdict(found)}.", *columns(rows)]
+    if 0 in found.runs:
+        named = " and ".join(n for n, runs in zip("AB", found.runs, strict=True) if not runs)
+        have = "have" if found.runs == (0, 0) else "has"
+        lines.append(
+            f"{named} {have} no runs: the surface through {count(sum(found.runs) + found.others, 'run')} "
+            "says what is known."
+        )
+    lines += [_settles(found)] if found.quantity == "reward" and found.probability is not None else []
+    if found.neither:
+        lines.append(
+            f"In {share(found.neither)} of the draws neither reaches it within ten times the runs' compute."
+        )
+    if cost is not None:
+        lines.append(f"Hours are from {costs.origin(cost)}.")
+        if far := [_label(shape) for shape in found.shapes if cost.extrapolates(*shape)]:
+            lines.append(f"Caution: the cost of {' and '.join(far)} is extrapolated; no such step was timed.")
+    return lines + [
+        f"Caution: {flag.text}." for flag in found.flags if flag.code not in ("simulated", "as_read")
+    ]
+
+
+def _label(shape: BatchShape) -> str:
+    return f"B_p = {shape[0]}, n = {shape[1]}"
+
+
+def _what(found: ShapeComparison) -> str:
+    if found.quantity == "reward":
+        return f"{found.metric} on {found.eval_set}"
+    return f"{_UNSIGNED[found.quantity]} to {found.asked}"
+
+
+def _sure(probability: float) -> str:
+    return "above 99%" if probability > 0.99 else share(probability)
+
+
+def _verdict(found: ShapeComparison) -> str:
+    """Which is better, at what, and how probable that is."""
+    at = f"after {found.asked}" if found.asked.endswith("h") else f"at {found.asked}"
+    at = at if found.quantity == "reward" else f"on the way to {found.asked}"
+    p = found.probability
+    if p is None:
+        return f"Without draws isolaw does not say which is better {at}"
+    if found.equal is not None and found.equal >= _SURE:
+        return f"A and B are within {TOLERANCE} of each other {at} (probability {_sure(found.equal)})"
+    q = 1 - p - (found.neither or 0.0)
+    name, most = ("A", p) if p >= q else ("B", q)
+    if most >= _SURE:
+        return f"{name} is better {at} (probability {_sure(most)})"
+    return f"The runs do not say which is better {at}: {name} is with probability {share(most)}"
+
+
+def _settles(found: ShapeComparison) -> str:
+    """What would settle it."""
+    own = found.further
+    if own is None:
+        return "To settle it, more than 16 further runs of each are needed: the difference is small."
+    if not own.a and not own.b:
+        return "No further run is needed."
+    runs = [
+        f"{count(k, 'run')} of {name} to C = {number(c)}"
+        for name, k, c in zip("AB", (own.a, own.b), own.compute, strict=True)
+        if k
+    ]
+    shows = "show which is better" if own.shows == "better" else f"show that they are within {TOLERANCE}"
+    return f"To settle it, add {' and '.join(runs)} ({number(own.rollouts)} rollouts), expected to {shows}."
+
+
+def _quantity(q: Quantity) -> str:
+    if q.value is None:
+        return "not known"
+    if q.status == "lower_bound" and q.interval and q.interval[0] == q.value:
+        return f"at least {number(q.value)}"
+    return number(q.value) + (f" ({interval(q.interval)})" if q.interval else "")
