@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import json_option, read_to_fit, source_options
+from isolaw.cli.options import ROLLOUTS, json_option, read_to_fit, source_options
 
 
 @click.command()
@@ -18,7 +18,10 @@ from isolaw.cli.options import json_option, read_to_fit, source_options
 @click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
 @click.option("--metric", default="avg@4", help="Reward metric.")
 @click.option("--eval-set", default="validation", help="Evaluation set.")
-@click.option("--compute", type=float, help="Also compare the rewards at this budget C, in rollouts.")
+@click.option(
+    "--compute", "--budget", "compute", type=ROLLOUTS,
+    help="Also compare the rewards at this budget C, in rollouts.",
+)  # fmt: skip
 @source_options
 @json_option
 def compare(

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
-@click.option("--compute", type=float, help="Budget that the page opens with.  [default: the measured one]")
+@click.option(
+    "--compute", "--budget", "compute", type=shared.ROLLOUTS,
+    help="Budget that the page opens with.  [default: the measured one]",
+)  # fmt: skip
 @shared.budget_options
 @shared.cost_options
 @click.option(
-    "--fit-below", type=float, metavar="C",
+    "--fit-below", type=shared.ROLLOUTS,
     help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute]",
 )  # fmt: skip
 @click.option(

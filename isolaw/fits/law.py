@@ -43,7 +43,7 @@ class Law(LawPosterior):
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
     >>> law
-    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.7e+06>
+    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
     'the variation between runs is taken from how they scatter about a smooth function of n'
     """
@@ -54,7 +54,7 @@ class Law(LawPosterior):
         fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
         symbol = "M" if d.x.name == "steps" else "C"
         n = f"n in {self.levels[0]}..{self.levels[-1]}"
-        parts = f"{d.setting}{fixed}, {n}, {symbol} in {low:.3g}..{high:.3g}"
+        parts = f"{d.setting}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
         return f"<Law: {d.simulated.title(parts)}>"
 
     def predict(

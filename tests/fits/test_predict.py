@@ -350,9 +350,9 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
     assert not having(at_reach.flags, Code.CENSORED, Code.FAR)
     (flag,) = having(bound.flags, Code.CENSORED)
-    assert ": run n = 8, 16, 32, 64, 128 to 1.64e+06 or more" in flag.text
+    assert ": run n = 8, 16, 32, 64, 128 to 1.64e6 or more" in flag.text
     (flag,) = having(far.flags, Code.FAR)
-    assert ": run n = 8, 16, 32, 64, 128, 256 to 4.52e+06 or more" in flag.text
+    assert ": run n = 8, 16, 32, 64, 128, 256 to 4.52e6 or more" in flag.text
     assert far.allocation is None
 
 
@@ -479,10 +479,10 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest measured compute")
     then = "n* is a bound at most; run n" if method == "paper" else "run n"
-    text = f"9 times the compute to which three n ran (1e+06): {then}"
+    text = f"9 times the compute to which three n ran (1e6): {then}"
     assert told(law, 9e6, Code.CENSORED).startswith(text)
     assert not told(law, 9e6, Code.FAR)
-    assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (1e+06): run n")
+    assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (1e6): run n")
     assert not told(law, 5e5, Code.EXTRAPOLATION)
     assert told(law, 2e4, Code.GRID_EDGE) == "the best n may be smaller than 8, the smallest measured"
     assert law.predict(2e4).n_star.value <= 8

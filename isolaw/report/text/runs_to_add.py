@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.design.decisions import Ending
-from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.allocations import INTERVALS, times_beyond
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
@@ -139,7 +139,7 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
 
 def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
     """Where fewer than three n reach a third of the budget: isolaw states nothing there, or bounds alone."""
-    if prediction is None or prediction.compute <= INTERVALS * comparable(grid):
+    if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
     ends: dict[int, float] = {}
