@@ -129,6 +129,12 @@ def fit(sources: Sequence[str], options: Sequence[str], out: str = "", figures: 
 
 
 @_printed
+def answer(sources: Sequence[str], budget: float | str) -> Command:
+    """Answer for a budget from the same sources, after more runs."""
+    return _isolaw("answer", *sources, "--compute", budget if isinstance(budget, str) else f"{budget:.15g}")
+
+
+@_printed
 def predict(law: str, budget: int) -> Command:
     """Predict from a law that was written."""
     return _isolaw("predict", law, "--compute", budget)
@@ -171,6 +177,16 @@ def rewrite_sweep(file: object, directory: object) -> Command:
 def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
     """Add runs to a sweep by keys of its file."""
     return _isolaw("sweep", "--out", directory, *(word for key in keys for word in ("--set", key)))
+
+
+@_printed
+def spend(file: object, batch: Sequence[int], budget: int) -> Command:
+    """Show the plan of one run of ``batch``, (B_p, n), that spends a budget; ``file`` is a sweep's."""
+    keys = ["problems_per_batch", "rollouts_per_problem"]
+    own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
+    own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
+    words = (word for key in own for word in ("--set", key))
+    return _isolaw("sweep", file, "--out", unused("runs/final"), *words, "--dry-run")
 
 
 @_printed

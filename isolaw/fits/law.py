@@ -21,6 +21,7 @@ from isolaw.fits import tables
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws
+from isolaw.fits.laws.formula import equation
 from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import number
@@ -144,9 +145,20 @@ class Law(LawPosterior):
         """
         return tables.crossovers(self.document)
 
+    @property
+    def formula(self) -> str:
+        """The law that the draws prefer, with its numbers, as ``n* = 0.003 C^0.78``; empty where none is."""
+        return equation(self.document)
+
     def summary(self) -> str:
-        """Return what was found, as `isolaw fit` prints it, and the notes."""
+        """Return what was found, as `isolaw fit` prints it, a table of the compared laws, and the notes.
+
+        ``print(law)`` shows it, too.
+        """
         return str(public("summary")(self))
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def _repr_html_(self) -> str:
         every = max(len(self.document.frontier) // 8, 1)
@@ -188,6 +200,11 @@ class Law(LawPosterior):
         if own and before != name:
             path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
+
+    @staticmethod
+    def is_file(path: str | Path) -> bool:
+        """Return whether a file says that it is a law, a damaged one, too."""
+        return files.is_law(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Law:

@@ -130,6 +130,7 @@ def predict(
         (min(n), max(n)),
         models,
         run_first if options else [],
+        document,
     )
 
 

@@ -48,7 +48,7 @@ def interval(ends: Sequence[float | None]) -> str:
         return f"95 % bound: at most {number(high)}"
     if high is None:
         return f"95 % bound: at least {number(low)}"
-    dash = " to " if "e" in number(low) or low < 0 else "–"
+    dash = " to " if "e" in f"{number(low)}{number(high)}" or low < 0 else "–"
     return f"95 % interval: {number(low)}" + ("" if low == high else f"{dash}{number(high)}")
 
 

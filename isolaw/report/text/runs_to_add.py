@@ -42,17 +42,22 @@ class RunsToAdd:
 
 
 def advice(
-    document: LawDocument, prediction: Prediction | None, race: Sequence[Decision] = ()
+    document: LawDocument,
+    prediction: Prediction | None,
+    race: Sequence[Decision] = (),
+    cap: int | None = None,
 ) -> list[RunsToAdd]:
-    """Return the runs that would tell most, the first first; empty where nothing is missing.
+    """Return the runs that would tell most, the most informative first; empty where nothing is missing.
 
-    ``prediction`` is for the budget in question. Where a ``race`` chose the runs, it ended some of them early
+    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. Where a ``race`` chose the runs, it ended some of them early
     and gave others more seeds on purpose: what it needs is advised instead of those.
     """
     grid = document.grid
     levels = sorted({g.rollouts_per_problem for g in grid})
     counts = sorted({g.runs for g in grid})
-    out = [*_grid_edge(document, levels), *_batch_edge(grid, prediction)]
+    largest = max(g.problems_per_batch for g in grid)
+    out = _beyond(prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
+    out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
     else:
@@ -113,8 +118,18 @@ def _add_n(n: int, levels: Sequence[int], why: str) -> RunsToAdd:
     return RunsToAdd(f"Add n = {n:,}.", why, (f"grid.rollouts_per_problem={sorted([*levels, n])}",))
 
 
-def _grid_edge(document: LawDocument, levels: Sequence[int]) -> list[RunsToAdd]:
-    """Where n* is at an end of the grid at the largest compute at which it is known."""
+def _beyond(prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
+    """The n beyond the measured ones that the prediction names to run first."""
+    first = [] if prediction is None else prediction.run_first
+    if not first:
+        return []
+    what = f"Run n = {', '.join(f'{n:,}' for n in first)} first."
+    keys = (f"grid.rollouts_per_problem={sorted({*levels, *first})}",)
+    return [RunsToAdd(what, "The best n may lie beyond the measured ones.", keys)]
+
+
+def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
+    """Where n* is at an end of the grid at the largest compute at which it is known, but not above ``most``."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
@@ -122,7 +137,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int]) -> list[RunsToAdd]:
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
     why = f"At {at} the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
-    return [_add_n(n, levels, why)] if n >= 2 else []
+    return [_add_n(n, levels, why)] if 2 <= n <= (most or n) else []
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:

@@ -142,7 +142,9 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     comparison = rising.document.comparison
     own = comparison.laws[comparison.preferred]
     line = next(text for text in law_text.law_summary(rising.document) if text.startswith("Law: "))
-    assert line.startswith(f"Law: the draws prefer {law_text.form(comparison.preferred, rising.document)}; ")
+    assert line.startswith(
+        f"Law: the draws prefer {law_text.form(comparison.preferred, rising.document)}: n* = "
+    )
     assert f"Its mean loss in reward is {own.mean_regret:.4f}" in line
     assert f"that of the best constant n {comparison.laws['constant'].mean_regret:.4f}" in line
     shares = ", ".join(

@@ -1,0 +1,93 @@
+"""An answer in at most eight lines: allocation, how sure, what the budget buys, evidence, weakness, next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from isolaw.fits.allocations import comparable
+from isolaw.fits.flags import Code
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.report.text import law as law_text
+from isolaw.report.text import prediction as words
+from isolaw.report.text.numbers import interval, number, quantity
+
+if TYPE_CHECKING:
+    from isolaw.report.answer import Answer
+
+_MOST_WEAK = 3
+_STANDARD_ERRORS = 2.0
+# What n* says of itself, and what other lines say.
+_SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+
+
+def answer_lines(found: Answer) -> list[str]:
+    """Return the answer, line by line."""
+    prediction, document = found.prediction, found.law.document
+    first, *rest = words.prediction_lines(prediction, document)
+    lines = [f"{first}{_failed(found.backtest)}", *rest]
+    if prediction.options:
+        lines[-1] += f" {_buys(found)}"
+        lines.append(f"{words.optimum(prediction, document)}.")
+    elif found.nearest is not None:
+        lines.append(words.largest_answer(found.nearest))
+        lines.append(words.loss(found.nearest, document))
+    lines.append(f"Backtest: {backtest_line(found.backtest, document.metric)}")
+    weak = [own for own in prediction.flags if own.code not in _SAID]
+    if weak:
+        more = f"; and {len(weak) - _MOST_WEAK} more" if len(weak) > _MOST_WEAK else ""
+        lines.append(f"Weak: {'; '.join(law_text.notes(weak[:_MOST_WEAK]))}{more}.")
+    return [*lines, f"Next: {found.next}"]
+
+
+def _buys(found: Answer) -> str:
+    """What the budget buys over today's."""
+    document, bought = found.law.document, found.gain
+    if bought is None:
+        reach = comparable(document.grid)
+        within = not found.prediction.asked and found.prediction.compute <= reach
+        return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
+    today = bought.today
+    more = bought.reward.value or 0.0
+    by = f"{abs(more):.3f} {'more' if more >= 0 else 'less'}"
+    ends = "" if bought.reward.interval is None else f" ({interval(bought.reward.interval)})"
+    return (
+        f"This is {by}{ends} than the best allocation of C = {number(today.compute)}, which three n reached: "
+        f"n = {today.n}, {quantity(today.reward)}."
+    )
+
+
+def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The rule other than isolaw's with the least regret."""
+    others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
+    return min(others.items(), key=lambda own: own[1]["mean_regret"])
+
+
+def backtest_failed(result: Mapping[str, Any] | str) -> bool:
+    """Return whether a simple rule lost less than isolaw's choice, by more than 0.005 and beyond noise."""
+    if isinstance(result, str):
+        return False
+    ahead = -_best_rule(result)[1]["against_isolaw"]["difference"]
+    error = _best_rule(result)[1]["against_isolaw"]["standard_error"] or 0.0
+    return bool(ahead > max(TOLERANCE, _STANDARD_ERRORS * error))
+
+
+def _failed(result: Mapping[str, Any] | str) -> str:
+    if not backtest_failed(result) or isinstance(result, str):
+        return ""
+    return f" Do not rely on it: in the backtest of these runs, {_best_rule(result)[0]!r} did better."
+
+
+def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
+    """Return a backtest in one sentence, or why there is none."""
+    if isinstance(result, str):
+        return f"none; {result.rstrip('.')}."
+    own = result["rules"]["isolaw"]["mean_regret"]
+    judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
+    others = ", ".join(
+        f"{rule} {found['mean_regret']:.4f}" for rule, found in result["rules"].items() if rule != "isolaw"
+    )
+    return (
+        f"from C = {number(result['fit_below'])}, isolaw's choices up to C = {number(result['budgets'][-1])} "
+        f"lost {own:.4f} in {metric} on {judges}; simple rules would have lost: {others}."
+    )
