@@ -228,13 +228,15 @@ def doctor_gpu(*options: str) -> Command:
     return _isolaw("doctor", "--gpu", *options)
 
 
-_OF_THE_WHEEL = Path(__file__).parent / "requirements"
-_OF_THE_CLONE = Path(__file__).parents[1] / "requirements"
+def shipped(file: str) -> Path:
+    """Return a file that ships with isolaw: an installed isolaw holds it, a clone has it at its top."""
+    own = Path(__file__).parent / file
+    return own if own.parent.is_dir() else Path(__file__).parents[1] / file
 
 
 def requirements(name: str) -> Path:
-    """Return a file of pinned requirements: an installed isolaw holds them, a clone has them at its top."""
-    return (_OF_THE_WHEEL if _OF_THE_WHEEL.is_dir() else _OF_THE_CLONE) / f"{name}.txt"
+    """Return a file of pinned requirements."""
+    return shipped(f"requirements/{name}.txt")
 
 
 @_printed

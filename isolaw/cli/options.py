@@ -250,6 +250,11 @@ LAW_NAMES = tuple(_LAW)
 law_options = add_options(*_LAW.values())
 
 
+# Of these the answer to a budget depends; it takes the default of the others.
+ANSWER_NAMES = ("metric", "eval_set", "fixed", "bootstrap", "seed")
+answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
+
+
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     """Return what `law_options` hold, as keywords of `isolaw.fit`."""
     return {name: options[name] for name in LAW_NAMES}

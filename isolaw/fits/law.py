@@ -203,7 +203,7 @@ class Law(LawPosterior):
 
     @staticmethod
     def is_file(path: str | Path) -> bool:
-        """Return whether a file says that it is a law, a damaged one, too."""
+        """Return whether a file says that it is a law; a damaged one does, too."""
         return files.is_law(Path(path))
 
     @classmethod

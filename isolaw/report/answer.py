@@ -16,7 +16,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.design import directory
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import InputError, Refused
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
@@ -251,13 +251,10 @@ def _as_law(source: Source | Law) -> Law | None:
     """The law that the source is, or whose file it is."""
     if isinstance(source, Law):
         return source
-    if isinstance(source, str | os.PathLike) and Path(source).suffix == ".json" and Path(source).is_file():
-        try:
-            return Law.load(source)
-        except DataError:
-            if Law.is_file(source):  # a damaged one
-                raise
-    return None
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(source)
+    return Law.load(path) if path.suffix == ".json" and path.is_file() and Law.is_file(path) else None
 
 
 def _sweep_of(law: Law, study: Study | None) -> str:

@@ -118,7 +118,7 @@ def backtest(
             select(own, metric, eval_set, setting, fixed).configurations for own in (small, judging)
         )
         predictions = [law.predict(float(c)) for c in budgets]
-        places = {"isolaw": _recommended(predictions, budgets), **_baselines(before, budgets)}
+        places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
         surface = estimate(after, 0, bounds=bounds(metric, after))
         judged.append(_judge(predictions, surface, after, budgets, places))
     return {
@@ -144,12 +144,12 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
     return out
 
 
-def _recommended(predictions: list[Prediction], budgets: Floats) -> list[BatchShape]:
+def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:
     found = [p.allocation for p in predictions]
     chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
     if len(chosen) < len(found):
         raise Refused(
-            f"from runs of less than {number(budgets[0])} isolaw recommends nothing for "
+            f"from runs of at most {number(fit_below)} isolaw recommends nothing for "
             f"{number(budgets[-1])}; choose a larger --fit-below"
         )
     return chosen

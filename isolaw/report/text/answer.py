@@ -10,7 +10,7 @@ from isolaw.fits.flags import Code
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as words
-from isolaw.report.text.numbers import interval, number, quantity
+from isolaw.report.text.numbers import interval, number
 
 if TYPE_CHECKING:
     from isolaw.report.answer import Answer
@@ -48,12 +48,11 @@ def _buys(found: Answer) -> str:
         within = not found.prediction.asked and found.prediction.compute <= reach
         return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
     today = bought.today
-    more = bought.reward.value or 0.0
-    by = f"{abs(more):.3f} {'more' if more >= 0 else 'less'}"
     ends = "" if bought.reward.interval is None else f" ({interval(bought.reward.interval)})"
+    reward = "" if today.reward.value is None else f": {number(today.reward.value)}"
     return (
-        f"This is {by}{ends} than the best allocation of C = {number(today.compute)}, which three n reached: "
-        f"n = {today.n}, {quantity(today.reward)}."
+        f"Gain over the best allocation of C = {number(today.compute)}, which three n reached (n = {today.n}"
+        f"{reward}): {number(round(bought.reward.value or 0.0, 4) + 0.0)}{ends}."
     )
 
 
@@ -88,6 +87,7 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
         f"{rule} {found['mean_regret']:.4f}" for rule, found in result["rules"].items() if rule != "isolaw"
     )
     return (
-        f"from C = {number(result['fit_below'])}, isolaw's choices up to C = {number(result['budgets'][-1])} "
-        f"lost {own:.4f} in {metric} on {judges}; simple rules would have lost: {others}."
+        f"fitted up to C = {number(result['fit_below'])}, isolaw's choices for C to "
+        f"{number(result['budgets'][-1])} lost {own:.4f} in {metric} on {judges}; simple rules "
+        f"lost: {others}."
     )

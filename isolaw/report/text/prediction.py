@@ -10,7 +10,7 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import interval, number, quantity, share
+from isolaw.report.text.numbers import number, quantity, share
 from isolaw.step_cost import parse_hours
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, number
+from isolaw.report.text.prediction import run_first
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -49,14 +50,15 @@ def advice(
 ) -> list[RunsToAdd]:
     """Return the runs that would tell most, the most informative first; empty where nothing is missing.
 
-    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. Where a ``race`` chose the runs, it ended some of them early
-    and gave others more seeds on purpose: what it needs is advised instead of those.
+    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. Where a ``race``
+    chose the runs, it ended some of them early and gave others more seeds on purpose: what it needs is
+    advised instead of those.
     """
     grid = document.grid
     levels = sorted({g.rollouts_per_problem for g in grid})
     counts = sorted({g.runs for g in grid})
     largest = max(g.problems_per_batch for g in grid)
-    out = _beyond(prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
+    out = _beyond(document, prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
     out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
@@ -118,18 +120,17 @@ def _add_n(n: int, levels: Sequence[int], why: str) -> RunsToAdd:
     return RunsToAdd(f"Add n = {n:,}.", why, (f"grid.rollouts_per_problem={sorted([*levels, n])}",))
 
 
-def _beyond(prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
+def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
     """The n beyond the measured ones that the prediction names to run first."""
-    first = [] if prediction is None else prediction.run_first
-    if not first:
+    if prediction is None or not prediction.run_first:
         return []
-    what = f"Run n = {', '.join(f'{n:,}' for n in first)} first."
-    keys = (f"grid.rollouts_per_problem={sorted({*levels, *first})}",)
-    return [RunsToAdd(what, "The best n may lie beyond the measured ones.", keys)]
+    what, _, why = run_first(prediction, document).partition(": ")
+    keys = (f"grid.rollouts_per_problem={sorted({*levels, *prediction.run_first})}",)
+    return [RunsToAdd(f"{what}.", why.capitalize(), keys)]
 
 
 def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
-    """Where n* is at an end of the grid at the largest compute at which it is known, but not above ``most``."""
+    """Where n* is at an end of the grid at the largest compute at which it is known; no n above ``most``."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
