@@ -45,6 +45,8 @@ def answer(
     The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack what only you
     know: then isolaw prints what isolaw read prints.
     """
+    from rich.console import Console
+
     import isolaw
     from isolaw.fits.law import Law
 
@@ -63,7 +65,8 @@ def answer(
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
         own = {name: options[name] for name in (*shared.ANSWER_NAMES, "setting")}
-        with notes_on_failure(reading.runs.notes):
+        status = Console(stderr=True).status("fitting, predicting, backtesting")  # on a terminal alone
+        with status, notes_on_failure(reading.runs.notes):
             found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
     print_result(as_json, found.to_dict(), found.lines())
     if files is not None:
@@ -129,5 +132,5 @@ def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], comm
     budget: float | None = prediction.compute
     if prediction.asked:  # the page's slider is in rollouts
         budget = None if best is None else best.compute
-    predicted = budgets(found.law, budget, cost=prediction.cost, price=prediction.price)
+    predicted = budgets(found.law, budget, **found.limits)
     write(render(found.study, facts_of(reading, predicted, found.backtest, command)), page)

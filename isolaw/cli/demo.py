@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
+import io
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import cast
 
@@ -24,15 +24,20 @@ def demo(ctx: click.Context, directory: Path) -> int:
 
     The sweep is simulated, 45 runs in seconds. Its law and its page are written to DIRECTORY, too.
     """
+    from rich.console import Console
+
     group, out = cast(click.Group, ctx.find_root().command), str(directory)
 
     def run(*words: str) -> int:
         return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
 
-    with redirect_stdout(sys.stderr):  # what is printed begins with the answer
-        code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
-    if code == 0:
-        note("")
-        code = run("answer", out, "--compute", _BUDGET, "--out", out)
-        print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
+    with Console(stderr=True).status("simulating 45 runs"):  # on a terminal alone
+        said = io.StringIO()  # what is printed begins with the answer
+        with redirect_stdout(said), redirect_stderr(said):
+            code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
+    if code != 0:
+        note(said.getvalue().rstrip())
+        return code
+    code = run("answer", out, "--compute", _BUDGET, "--out", out)
+    print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
     return code

@@ -69,6 +69,7 @@ class Answer:
     gain: Gain | None  #: what the budget buys over today's; None where it is not beyond it
     nearest: Prediction | None  #: for the largest budget with a recommendation, where this one has none
     next: NextStep  #: what to run next
+    limits: Mapping[str, Any]  #: those of `Law.predict`, with which it predicted
 
     @property
     def n(self) -> int | None:
@@ -128,16 +129,17 @@ class Answer:
         return self.law.plot()
 
     def lines(self) -> list[str]:
-        """Return the text, line by line."""
-        return self.simulated.lines(answer_lines(self))
+        """Return the text, line by line, without whether the runs are simulated (`simulated`)."""
+        parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
+        return answer_lines(*parts)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(self.simulated.lines(self.lines()))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(self.lines(), self.table())
+        return as_html(str(self).splitlines(), self.table())
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data: that of the prediction, and ``gain``, ``backtest`` and ``next``."""
@@ -244,6 +246,7 @@ def answer(
         next((own for own in found if own.command), None)
         or next((NextStep(own.what, own.why, again, True) for own in found), None)
         or _spend(prediction, sweep),
+        limits,
     )
 
 

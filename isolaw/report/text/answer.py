@@ -13,39 +13,51 @@ from isolaw.report.text import prediction as words
 from isolaw.report.text.numbers import interval, number
 
 if TYPE_CHECKING:
-    from isolaw.report.answer import Answer
+    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.gain import Gain
+    from isolaw.fits.prediction import Prediction
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
-# What n* says of itself, and what other lines say.
+# What other lines say.
 _SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+# What may change the answer most, before what else there is.
+_FIRST = (
+    Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS, Code.GRID_EDGE,
+    Code.BATCH_EDGE, Code.EXTRAPOLATION,
+)  # fmt: skip
 
 
-def answer_lines(found: Answer) -> list[str]:
-    """Return the answer, line by line."""
-    prediction, document = found.prediction, found.law.document
+def answer_lines(
+    prediction: Prediction,
+    document: LawDocument,
+    backtest: Mapping[str, Any] | str,
+    bought: Gain | None,
+    nearest: Prediction | None,
+    next_step: object,
+) -> list[str]:
+    """Return the answer, line by line; the arguments are the parts of `isolaw.Answer`."""
     first, *rest = words.prediction_lines(prediction, document)
-    lines = [f"{first}{_failed(found.backtest)}", *rest]
+    lines = [f"{first}{_failed(backtest)}", *rest]
     if prediction.options:
-        lines[-1] += f" {_buys(found)}"
+        lines[-1] = f"{lines[-1]} {_buys(prediction, document, bought)}".rstrip()
         lines.append(f"{words.optimum(prediction, document)}.")
-    elif found.nearest is not None:
-        lines.append(words.largest_answer(found.nearest))
-        lines.append(words.loss(found.nearest, document))
-    lines.append(f"Backtest: {backtest_line(found.backtest, document.metric)}")
+    elif nearest is not None:
+        lines += [words.largest_answer(nearest), words.loss(nearest, document)]
+    lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
     weak = [own for own in prediction.flags if own.code not in _SAID]
+    weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
     if weak:
         more = f"; and {len(weak) - _MOST_WEAK} more" if len(weak) > _MOST_WEAK else ""
         lines.append(f"Weak: {'; '.join(law_text.notes(weak[:_MOST_WEAK]))}{more}.")
-    return [*lines, f"Next: {found.next}"]
+    return [*lines, f"Next: {next_step}"]
 
 
-def _buys(found: Answer) -> str:
+def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
     """What the budget buys over today's."""
-    document, bought = found.law.document, found.gain
     if bought is None:
         reach = comparable(document.grid)
-        within = not found.prediction.asked and found.prediction.compute <= reach
+        within = not prediction.asked and prediction.compute <= reach
         return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
     today = bought.today
     ends = "" if bought.reward.interval is None else f" ({interval(bought.reward.interval)})"
