@@ -1,4 +1,4 @@
-# make demo       set up, then the main job: a simulated sweep, its law, a recommendation
+# make demo       set up, then the main job: a simulated sweep, and how to spend a larger budget
 # make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
 # make test       set up, then the quick tests; they need neither PyTorch nor a GPU
 # make test-all   set up, then every test but those that only make nightly runs
@@ -100,7 +100,7 @@ real-gpu: on-gpu
 	@$(MAKE) --no-print-directory $(STAMPS)/real-gpu
 
 demo: install
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh demo
+	@$(BIN)/isolaw demo demo
 
 demo-real: real-cpu
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo-real.sh demo-real

@@ -2,6 +2,7 @@
 
 A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small runs, which split to use.
 
+    isolaw.answer("DIR", 1e7)                       read, fit, predict, backtest: how to spend a budget
     runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
     law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
     law.predict(compute=1e7)                        the allocation for a budget
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from isolaw.calibration.splits import predict_by_simulation
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
-    from isolaw.design.advice import advise
+    from isolaw.design.advice import Advice, advise
     from isolaw.design.forecast import plan
     from isolaw.doctor import diagnose
     from isolaw.engine import status, sweep
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
+    from isolaw.fits.prediction import Prediction
+    from isolaw.fits.quantity import Quantity
     from isolaw.fits.studies.axis import compare_by
     from isolaw.fits.studies.backtest import backtest
     from isolaw.fits.studies.dead_groups import dead_groups
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from isolaw.readers.read import read
     from isolaw.recipe_check.check import check_recipe
     from isolaw.replication.findings import findings
+    from isolaw.report.answer import Answer, answer
     from isolaw.report.figures.law import law_figure
     from isolaw.report.figures.paper import paper_figures
     from isolaw.report.page import write_report
@@ -55,11 +59,11 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 __all__ = [
-    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "calibrate", "check_recipe", "compare", "compare_by", "compare_shapes", "dead_groups",
-    "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
-    "plan", "predict_by_simulation", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
-    "write_report",
+    "Advice", "Allocation", "Answer", "IsolawError", "Law", "Prediction", "Quantity", "Runs",
+    "SizeCurves", "SweepSpec", "__version__", "advise", "answer", "backtest", "calibrate", "check_recipe",
+    "compare", "compare_by", "compare_shapes", "dead_groups", "diagnose", "export", "findings", "fit",
+    "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "predict_by_simulation", "read",
+    "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

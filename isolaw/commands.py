@@ -129,6 +129,12 @@ def fit(sources: Sequence[str], options: Sequence[str], out: str = "", figures: 
 
 
 @_printed
+def answer(sources: Sequence[str], budget: float | str) -> Command:
+    """Answer for a budget from the same sources, after more runs."""
+    return _isolaw("answer", *sources, "--compute", budget if isinstance(budget, str) else f"{budget:.15g}")
+
+
+@_printed
 def predict(law: str, budget: int) -> Command:
     """Predict from a law that was written."""
     return _isolaw("predict", law, "--compute", budget)
@@ -174,6 +180,16 @@ def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
 
 
 @_printed
+def spend(file: object, batch: Sequence[int], budget: int) -> Command:
+    """Show the plan of one run of ``batch``, (B_p, n), that spends a budget; ``file`` is a sweep's."""
+    keys = ["problems_per_batch", "rollouts_per_problem"]
+    own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
+    own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
+    words = (word for key in own for word in ("--set", key))
+    return _isolaw("sweep", file, "--out", unused("runs/final"), *words, "--dry-run")
+
+
+@_printed
 def sweep_preset(preset: str) -> Command:
     """Execute a grid on a calibrated simulator."""
     return _isolaw("sweep", "--set", f"bandit.preset={preset}", "--out", unused("runs/calibrated"))
@@ -212,13 +228,15 @@ def doctor_gpu(*options: str) -> Command:
     return _isolaw("doctor", "--gpu", *options)
 
 
-_OF_THE_WHEEL = Path(__file__).parent / "requirements"
-_OF_THE_CLONE = Path(__file__).parents[1] / "requirements"
+def shipped(file: str) -> Path:
+    """Return a file that ships with isolaw: an installed isolaw holds it, a clone has it at its top."""
+    own = Path(__file__).parent / file
+    return own if own.parent.is_dir() else Path(__file__).parents[1] / file
 
 
 def requirements(name: str) -> Path:
-    """Return a file of pinned requirements: an installed isolaw holds them, a clone has them at its top."""
-    return (_OF_THE_WHEEL if _OF_THE_WHEEL.is_dir() else _OF_THE_CLONE) / f"{name}.txt"
+    """Return a file of pinned requirements."""
+    return shipped(f"requirements/{name}.txt")
 
 
 @_printed

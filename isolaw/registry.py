@@ -12,13 +12,18 @@ from typing import Any
 __version__ = "0.2.0"
 
 PUBLIC = {
+    "Advice": "isolaw.design.advice",
     "Allocation": "isolaw.allocation",
+    "Answer": "isolaw.report.answer",
     "IsolawError": "isolaw.errors",
     "Law": "isolaw.fits.law",
+    "Prediction": "isolaw.fits.prediction",
+    "Quantity": "isolaw.fits.quantity",
     "Runs": "isolaw.runs",
     "SizeCurves": "isolaw.fits.studies.model_size.curves",
     "SweepSpec": "isolaw.config",
     "advise": "isolaw.design.advice",
+    "answer": "isolaw.report.answer",
     "backtest": "isolaw.fits.studies.backtest",
     "calibrate": "isolaw.calibration.calibrate",
     "check_recipe": "isolaw.recipe_check.check",

@@ -50,6 +50,12 @@ _NO_SPREAD = 1e-9
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
+_ROLLOUTS = re.compile(
+    r"\s*([+-]?(?:[0-9][0-9_,]*\.?[0-9]*|\.[0-9]+))(?:e([+-]?[0-9]+))?\s*([kMB]?)\s*", re.IGNORECASE
+)
+_THOUSANDS = {"": 0, "K": 3, "M": 6, "B": 9}
+
+
 class CostOrigin(StrEnum):
     """Where a cost comes from."""
 
@@ -277,6 +283,36 @@ def checked_price(price: float | None) -> float | None:
     if price is not None and not 0 < price < math.inf:
         raise InputError(f"price: found {price!r}; expected a positive number, the price of an hour")
     return price
+
+
+def parse_budget(budget: float | str) -> float | str:
+    """Return a budget: rollouts as a number, or the text of one in hours (`parse_hours`).
+
+    Raises `InputError` for what is neither.
+
+    >>> parse_budget("1M"), parse_budget("2.5e6"), parse_budget("400,000"), parse_budget(" 384gpuh ")
+    (1000000.0, 2500000.0, 400000.0, '384gpuh')
+    """
+    if isinstance(budget, str) and is_hours(budget):
+        return budget.strip()
+    return parse_rollouts(budget, ", GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
+
+
+def parse_rollouts(budget: float | str, or_else: str = "") -> float:
+    """Return a budget in rollouts; raise `InputError` for other text, hours too.
+
+    ``or_else`` continues the message, where something else is accepted, too.
+
+    >>> parse_rollouts("1.5M")
+    1500000.0
+    """
+    if not isinstance(budget, str):
+        return budget
+    found = _ROLLOUTS.fullmatch(budget)
+    if found is None:
+        raise InputError(f"budget: found {budget!r}; expected rollouts, e.g. 1e6 or 1M{or_else}")
+    digits = found[1].replace(",", "").replace("_", "")
+    return float(f"{digits}e{int(found[2] or 0) + _THOUSANDS[found[3].upper()]}")
 
 
 def is_hours(text: str) -> bool:

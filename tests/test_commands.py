@@ -265,6 +265,20 @@ def a_law_in_steps(desk: Desk) -> None:
     desk.run("fit", "both", "--setting", "fixed-b", "--bootstrap", 15, "--out", "my law.json")
 
 
+@prints("answer")
+def logs_to_train_more_of(desk: Desk) -> None:
+    desk.logs()
+    print(library.answer("my logs", 1e6, bootstrap=15))
+    desk.said += str(library.answer("my logs", 1e6, bootstrap=15))
+
+
+@prints("spend")
+def a_sweep_that_lacks_nothing(desk: Desk) -> None:
+    desk.patch.setattr("isolaw.report.answer.advice", lambda *_: [])
+    desk.sweep()
+    desk.run("answer", "my sweep", "--compute", "30k", "--bootstrap", 15)
+
+
 def calibrated(desk: Desk) -> None:
     desk.patch.setattr("isolaw.fits.selection.LEAST_CURVES", 3)
     desk.sweep()

@@ -293,19 +293,26 @@ def test_the_codes_of_flags_are_documented() -> None:
 
 
 @pytest.mark.slow
-def test_demo_recommends_and_names_its_figure(shell: dict[str, str], tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    done = subprocess.run(
-        ["sh", "examples/demo.sh", str(out)],
-        cwd=ROOT,
-        env=shell,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_demo_prints_what_the_readme_shows(
+    shell: dict[str, str], preloaded: Path, tmp_path: Path
+) -> None:
+    """Words and whole numbers to the letter; decimals may differ in their last digits between processors."""
+    command, every_draw = [str(preloaded / "isolaw"), "demo"], shell["PATH"].partition(os.pathsep)[2]
+    env = {**shell, "PATH": every_draw}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"n = \d+ rollouts for each of B_p = \d+ problems, M = [\d,]+ steps", done.stdout)
-    assert "95 % interval" in done.stdout
-    assert str(out / "figures" / "law.png") in done.stdout.splitlines()[-1]
-    assert (out / "figures" / "law.png").stat().st_size > 10_000
-    assert (out / "report.html").stat().st_size > 1_000_000
+    shown = re.search(
+        r"^    Simulated runs\. For a budget .*?(?=\n\n)", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    assert shown is not None
+    readme = [line.removeprefix("    ") for line in shown[0].splitlines()]
+    decimal = r"-?\d+\.\d+(?:e\d+)?"
+    texts = [re.sub(decimal, "#", "\n".join(own)) for own in (done.stdout.splitlines(), readme)]
+    assert texts[0] == texts[1]
+    values = [
+        [float(x) for x in re.findall(decimal, "\n".join(own))] for own in (done.stdout.splitlines(), readme)
+    ]
+    assert values[0] == pytest.approx(values[1], rel=0.1, abs=0.003)
+    assert len(readme) <= 9
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 1_000_000
+    assert (tmp_path / "demo" / "law.json").is_file()

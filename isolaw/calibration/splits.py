@@ -27,7 +27,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
-from isolaw.step_cost import Cost, Spent, checked_price
+from isolaw.step_cost import Cost, Spent, checked_price, parse_budget
 
 MISSED = 3.0  # times noise and discrepancy, beyond which an ensemble's mean has missed the runs
 POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter
@@ -165,10 +165,11 @@ def predict_by_simulation(
     """
     preset = preset if isinstance(preset, Preset) else read_preset(preset)
     law = law if law is None or isinstance(law, Law) else Law.load(law)
-    asked = compute.strip() if isinstance(compute, str) else ""
+    compute = parse_budget(compute)
+    asked = compute if isinstance(compute, str) else ""
     if not isinstance(compute, str) and not compute >= 1:
         raise InputError(f"compute: found {compute:g}; expected a number of rollouts")
-    budget = seconds_of(asked, cost) if asked else float(int(float(compute)))
+    budget = seconds_of(asked, cost) if asked else float(int(compute))
     if n_train_problems is not None:
         if n_train_problems < 1:
             raise InputError(f"n_train_problems: found {n_train_problems}; expected a positive number")

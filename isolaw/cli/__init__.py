@@ -13,10 +13,12 @@ import click
 
 from isolaw import __version__
 from isolaw.cli.advise import advise
+from isolaw.cli.answer import answer
 from isolaw.cli.backtest import backtest
 from isolaw.cli.calibrate import calibrate
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
+from isolaw.cli.demo import demo
 from isolaw.cli.doctor import doctor
 from isolaw.cli.export import export
 from isolaw.cli.figures import figures
@@ -62,7 +64,8 @@ def cli() -> None:
       M    update steps
 
     \b
-    isolaw advise --budget 1e6           where to start without runs, from published results
+    isolaw answer LOGS --compute 1e7     how to spend a budget: reads, fits, predicts, backtests
+    isolaw advise --compute 1e6          where to start without runs, from published results
     isolaw plan SWEEP.toml --spend 20%   which small runs to execute, on simulated truths
     isolaw sweep --out DIR               execute small runs (simulated by default)
     isolaw read LOGS                     list the runs in logs
@@ -71,14 +74,15 @@ def cli() -> None:
     isolaw calibrate DIR --out preset.toml  fit the simulator to runs, to look further ahead
     isolaw report DIR -o report.html     write a page about the runs and their law
     isolaw backtest DIR --fit-below 1e6  would small runs have predicted the best allocation?
+    isolaw demo                          a simulated sweep and its answer, in a minute
     isolaw findings                      test the paper's findings on simulators
     isolaw doctor                        check this machine for each backend
     """
 
 
 for command in (
-    advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare, calibrate,
-    size, report, figures, findings, doctor,
+    answer, advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare,
+    calibrate, size, report, figures, findings, doctor, demo,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import Destination, budget_options, json_option
+from isolaw.cli.options import ROLLOUTS, Destination, budget_options, json_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -24,7 +24,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 
 
 @click.command()
-@click.option("--budget", type=float, required=True, help="Budget C, in rollouts.")
+@click.option("--budget", "--compute", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
 @click.option(
     "--difficulty", type=click.Choice(["easy", "hard"]),
     help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",

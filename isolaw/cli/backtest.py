@@ -12,7 +12,7 @@ from isolaw.cli.common import notes_on_failure, print_result
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--fit-below", type=float, required=True, metavar="C", help="Fit the checkpoints up to C.")
+@click.option("--fit-below", type=shared.ROLLOUTS, required=True, help="Fit the checkpoints up to C.")
 @shared.setting_option("fixed-bp")
 @shared.law_options
 @shared.source_options

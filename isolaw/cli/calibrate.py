@@ -8,7 +8,15 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, notes_on_failure, print_result, progress_bar
-from isolaw.cli.options import POSITIVE, Destination, fixed_option, json_option, read_to_fit, source_options
+from isolaw.cli.options import (
+    POSITIVE,
+    ROLLOUTS,
+    Destination,
+    fixed_option,
+    json_option,
+    read_to_fit,
+    source_options,
+)
 
 _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until", "jobs", "seed")
 
@@ -32,7 +40,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until
     help="Problem set of the simulator, as problems.set takes it, if known.  [default: fitted]",
 )  # fmt: skip
 @click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
-@click.option("--until", type=float, help="Use only evaluations up to this C.")
+@click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
 @click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the simulations.")
 @json_option

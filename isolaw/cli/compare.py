@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import cost_of, cost_options, fixed_option, json_option, read_to_fit, source_options
+from isolaw.cli.options import (
+    ROLLOUTS,
+    cost_of,
+    cost_options,
+    fixed_option,
+    json_option,
+    read_to_fit,
+    source_options,
+)
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -38,7 +46,10 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
 @click.option("--metric", default="avg@4", help="Reward metric.")
 @click.option("--eval-set", default="validation", help="Evaluation set.")
-@click.option("--compute", type=float, help="Also compare the rewards at this budget C, in rollouts.")
+@click.option(
+    "--compute", "--budget", "compute", type=ROLLOUTS,
+    help="Also compare the rewards at this budget C, in rollouts.",
+)  # fmt: skip
 @click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
 @click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
 @click.option("--target", type=float, help="With --a and --b: compare what this reward takes.")

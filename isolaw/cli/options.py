@@ -30,7 +30,31 @@ class Destination(click.Path):
         return super().convert(value, param, ctx)
 
 
+class BudgetOption(click.ParamType):  # type: ignore[type-arg]
+    """A budget: rollouts (``1e6``, ``1M``), and with ``hours`` also ``384gpuh`` or ``48h``, as text."""
+
+    name = "budget"
+
+    def __init__(self, hours: bool) -> None:
+        self.hours = hours
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return how a budget is written."""
+        return "1e6|1M|384gpuh" if self.hours else "1e6|1M"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return rollouts as a number, hours as text."""
+        from isolaw.errors import InputError
+        from isolaw.step_cost import parse_budget, parse_rollouts
+
+        try:
+            return parse_budget(value) if self.hours else parse_rollouts(value)
+        except InputError as error:
+            self.fail(str(error).removeprefix("budget: "), param, ctx)
+
+
 POSITIVE = click.IntRange(min=1)
+ROLLOUTS = BudgetOption(hours=False)
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -180,6 +204,16 @@ def setting_option(default: str | None) -> Callable[[Decorated], Decorated]:
     )  # fmt: skip
 
 
+def _once(_: click.Context, option: click.Parameter, values: Sequence[Any]) -> Any:
+    if len(values) > 1:
+        raise click.UsageError(f"{' and '.join(option.opts)} are one option; found {len(values)} budgets")
+    return values[0] if values else None
+
+
+compute_option = click.option(
+    "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
+    help="Budget: C in rollouts; or with --cost GPU hours, or hours of run time (48h).",
+)  # fmt: skip
 fixed_option = click.option(
     "--fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
@@ -214,6 +248,11 @@ _LAW = {
 }  # fmt: skip
 LAW_NAMES = tuple(_LAW)
 law_options = add_options(*_LAW.values())
+
+
+# Of these the answer to a budget depends; it takes the default of the others.
+ANSWER_NAMES = ("metric", "eval_set", "fixed", "bootstrap", "seed")
+answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import (
     POSITIVE,
+    ROLLOUTS,
     Destination,
     cost_of,
     cost_options,
@@ -24,7 +25,7 @@ from isolaw.cli.options import (
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option(
-    "--target", type=float, help="Budget C of the allocation, in rollouts.  [default: sweep.compute]"
+    "--target", type=ROLLOUTS, help="Budget C of the allocation, in rollouts.  [default: sweep.compute]"
 )
 @click.option(
     "--spend", metavar="20%|ROLLOUTS|384gpuh",

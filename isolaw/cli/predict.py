@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import interruptible, print_result, progress_bar
-from isolaw.cli.options import POSITIVE, budget_options, cost_of, cost_options, json_option
+from isolaw.cli.options import (
+    POSITIVE,
+    budget_options,
+    compute_option,
+    cost_of,
+    cost_options,
+    json_option,
+)
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -15,11 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("law", required=False, type=click.Path())
-@click.option("--compute", type=float, help="Budget C, in rollouts.")
-@click.option(
-    "--budget", metavar="384gpuh|48h",
-    help="Budget in GPU hours, or in hours of run time; requires --cost.",
-)  # fmt: skip
+@compute_option
 @cost_options
 @budget_options
 @click.option(
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
 )
 @json_option
 def predict(
-    law: str | None, compute: float | None, budget: str | None, method: str, preset: str | None,
-    jobs: int | None, as_json: bool, **options: Any,
+    law: str | None, compute: float | str | None, method: str, preset: str | None, jobs: int | None,
+    as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Recommend an allocation of a budget.
 
@@ -50,9 +53,8 @@ def predict(
     from isolaw.fits.law import Law
     from isolaw.report.text.prediction import largest_with_recommendation, prediction_summary
 
-    asked = budget if compute is None else compute
-    if asked is None or (budget is not None and compute is not None):
-        raise click.UsageError("expected either --compute (rollouts) or --budget (hours, with --cost)")
+    if compute is None:
+        raise click.UsageError("expected --compute, a budget in rollouts or (with --cost) in hours")
     if (method == "simulate") != (preset is not None):
         raise click.UsageError("--method simulate and --preset FILE require each other")
     if law is None and preset is None:
@@ -60,9 +62,9 @@ def predict(
     fitted = None if law is None else Law.load(law)
     limits = options | {"cost": cost_of(options)}
     if preset is not None:
-        return _simulate(preset, asked, fitted, limits, jobs, as_json)
+        return _simulate(preset, compute, fitted, limits, jobs, as_json)
     assert fitted is not None
-    prediction = fitted.predict(asked, **limits)
+    prediction = fitted.predict(compute, **limits)
     nearest = largest_with_recommendation(fitted, prediction, **limits)
     lines = prediction_summary(prediction, fitted.document, nearest)
     print_result(as_json, prediction.to_dict(), lines)

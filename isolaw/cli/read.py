@@ -18,7 +18,6 @@ from isolaw.cli.options import Destination
 if TYPE_CHECKING:
     from isolaw.readers.found_logs import FoundLog
     from isolaw.readers.reading import Reading
-    from isolaw.runs import Runs
 
 _FEW = 3  # logs that are shown in full without --verbose
 
@@ -55,6 +54,7 @@ def read(
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
+    from isolaw.report.text.reading import fit_command, found_lines
 
     if write_mapping is not None:
         if out is not None or as_json:
@@ -80,7 +80,7 @@ def read(
         if verbose or len(reading.candidates) <= _FEW:
             for run in reading.ready:
                 _print(run)
-        print_lines(_listing(reading, words, options["metric"]))
+        print_lines(found_lines(reading, words, options["metric"]))
         for text in (*reading.table_notes, *reading.notes):
             note(f"note: {text}")
         for path in reading.no_logs if verbose else ():
@@ -89,43 +89,12 @@ def read(
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
         if not as_json:
-            fit, _ = _fit(reading.runs, [str(out)], None, "law.json")
+            fit, _ = fit_command(reading.runs, [str(out)], None, "law.json")
             print_lines([f"Runs: {out}." + (f" Next: {fit}" if fit else "")])
     if not reading.ready:
         note(f"isolaw: none of {len(reading.candidates)} logs can be fitted")
         return 2
     return 0 if all(own.status.settled for own in reading.candidates) else 3
-
-
-def _fit(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
-    """The command that fits these runs; where none does, the reason."""
-    from isolaw.errors import Refused
-    from isolaw.fits import choices
-
-    try:
-        return str(commands.fit(words, choices.options(runs, metric), out)), ""
-    except Refused as error:
-        return "", str(error)
-
-
-def _listing(reading: Reading, words: list[str], metric: str | None) -> list[str]:
-    """The table of all logs, what those need that are not ready, and the command to go on with."""
-    from isolaw.readers.found_logs import LogStatus
-    from isolaw.readers.settling import settling
-    from isolaw.report.text.reading import configurations, listing, summary, to_settle
-
-    lines = listing(reading.candidates)
-    if any(own.status is LogStatus.NEEDS for own in reading.candidates):
-        options = settling(reading.candidates)
-        lines += to_settle(words, options)
-    if lines[-1]:
-        lines.append("")
-    fit = reason = ""
-    if reading.ready:
-        lines.append(configurations(reading.ready))
-        fit, reason = _fit(reading.together().runs, words, metric)
-    lines.append(summary(reading.candidates, fit))
-    return [*lines, *([f"No law yet: {reason}"] if reason else [])]
 
 
 def _print(run: FoundLog) -> None:

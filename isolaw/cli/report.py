@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
     from isolaw.design.value import Purchase
     from isolaw.fits.law import Law
+    from isolaw.readers.reading import Reading
+    from isolaw.report.page import PageContent
+    from isolaw.report.page.budgets import Budgets
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
@@ -29,12 +32,16 @@ if TYPE_CHECKING:
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
-@click.option("--compute", type=float, help="Budget that the page opens with.  [default: the measured one]")
+@click.option(
+    "--compute", "--budget", "compute", type=shared.ROLLOUTS,
+    help="Budget that the page opens with.  [default: the measured one]",
+)  # fmt: skip
 @shared.budget_options
 @shared.cost_options
 @click.option(
-    "--fit-below", type=float, metavar="C",
-    help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute]",
+    "--fit-below", type=shared.ROLLOUTS,
+    help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute, or where that "
+    "is too little, a quarter or half]",
 )  # fmt: skip
 @click.option(
     "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute",
@@ -54,15 +61,11 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     """
     from rich.console import Console
 
-    from isolaw import engine
-    from isolaw.report.page import PageContent, check_replaceable, provenance, render, write
+    from isolaw.report.page import check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
-    from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import prediction_summary
     from isolaw.report.text.runs_to_add import advice
-    from isolaw.store import SweepStore
-    from isolaw.store.responses import kept
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -75,35 +78,19 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
         study = _fitted(reading.runs, options) if law is None else Study.of(law, reading.runs)
         status.update("predicting")
-        sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
-        states = [engine.status(directory) for directory in sweeps]
+        states = _states(reading)
         limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
         limits["cost"] = _cost(options, states)
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        alone = len(sources) == len(sweeps) == 1
-        continues = alone and states[0]["backend"] != "replay"
-        history, further = _race(sweeps[0], continues) if alone else ((), None)
         status.update("backtest")
-        facts = PageContent(
-            predicted,
-            study.backtest(options["fit_below"], shared.law_keywords(options)),
-            [failure for state in states for failure in state["failures"]],
-            provenance.sources(file for run in reading.ready for file in run.sources),
-            str(commands.this(ctx.obj)),
-            [*reading.notes, *study.runs.notes],
-            ", ".join(sources),
-            sweeps[0] if continues else "",
-            [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
-            history,
-            further,
-            [one for directory in sweeps for one in kept(SweepStore(directory))],
-        )
+        tested = study.backtest(options["fit_below"], shared.law_keywords(options))
+        facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
         status.update("drawing")
         path = write(render(study, facts), out)
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json, "report": str(path), "bytes": path.stat().st_size,
         "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
-        "prediction": None, "further": further and further.to_dict(),
+        "prediction": None, "further": facts.further and facts.further.to_dict(),
     }  # fmt: skip
     lines = []
     if predicted is not None and study.document is not None:
@@ -113,6 +100,48 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer, facts.race)
         ]
     print_result(as_json, result, [*lines, f"Report: {path}"])
+
+
+def _states(reading: Reading) -> list[dict[str, Any]]:
+    """The progress of the sweeps that were read."""
+    from isolaw import engine
+
+    sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
+    return [engine.status(directory) for directory in sweeps]
+
+
+def facts_of(
+    reading: Reading,
+    predicted: Budgets | None,
+    backtest: Mapping[str, Any] | str,
+    command: str,
+    states: list[dict[str, Any]] | None = None,
+) -> PageContent:
+    """Return what the page shows next to the study of runs; ``command`` makes the page again."""
+    from isolaw.report.page import PageContent, provenance
+    from isolaw.report.text.costs import hours_so_far
+    from isolaw.store import SweepStore
+    from isolaw.store.responses import kept
+
+    states = _states(reading) if states is None else states
+    sweeps = [str(state["directory"]) for state in states]
+    alone = len(reading.sources) == len(sweeps) == 1
+    continues = alone and states[0]["backend"] != "replay"
+    history, further = _race(sweeps[0], continues) if alone else ((), None)
+    return PageContent(
+        predicted,
+        backtest,
+        [failure for state in states for failure in state["failures"]],
+        provenance.sources(file for run in reading.ready for file in run.sources),
+        command,
+        [*reading.notes, *reading.runs.notes],
+        ", ".join(reading.sources),
+        sweeps[0] if continues else "",
+        [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
+        history,
+        further,
+        [one for directory in sweeps for one in kept(SweepStore(directory))],
+    )
 
 
 def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:

@@ -17,6 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from isolaw.errors import InputError
+from isolaw.step_cost import parse_rollouts
+
 MOST_POINTS = 10_000  # of one run
 _MOST_SEEDS = 10_000
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
@@ -33,6 +36,16 @@ def whole(value: Any) -> Any:
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def rollouts(value: Any) -> Any:
+    """Accept ``"1M"`` and ``"1e6"`` where a budget in rollouts is meant."""
+    if isinstance(value, str):
+        try:
+            value = parse_rollouts(value)
+        except InputError:
+            return value
+    return whole(value)
 
 
 def listed(value: Any) -> Any:
@@ -70,13 +83,14 @@ def percent(value: Any) -> Any:
 def seed_list(value: Any) -> Any:
     """``seeds = 3`` means the seeds 0, 1, 2."""
     value = whole(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not 1 <= value <= _MOST_SEEDS:
-            raise ValueError(f"a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds")
-        return list(range(value))
-    return value
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_SEEDS:
+        raise ValueError(f"a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds")
+    return list(range(value))
 
 
+RolloutBudget = Annotated[int, BeforeValidator(rollouts), Field(ge=1, le=_LARGEST, strict=True)]
 Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=_LARGEST, strict=True)]
 Index = Annotated[int, BeforeValidator(whole), Field(ge=0, le=_LARGEST, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
@@ -220,7 +234,7 @@ class SweepSection(Section):
     """Which backend, the budget C of each run in rollouts, and the seeds (a number or a list)."""
 
     backend: str = "bandit"
-    compute: Count = 2_000_000
+    compute: RolloutBudget = 2_000_000
     seeds: Annotated[tuple[Index, ...], BeforeValidator(seed_list), Field(min_length=1)] = (0, 1, 2)
 
 

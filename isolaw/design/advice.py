@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isolaw.allocation import Allocation
-from isolaw.config.sections import Count, Positive, Section
+from isolaw.config.sections import Count, Positive, RolloutBudget, Section
 from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
 from isolaw.documents.validation import parse_section
 from isolaw.fits.allocations import FAR
@@ -68,7 +68,7 @@ class Caveat(StrEnum):
 class Case(Section):
     """The user's case: C in rollouts, and what is known of model (billions of parameters) and problems."""
 
-    budget: Count
+    budget: RolloutBudget
     difficulty: DifficultyKind | None = None
     model_size: Positive | None = None
     max_batch_rollouts: Annotated[Count, Field(ge=_LEAST_N)] | None = None
@@ -180,7 +180,7 @@ class Advice:
 
 
 def advise(
-    budget: float,
+    budget: float | str,
     difficulty: DifficultyKind | None = None,
     model_size: float | None = None,
     max_batch_rollouts: int | None = None,
@@ -188,9 +188,9 @@ def advise(
 ) -> Advice:
     """Return a starting point for a budget from published results; none of the user's runs goes into it.
 
-    ``budget`` is C in rollouts; ``difficulty`` is easy or hard (0.3 to 0.6, or at most 0.0625, of the base
-    model's answers are right), ``model_size`` in billions of parameters, ``max_batch_rollouts`` B_max,
-    ``n_train_problems`` D.
+    ``budget`` is C in rollouts, also as ``"1M"``; ``difficulty`` is easy or hard (0.3 to 0.6, or at most
+    0.0625, of the base model's answers are right), ``model_size`` in billions of parameters,
+    ``max_batch_rollouts`` B_max, ``n_train_problems`` D.
 
     Raises
     ------

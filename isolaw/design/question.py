@@ -22,7 +22,7 @@ from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
-from isolaw.step_cost import HOUR_S, is_hours
+from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
 _LARGEST = 1e15  # rollouts
 RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
@@ -85,7 +85,7 @@ def evaluated(runs: list[RunSpec]) -> dict[BatchShape, list[int]]:
 
 def question(
     sweep: SweepSpec | Mapping[str, Any] | str | Path,
-    target: float | None = None,
+    target: float | str | None = None,
     spend: float | str | None = None,
     gpus: int | None = None,
     hours: float | None = None,
@@ -125,9 +125,10 @@ def question(
     return Question(spec, runs, _budget(spec, runs, spend, gpus, hours, cost), gpus, hours)
 
 
-def _target(target: float | None, compute: int) -> int:
+def _target(target: float | str | None, compute: int) -> int:
     if target is None:
         return compute
+    target = parse_rollouts(target)
     if not 1 <= target <= _LARGEST:
         raise InputError(f"target: found {target!r}; expected rollouts, e.g. 1e7, at most {_LARGEST:.0e}")
     return int(target)
@@ -216,8 +217,9 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
 def _rollouts(spend: float | str, grid: int) -> int:
     """Rollouts of a share such as 20% or 0.2, or of a number of them."""
     try:
-        value = float(percent(spend))
-    except ValueError:
+        share = percent(spend)
+        value = parse_rollouts(share)
+    except InputError:
         value = math.nan
     value = value * grid if value <= 1 else value
     if not (math.isfinite(value) and value > 0):

@@ -54,6 +54,8 @@ def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list
 def _expectation(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     message = re.sub(r"^a valid integer.*", "a whole number", message)
+    message = re.sub(r"^a valid (tuple|list|set|frozenset)\b.*", "a list", message)
+    message = re.sub(r"^a valid (dictionary|mapping)\b.*", "a table", message)
     return re.sub(r"^a valid (\w+).*", r"a \1", message)
 
 

@@ -17,6 +17,7 @@ from isolaw.step_cost import Cost
 
 INTERVALS = 3.0  # times the compute to which three n ran: intervals up to there
 FAR = 10.0  # and no recommendation beyond
+_ROUNDING = 0.1
 REACH = 4  # times the largest measured n, and the smallest over it
 LEAST_STEPS = 20  # that a configuration without runs must be able to make
 
@@ -28,6 +29,23 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
         n = entry.rollouts_per_problem
         ends[n] = max(ends.get(n, 0.0), entry.end)
     return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
+
+
+def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
+    """Return how many times the compute of `comparable` a budget is; infinity where three n share none.
+
+    Runs to a nominal C end up to one step before it. Where no more than that (and no more than `_ROUNDING`)
+    puts the budget past `INTERVALS` or `FAR` times their end, it is that many times as far.
+    """
+    reach = comparable(grid)
+    if not reach:
+        return math.inf
+    step = max(e.step_cost for e in grid if e.end == reach)
+    nominal = reach + min(step, _ROUNDING * reach)
+    for limit in (INTERVALS, FAR):
+        if limit * reach < budget <= limit * nominal:
+            return limit
+    return budget / reach
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isolaw.fits.flags import Code, Flag
+from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Floats
 
 _FALLEN = 0.25  # of what the others rose
@@ -51,7 +52,7 @@ def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration
 def flag(found: Sequence[Collapse], runs: int) -> Flag:
     """Return what to say of the collapses among so many runs."""
     named = [
-        f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {own.compute:.3g}"
+        f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {number(own.compute)}"
         for own in found[:_NAMED]
     ]
     more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []

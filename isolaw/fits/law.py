@@ -21,6 +21,7 @@ from isolaw.fits import tables
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws
+from isolaw.fits.laws.formula import equation
 from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import number
@@ -43,7 +44,7 @@ class Law(LawPosterior):
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
     >>> law
-    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.7e+06>
+    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
     'the variation between runs is taken from how they scatter about a smooth function of n'
     """
@@ -54,7 +55,7 @@ class Law(LawPosterior):
         fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
         symbol = "M" if d.x.name == "steps" else "C"
         n = f"n in {self.levels[0]}..{self.levels[-1]}"
-        parts = f"{d.setting}{fixed}, {n}, {symbol} in {low:.3g}..{high:.3g}"
+        parts = f"{d.setting}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
         return f"<Law: {d.simulated.title(parts)}>"
 
     def predict(
@@ -144,9 +145,20 @@ class Law(LawPosterior):
         """
         return tables.crossovers(self.document)
 
+    @property
+    def formula(self) -> str:
+        """The law that the draws prefer, with its numbers, as ``n* = 0.003 C^0.78``; empty where none is."""
+        return equation(self.document)
+
     def summary(self) -> str:
-        """Return what was found, as `isolaw fit` prints it, and the notes."""
+        """Return what was found, as `isolaw fit` prints it, a table of the compared laws, and the notes.
+
+        ``print(law)`` shows it, too.
+        """
         return str(public("summary")(self))
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def _repr_html_(self) -> str:
         every = max(len(self.document.frontier) // 8, 1)
@@ -188,6 +200,11 @@ class Law(LawPosterior):
         if own and before != name:
             path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
+
+    @staticmethod
+    def is_file(path: str | Path) -> bool:
+        """Return whether a file says that it is a law; a damaged one does, too."""
+        return files.is_law(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Law:

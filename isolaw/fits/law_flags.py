@@ -9,6 +9,7 @@ import numpy as np
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE, Path
+from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
 
@@ -54,14 +55,14 @@ def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
         text = (
-            f"from {symbol} = {at_top.min():.3g} the frontier is at n = {path.levels[-1]}, the largest, "
+            f"from {symbol} = {number(at_top.min())} the frontier is at n = {path.levels[-1]}, the largest, "
             "so n* there is a lower bound; add runs with larger n"
         )
         yield Flag(Code.GRID_EDGE, text)
     alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
     if alone:
         what = "a neighbouring n was" if document.method == "paper" else "three n were"
-        where = f"{symbol} = {min(alone):.3g} to {max(alone):.3g}"
+        where = f"{symbol} = {number(min(alone))} to {number(max(alone))}"
         text = f"at {len(alone)} of {len(document.frontier)} points ({where}) {what} not measured"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:

@@ -43,6 +43,7 @@ from isolaw.fits.allocations import (
     comparable,
     cost_flags,
     in_seconds,
+    times_beyond,
 )
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.schema import LawDocument
@@ -51,10 +52,10 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
 from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.quantity import REFUSED, estimated
+from isolaw.fits.quantity import REFUSED, estimated, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
-from isolaw.step_cost import Cost, checked_price, parse_hours
+from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
@@ -72,10 +73,13 @@ def predict(
     price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
-    asked = compute.strip() if isinstance(compute, str) else ""
+    compute = parse_budget(compute)
+    asked = compute if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
     if not isinstance(compute, str) and not 1 <= compute <= _MOST:
-        raise InputError(f"compute: found {compute:g}; expected a number of rollouts from 1 to {_MOST:g}")
+        raise InputError(
+            f"compute: found {compute:g}; expected a number of rollouts from 1 to {number(_MOST)}"
+        )
     budget = int(_MOST if isinstance(compute, str) else compute)
     document = law.document
     flags: list[Flag] = []
@@ -90,7 +94,7 @@ def predict(
             outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
     farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
-    factor = farthest / reach if reach else math.inf
+    factor = times_beyond(farthest, document.grid)
     cut = _cut(law, law.surface and law.surface.drawn(), budget, candidates)
     models: dict[str, float] | None = None
     run_first: list[int] = []
@@ -126,6 +130,7 @@ def predict(
         (min(n), max(n)),
         models,
         run_first if options else [],
+        document,
     )
 
 
@@ -151,9 +156,9 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
     if factor > INTERVALS:
         short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
         text = (
-            f"{factor:.3g} times the compute to which three n ran ({reach:.3g}): "
+            f"{factor:.3g} times the compute to which three n ran ({number(reach)}): "
             + ("n* is a bound at most; " if document.method == "paper" and factor <= FAR else "")
-            + f"run n = {short} to {budget / INTERVALS:.3g} or more"
+            + f"run n = {short} to {number(budget / INTERVALS)} or more"
         )
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -13,8 +13,12 @@ from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
+from isolaw.registry import public
 from isolaw.runs import as_html
 from isolaw.step_cost import Cost, Spent
+
+if TYPE_CHECKING:
+    from isolaw.fits.document.schema import LawDocument
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,19 @@ class Option:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
-    """A recommended allocation and what is known about it."""
+    """A recommended allocation and what is known about it; ``print`` shows it in the words of isolaw predict.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+    ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+    >>> p = isolaw.fit(runs, bootstrap=20).predict("500k")
+    >>> p.n * p.B_p * p.M <= 500_000
+    True
+    >>> print(p)
+    Simulated runs. For a budget of C = 5e5 rollouts: n = ...
+    """
 
     compute: int  #: the budget C
     unit: str  #: what it counts: rollouts, tokens or seconds
@@ -67,6 +81,38 @@ class Prediction:
     run_first: list[int] = field(
         default_factory=list
     )  #: n beyond the measured ones, one of which may be best
+
+    document: LawDocument | None = None  #: of the law that made it
+
+    def __str__(self) -> str:
+        return str(public("summary")(self))
+
+    def __repr__(self) -> str:
+        a = self.allocation
+        best = "no allocation" if a is None else f"n = {self.n}, B_p = {self.B_p}, M = {self.M}"
+        lost = "" if self.loss is None else f"; expected loss {self.loss:.4f}"
+        budget = self.asked or f"{number(self.compute)} {self.unit}"
+        return f"<Prediction: {self.simulated.title(f'{budget}: {best}{lost}')}>"
+
+    @property
+    def n(self) -> int | None:
+        """Rollouts per problem of the recommended allocation; None without one, as B_p and M."""
+        return None if self.allocation is None else self.allocation.rollouts_per_problem
+
+    @property
+    def B_p(self) -> int | None:
+        """Problems per batch of the recommended allocation."""
+        return None if self.allocation is None else self.allocation.problems_per_batch
+
+    @property
+    def M(self) -> int | None:
+        """Update steps of the recommended allocation."""
+        return None if self.allocation is None else self.allocation.steps
+
+    @property
+    def loss(self) -> float | None:
+        """Expected loss of the recommended allocation against the best one, in reward."""
+        return self.options[0].expected_regret if self.options else None
 
     @property
     def allocation(self) -> Allocation | None:

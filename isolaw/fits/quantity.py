@@ -21,15 +21,17 @@ _NO_WIDTH = 1e-12
 
 
 def number(value: float | None) -> str:
-    """Return a number with three digits, or all digits of a whole number below a million.
+    """Return a number with three digits, or all digits of a whole number below 100,000.
 
-    >>> number(1e7), number(65536), number(0.68341), number(None)
-    ('1e+07', '65,536', '0.683', 'unknown')
+    A large number is written as a budget may be given (`isolaw.step_cost.parse_budget`).
+
+    >>> number(1e7), number(393_216), number(65536), number(0.68341), number(None)
+    ('1e7', '3.93e5', '65,536', '0.683', 'unknown')
     """
     if value is None:
         return "unknown"
-    if abs(value) >= 1e6:
-        return f"{value:.3g}"
+    if abs(value) >= 99_999.5:
+        return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
     if value == int(value):
         return f"{value:,.0f}"
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -46,7 +48,7 @@ def interval(ends: Sequence[float | None]) -> str:
         return f"95 % bound: at most {number(high)}"
     if high is None:
         return f"95 % bound: at least {number(low)}"
-    dash = " to " if "e" in number(low) or low < 0 else "–"
+    dash = " to " if "e" in f"{number(low)}{number(high)}" or low < 0 else "–"
     return f"95 % interval: {number(low)}" + ("" if low == high else f"{dash}{number(high)}")
 
 

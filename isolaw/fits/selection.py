@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.quantity import number
 from isolaw.runs import Runs, full_names, plain
 
 Floats = NDArray[np.float64]
@@ -290,7 +291,9 @@ def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags
     covered = np.array([c.covers(ends) for c in configurations])
     n = np.array([c.rollouts_per_problem for c in configurations])
     if max(np.unique(n[own]).size for own in covered.T) < LEAST_CURVES:
-        ranges = "; ".join(f"{c.label}: {c.measured[0]:.3g}–{c.measured[1]:.3g}" for c in configurations)
+        ranges = "; ".join(
+            f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
+        )
         raise Refused(
             f"at no compute are {LEAST_CURVES} different n measured together ({ranges}). "
             "Run the smaller n for more steps, or evaluate the larger n earlier"

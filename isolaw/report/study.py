@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 PLACE = ["problems_per_batch", "rollouts_per_problem"]
 # Checkpoints around C that are averaged: runs of different batches do not end at exactly the same C.
 _FROM, _TO = 0.8, 1.1
-_BACKTEST_SHARE = 8
+_BACKTEST_SHARES = (8, 4, 2)
 _BACKTEST_DRAWS = 100
 _SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are left out
 
@@ -65,8 +65,9 @@ class Study:
     def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """Return a backtest of these runs, or why there is none.
 
-        It fits the checkpoints up to ``below``, by default an eighth of the largest compute, with the
-        ``keywords`` of `isolaw.fit`. A ``below`` that was given raises what `isolaw.backtest` raises.
+        It fits the checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`; by default up to an
+        eighth of the largest compute, or where that is too little, a quarter or half. A ``below`` that was
+        given raises what `isolaw.backtest` raises.
         """
         d, points = self.document, self.held.points
         if d is None:
@@ -74,18 +75,21 @@ class Study:
         if d.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {d.x.unit}"
         needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the rest would only take time
-        cut = below or max(g.measured[1] for g in d.grid) / _BACKTEST_SHARE
+        largest = max(g.measured[1] for g in d.grid)
         own = {
             "metric": self.metric, "eval_set": self.eval_set, "setting": d.setting, "fixed": d.fixed,
             "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
         }  # fmt: skip
         runs = Runs(points[needed], self.held.attributes, self.held.source)
-        try:
-            return backtest(runs, cut, **{**keywords, **own})
-        except IsolawError as error:
-            if below is not None:
-                raise
-            return str(error)
+        why = ""
+        for cut in [largest / share for share in _BACKTEST_SHARES] if below is None else [below]:
+            try:
+                return backtest(runs, cut, **{**keywords, **own})
+            except IsolawError as error:
+                if below is not None:
+                    raise
+                why = why or str(error)
+        return why
 
     @property
     def document(self) -> LawDocument | None:

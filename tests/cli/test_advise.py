@@ -26,8 +26,8 @@ def test_the_page_shows_what_it_prints(isolaw: Call, tmp_path: Path, monkeypatch
 
 
 def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
-    for budget in ("1e6", "1e9"):
-        _, stdout, _ = isolaw("advise", "--budget", budget)
+    for budget in ("1M", "1e9"):
+        _, stdout, _ = isolaw("advise", "--compute", budget)
         assert stdout.startswith("From published results alone: n")
         assert "No run of your model" in stdout.splitlines()[1]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
@@ -60,7 +60,7 @@ def test_no_source_no_number(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e9")
     assert code == 1
     assert "no starting point" in stdout.splitlines()[0]
-    assert "n* is at least 250 at C = 1e+07" in stdout
+    assert "n* is at least 250 at C = 1e7" in stdout
     assert "Starting point: " not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
     assert code == 1

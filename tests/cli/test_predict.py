@@ -38,7 +38,7 @@ def test_in_words(isolaw: Call, law: Path) -> None:
     code, stdout, stderr = isolaw("predict", law, "--compute", "5e5")
     a = Law.load(law).predict(5e5).allocation
     assert (code, stderr) == (0, "")
-    assert stdout.startswith(f"For a budget of C = 500,000 rollouts: n = {a.rollouts_per_problem} rollouts")
+    assert stdout.startswith(f"For a budget of C = 5e5 rollouts: n = {a.rollouts_per_problem} rollouts")
     assert f"M = {a.steps:,} steps" in stdout
     assert "95 % interval" in stdout
 
@@ -66,9 +66,9 @@ def test_a_budget_too_far_away_is_refused(isolaw: Call, law: Path) -> None:
     assert (code, stderr) == (1, "")
     first, why, head, answer, *_ = stdout.splitlines()
     assert first == "isolaw recommends no allocation for this budget."
-    assert "run n = 8, 32, 128, 512 to 3.33e+07 or more" in why
-    assert head == "The largest budget with a recommendation is C = 1e+07 rollouts:"
-    assert answer.startswith("  For a budget of C = 1e+07 rollouts: n = ")
+    assert "run n = 8, 32, 128, 512 to 3.33e7 or more" in why
+    assert head == "The largest budget with a recommendation is C = 1e7 rollouts:"
+    assert answer.startswith("  For a budget of C = 1e7 rollouts: n = ")
     code, stdout, _ = isolaw("predict", law, "--compute", "1e8", "--json")
     data = strict(stdout)
     assert code == 1
@@ -80,7 +80,7 @@ def test_a_budget_too_far_away_is_refused(isolaw: Call, law: Path) -> None:
     assert "far" in {flag["code"] for flag in data["flags"]}
 
 
-@pytest.mark.parametrize("budget", ["1e6", "1000000", "1000000.0", "1_000_000"])
+@pytest.mark.parametrize("budget", ["1e6", "1000000", "1000000.0", "1_000_000", "1,000,000", "1M", "1000k"])
 def test_ways_to_write_a_budget(isolaw: Call, law: Path, budget: str) -> None:
     code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
     assert code == 0
@@ -99,11 +99,12 @@ def test_cap_and_training_problems(isolaw: Call, law: Path) -> None:
     ("arguments", "word"),
     [
         ([], "--compute"),
+        (["--compute", "1e6", "--budget", "2e6"], "--compute and --budget are one option; found 2 budgets"),
         (["--compute", "much"], "much"),
-        (["--compute", "nan"], "number of rollouts from 1 to"),
+        (["--compute", "nan"], "expected rollouts, e.g. 1e6 or 1M"),
         (["--compute", "0"], "number of rollouts from 1 to"),
         (["--compute", "-5"], "number of rollouts from 1 to"),
-        (["--compute", "inf"], "number of rollouts from 1 to"),
+        (["--compute", "inf"], "expected rollouts, e.g. 1e6 or 1M"),
         (["--compute", "1e300"], "number of rollouts from 1 to"),
         (["--compute", "100"], "256 rollouts"),
         (["--compute", "1e6", "--max-batch-rollouts", "100"], "256 rollouts"),

@@ -61,7 +61,7 @@ def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
         "B_p            32       data.train_batch_size in config.yaml",
         "n              8        actor_rollout_ref.rollout.n in config.yaml",
         "rollouts/step  256      B_p · n",
-        "steps          0 to 532, C to 136,192",
+        "steps          0 to 532, C to 1.36e5",
         "aime24         avg@8 (267), best@8 (267)",
         "on-policy      yes      ",
         "seed 1 (data.seed in config.yaml)",

@@ -307,6 +307,11 @@ def problems(data: dict[str, Any]) -> list[str]:
         ({"sweep": {"compute": True}}, ["sweep.compute", "found True"]),
         ({"sweep": {"seeds": [-1]}}, ["sweep.seeds", "found -1"]),
         ({"sweep": {"seeds": 0}}, ["sweep.seeds", "found 0"]),
+        (
+            {"sweep": {"seeds": "3"}},
+            ["sweep.seeds: found '3'; expected a number of seeds from 1 to 10,000, or"],
+        ),
+        ({"sweep": {"compute": "48h"}}, ["sweep.compute: found '48h'; expected a whole number"]),
         ({"sweep": 3}, ["sweep", "found 3"]),
         ({"recipe": {"lr": float("nan")}}, ["recipe.lr", "nan"]),
         ({"recipe": {"lr": 0}}, ["recipe.lr", "greater than 0"]),

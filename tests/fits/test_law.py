@@ -294,4 +294,4 @@ def test_curves_and_levels(law: Law) -> None:
 
 
 def test_repr(law: Law) -> None:
-    assert repr(law) == "<Law: fixed-bp, problems_per_batch = 32, n in 8..512, C in 1.64e+04..1e+06>"
+    assert repr(law) == "<Law: fixed-bp, problems_per_batch = 32, n in 8..512, C in 16,384..1e6>"

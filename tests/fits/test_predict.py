@@ -350,9 +350,9 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
     assert not having(at_reach.flags, Code.CENSORED, Code.FAR)
     (flag,) = having(bound.flags, Code.CENSORED)
-    assert ": run n = 8, 16, 32, 64, 128 to 1.64e+06 or more" in flag.text
+    assert ": run n = 8, 16, 32, 64, 128 to 1.64e6 or more" in flag.text
     (flag,) = having(far.flags, Code.FAR)
-    assert ": run n = 8, 16, 32, 64, 128, 256 to 4.52e+06 or more" in flag.text
+    assert ": run n = 8, 16, 32, 64, 128, 256 to 4.52e6 or more" in flag.text
     assert far.allocation is None
 
 
@@ -468,6 +468,16 @@ def test_an_n_that_ends_early_still_competes(synthetic: Make, truth: Any, end: f
 # Flags and refusals
 
 
+def test_ten_times_within_a_step_is_ten_times(synthetic: Make) -> None:
+    """A grid to a nominal C ends up to a step before it."""
+    law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), bootstrap=10)
+    reach = sorted(g.end for g in law.document.grid)[-3]
+    assert reach < 4e5
+    at, beyond = law.predict("4M"), law.predict(4.3e6 if reach * 11 < 4.3e6 else reach * 11)
+    assert at.options
+    assert not beyond.options
+
+
 def told(law: Law, budget: float, code: Code) -> str:
     return "; ".join(flag.text for flag in having(law.predict(budget).flags, code))
 
@@ -479,10 +489,10 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest measured compute")
     then = "n* is a bound at most; run n" if method == "paper" else "run n"
-    text = f"9 times the compute to which three n ran (1e+06): {then}"
+    text = f"9 times the compute to which three n ran (1e6): {then}"
     assert told(law, 9e6, Code.CENSORED).startswith(text)
     assert not told(law, 9e6, Code.FAR)
-    assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (1e+06): run n")
+    assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (1e6): run n")
     assert not told(law, 5e5, Code.EXTRAPOLATION)
     assert told(law, 2e4, Code.GRID_EDGE) == "the best n may be smaller than 8, the smallest measured"
     assert law.predict(2e4).n_star.value <= 8

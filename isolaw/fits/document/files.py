@@ -19,7 +19,7 @@ from isolaw.fits.selection import HELD
 
 def check_writable(path: str | Path) -> None:
     """Raise `DataError` unless a law can be written to ``path``: a new file, or an older law."""
-    check_replaceable(Path(path), "a law", "law.json", _is_law)
+    check_replaceable(Path(path), "a law", "law.json", is_law)
 
 
 def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
@@ -30,7 +30,8 @@ def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
         temporary.write_text(f"{text}\n", encoding="utf-8")
 
 
-def _is_law(path: Path) -> bool:
+def is_law(path: Path) -> bool:
+    """Return whether a file says that it is a law."""
     try:
         return bool(read(path))
     except DataError:

@@ -24,6 +24,7 @@ from isolaw.fits.frontier import supported_range
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
 from isolaw.fits.predict import Prediction
+from isolaw.fits.quantity import number
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
@@ -101,9 +102,8 @@ def backtest(
     selection = select(runs, metric, eval_set, setting, fixed)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
-        raise InputError(
-            f"fit_below: found {fit_below:g}; expected a measured compute, {low:.4g} to {high:.4g}"
-        )
+        accepted = f"a measured compute, {number(low)} to {number(high)}"
+        raise InputError(f"fit_below: found {number(fit_below)}; expected {accepted}")
     fixed = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
     splits = _splits(runs, [set(c.seeds) for c in selection.configurations])
@@ -113,12 +113,12 @@ def backtest(
         try:
             law = fit(small, metric, eval_set=eval_set, setting=setting, fixed=fixed, **options)
         except Refused as error:
-            raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
+            raise Refused(f"below {number(fit_below)} there is too little to fit: {error}") from None
         before, after = (
             select(own, metric, eval_set, setting, fixed).configurations for own in (small, judging)
         )
         predictions = [law.predict(float(c)) for c in budgets]
-        places = {"isolaw": _recommended(predictions, budgets), **_baselines(before, budgets)}
+        places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
         surface = estimate(after, 0, bounds=bounds(metric, after))
         judged.append(_judge(predictions, surface, after, budgets, places))
     return {
@@ -144,13 +144,13 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
     return out
 
 
-def _recommended(predictions: list[Prediction], budgets: Floats) -> list[BatchShape]:
+def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:
     found = [p.allocation for p in predictions]
     chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
     if len(chosen) < len(found):
         raise Refused(
-            f"from runs of less than {budgets[0]:.3g} isolaw recommends nothing for {budgets[-1]:.3g}; "
-            "choose a larger --fit-below"
+            f"from runs of at most {number(fit_below)} isolaw recommends nothing for "
+            f"{number(budgets[-1])}; choose a larger --fit-below"
         )
     return chosen
 

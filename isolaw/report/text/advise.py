@@ -146,7 +146,7 @@ def _table(advice: Advice) -> list[str]:
         rows.append([
             _TITLES[source.key], source.model, source.difficulty,
             batches[0] if len(batches) == 1 else f"{batches[0]}–{batches[-1]}",
-            "–".join(f"{end:.1e}" for end in source.range()), f"{source.n[0]}–{source.n[1]}",
+            " to ".join(number(end) for end in source.range()), f"{source.n[0]}–{source.n[1]}",
             _span(own.n, own.covers), "yes" if own.counts else "no", source.basis,
         ])  # fmt: skip
     return [*columns(rows), *_WHERE, *(f"- {basis}: {text}." for basis, text in _BASES.items())]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.report.text.numbers import count, interval, number, quantity, share, signed
+from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
+from isolaw.report.text.numbers import count, interval, number, quantity, share
 
 if TYPE_CHECKING:
-    from isolaw.fits.document.schema import Comparison, FrontierPoint, LawDocument, LawEntry
+    from isolaw.fits.document.schema import Comparison, FrontierPoint, LawDocument
+
+__all__ = [
+    "axis", "bound_by", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
+    "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "symbol",
+    "verdict",
+]  # fmt: skip
 
 # Names that are printed before a flag's text; the text of other flags needs none.
 _FLAG_NAMES: Mapping[str, str] = {
@@ -29,13 +35,12 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.NO_LAW: "no law was fitted", Code.NO_SATURATION: "no saturation level is stated",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
-# Each law of n*(C): in words, as an equation, and the names of θ.
-_FORMS = {
-    "constant": ("a constant n", "n* = n0", ("n0",)),
-    "linear": ("n linear in {x}", "n* = α + β {x}", ("α", "β")),
-    "power": ("n doubling at a constant rate in {x}", "log2 n* = α + β {x}", ("α", "β")),
-    "logistic": ("a logistic in {x}", "log2 n* = b + L / (1 + exp(−k ({x} − x0)))", ("b", "L", "k", "x0")),
-    "non-monotone": ("log n quadratic in {x}", "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ")),
+_WORDS = {
+    "constant": "a constant n",
+    "linear": "n linear in {x}",
+    "power": "n doubling at a constant rate in {x}",
+    "logistic": "a logistic in {x}",
+    "non-monotone": "log n quadratic in {x}",
 }
 
 
@@ -141,55 +146,8 @@ def law_name(law: str) -> str:
 
 def form(law: str, document: LawDocument) -> str:
     """Return a law in words."""
-    text = _FORMS[law][0].format(x="log C" if document.x.log10 else "M")
+    text = _WORDS[law].format(x="log C" if document.x.log10 else "M")
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
-
-
-def form_equation(law: str, document: LawDocument) -> str:
-    """Return a law as an equation with names for its parameters."""
-    x, squared = _terms(document)
-    return _FORMS[law][1].format(x=x, x2=squared)
-
-
-def parameters(law: str, entry: LawEntry) -> str:
-    """Return θ of a law, each parameter with its 95 % interval; empty where θ is not known."""
-    natural = {"n0": lambda v: 2**v, "k": math.exp}  # the constant is fitted as log2 n0, k as log k
-    out = []
-    for i, (name, value) in enumerate(zip(_FORMS[law][2], entry.theta, strict=False)):
-        values = (value, *entry.interval[i]) if entry.interval else (value,)
-        at, *ends = (signed(natural.get(name, float)(v)) for v in values)
-        out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
-    return ", ".join(out)
-
-
-def _terms(document: LawDocument) -> tuple[str, str]:
-    """What a law is a function of, and its square."""
-    return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
-
-
-def preferred(document: LawDocument) -> str | None:
-    """Return the law that the draws prefer, None without a preference; for method paper, the logistic."""
-    return "logistic" if document.method == "paper" else document.comparison.preferred
-
-
-def equation(document: LawDocument) -> str:
-    """Return the preferred law with its numbers; empty without one, and for the logistic (it has a table)."""
-    name = preferred(document)
-    law = document.comparison.laws.get(name or "")
-    if name is None or name == "logistic" or law is None or not law.theta:
-        return ""
-    theta, ends = law.theta, law.interval
-    if name == "constant":
-        around = f" ({interval([2**e for e in ends[0]])})" if ends else ""
-        return f"n* = {2 ** theta[0]:.3g}{around}"
-    if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
-        around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
-        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
-    terms = "".join(
-        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
-        for t, x in zip(theta[1:], _terms(document), strict=False)
-    )
-    return f"{'n*' if name == 'linear' else 'log2 n*'} = {signed(theta[0])}{terms}"
 
 
 def verdict(document: LawDocument) -> str:
@@ -206,9 +164,10 @@ def verdict(document: LawDocument) -> str:
         return " ".join(["Law: without draws there is no preference.", *_constant(c)])
     if c.preferred is None:
         return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
-    own = c.laws[c.preferred]
+    own, found = c.laws[c.preferred], equation(document)
+    stated = f": {found}" if found else ""
     text = (
-        f"Law: the draws prefer {form(c.preferred, document)}; no law loses less in 95% of them. "
+        f"Law: the draws prefer {form(c.preferred, document)}{stated}; no law loses less in 95% of them. "
         f"Its mean loss in reward is {own.mean_regret:.4f}"
     )
     if c.preferred == "constant":

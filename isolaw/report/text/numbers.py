@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from isolaw.fits.laws.formula import signed
 from isolaw.fits.quantity import Quantity, interval, number
 
 __all__ = ["columns", "count", "duration", "interval", "number", "quantity", "share", "signed"]
-
-
-def signed(value: float) -> str:
-    """Return three digits with a true minus sign."""
-    return f"{value:.3g}".replace("-", "−")
 
 
 def quantity(q: Quantity) -> str:

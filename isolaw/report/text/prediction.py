@@ -141,23 +141,36 @@ def by_law(prediction: Prediction) -> str:
     return "" if q.status in ("refused", "not_identified") else quantity(q)
 
 
+def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
+    """Return the allocation, what it costs, its expected loss and its reward; or why there is none."""
+    if not prediction.options:
+        return [answer(prediction), loss(prediction, document)]
+    return [
+        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
+        loss(prediction, document),
+        f"Predicted {document.metric}: {quantity(prediction.reward)}.",
+    ]
+
+
+def optimum(prediction: Prediction, document: LawDocument) -> str:
+    """Return n*, and B_p* and M* as far as they are known, in one line."""
+    parts = {"n* (highest fitted reward)": n_star(prediction), **split(prediction, document)}
+    return "; ".join(f"{name}: {text}" for name, text in parts.items())
+
+
 def prediction_summary(
     prediction: Prediction, document: LawDocument, nearest: Prediction | None = None
 ) -> list[str]:
     """Return a recommendation, line by line; without one, ``nearest`` of `largest_with_recommendation`."""
     if not prediction.options:
-        lines = [answer(prediction), loss(prediction, document)]
+        lines = prediction_lines(prediction, document)
         if nearest is not None:
             lines.append(f"{largest_answer(nearest).partition(': ')[0]}:")
             lines += [f"  {line}" for line in prediction_summary(nearest, document)]
         return lines
-    lines = [
-        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
-        *([first] if (first := run_first(prediction, document)) else []),
-        *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
-        loss(prediction, document),
-        f"Predicted {document.metric}: {quantity(prediction.reward)}.",
-    ]
+    first, *rest = prediction_lines(prediction, document)
+    lines = [first, *([own] if (own := run_first(prediction, document)) else []), *rest]
     name, by = law_text.law_name(law_text.preferred(document) or ""), by_law(prediction)
     lines.append(
         f"n* (highest fitted reward): {n_star(prediction)}" + (f"; {name} law: {by}." if by else ".")

@@ -8,11 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from isolaw import commands
+from isolaw.errors import Refused
+from isolaw.fits import choices
 from isolaw.metrics import is_accuracy, is_mean_accuracy
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.reading import Reading
 from isolaw.readers.resolve import ASSUMED
+from isolaw.readers.settling import settling
 from isolaw.report.text.numbers import count, number
-from isolaw.runs import listed
+from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2
 _REWARD = {"reward", "rewards", "score", "scores"}
@@ -141,3 +145,30 @@ def _common_folder(names: Sequence[str]) -> str:
         return ""
     shared = os.path.commonpath(folders)
     return f"{shared.rstrip('/')}/" if shared else ""
+
+
+def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[str]:
+    """Return the table of all logs, what those need that are not ready, and the command to go on with.
+
+    ``words`` are the sources and options that were given, ``metric`` the reward that was.
+    """
+    lines = listing(reading.candidates)
+    if any(own.status is LogStatus.NEEDS for own in reading.candidates):
+        options = settling(reading.candidates)
+        lines += to_settle(words, options)
+    if lines[-1]:
+        lines.append("")
+    fit = reason = ""
+    if reading.ready:
+        lines.append(configurations(reading.ready))
+        fit, reason = fit_command(reading.together().runs, words, metric)
+    lines.append(summary(reading.candidates, fit))
+    return [*lines, *([f"No law yet: {reason}"] if reason else [])]
+
+
+def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
+    """Return the command that fits these runs; where none does, the reason."""
+    try:
+        return str(commands.fit(words, choices.options(runs, metric), out)), ""
+    except Refused as error:
+        return "", str(error)

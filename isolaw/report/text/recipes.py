@@ -98,7 +98,7 @@ def verdict(found: RecipeComparison) -> dict[str, str]:
         "speed": _speed(names, rows["C_mid"]),
     }
     if found.compute is not None:
-        out["reward"] = _higher(names, rows["reward"], f"is better at C = {found.compute:.4g}")
+        out["reward"] = _higher(names, rows["reward"], f"is better at C = {number(found.compute)}")
     return {**out, "first half": _first_half(names, rows["end"], rows["predicted"])}
 
 

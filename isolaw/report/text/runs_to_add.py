@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.design.decisions import Ending
-from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.allocations import INTERVALS, times_beyond
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, number
+from isolaw.report.text.prediction import run_first
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -42,17 +43,23 @@ class RunsToAdd:
 
 
 def advice(
-    document: LawDocument, prediction: Prediction | None, race: Sequence[Decision] = ()
+    document: LawDocument,
+    prediction: Prediction | None,
+    race: Sequence[Decision] = (),
+    cap: int | None = None,
 ) -> list[RunsToAdd]:
-    """Return the runs that would tell most, the first first; empty where nothing is missing.
+    """Return the runs that would tell most, the most informative first; empty where nothing is missing.
 
-    ``prediction`` is for the budget in question. Where a ``race`` chose the runs, it ended some of them early
-    and gave others more seeds on purpose: what it needs is advised instead of those.
+    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. Where a ``race``
+    chose the runs, it ended some of them early and gave others more seeds on purpose: what it needs is
+    advised instead of those.
     """
     grid = document.grid
     levels = sorted({g.rollouts_per_problem for g in grid})
     counts = sorted({g.runs for g in grid})
-    out = [*_grid_edge(document, levels), *_batch_edge(grid, prediction)]
+    largest = max(g.problems_per_batch for g in grid)
+    out = _beyond(document, prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
+    out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
     else:
@@ -113,8 +120,17 @@ def _add_n(n: int, levels: Sequence[int], why: str) -> RunsToAdd:
     return RunsToAdd(f"Add n = {n:,}.", why, (f"grid.rollouts_per_problem={sorted([*levels, n])}",))
 
 
-def _grid_edge(document: LawDocument, levels: Sequence[int]) -> list[RunsToAdd]:
-    """Where n* is at an end of the grid at the largest compute at which it is known."""
+def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
+    """The n beyond the measured ones that the prediction names to run first."""
+    if prediction is None or not prediction.run_first:
+        return []
+    what, _, why = run_first(prediction, document).partition(": ")
+    keys = (f"grid.rollouts_per_problem={sorted({*levels, *prediction.run_first})}",)
+    return [RunsToAdd(f"{what}.", why.capitalize(), keys)]
+
+
+def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
+    """Where n* is at an end of the grid at the largest compute at which it is known; no n above ``most``."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
@@ -122,7 +138,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int]) -> list[RunsToAdd]:
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
     why = f"At {at} the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
-    return [_add_n(n, levels, why)] if n >= 2 else []
+    return [_add_n(n, levels, why)] if 2 <= n <= (most or n) else []
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
@@ -139,7 +155,7 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
 
 def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
     """Where fewer than three n reach a third of the budget: isolaw states nothing there, or bounds alone."""
-    if prediction is None or prediction.compute <= INTERVALS * comparable(grid):
+    if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
     ends: dict[int, float] = {}

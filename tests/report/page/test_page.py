@@ -232,7 +232,7 @@ def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
         synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n * (4 if n == 512 else 1))
     )
     even = study(synthetic([(32, n) for n in LEVELS]))
-    said = "Some runs end there; others continue to C = 1.31e+07, where another n may be best."
+    said = "Some runs end there; others continue to C = 1.31e7, where another n may be best."
     assert said in render(uneven, facts(uneven))
     assert "Some runs end there" not in render(even, facts(even))
 
@@ -359,8 +359,8 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     page = render(own, PageContent(found, "not asked for"))
     assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for this budget."
     assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
-    assert "run n = 8, 32, 128, 512 to 1e+07 or more" in page
-    assert "The largest budget with a recommendation is C\u00a0=\u00a01e+07 rollouts: n\u00a0=\u00a0" in page
+    assert "run n = 8, 32, 128, 512 to 1e7 or more" in page
+    assert "The largest budget with a recommendation is C\u00a0=\u00a01e7 rollouts: n\u00a0=\u00a0" in page
 
 
 def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthetic: Make) -> None:

@@ -110,4 +110,4 @@ def test_the_first_half(end: TwoRecipes, predicted: TwoRecipes, parts: tuple[str
 
 def test_a_budget_has_a_sentence_of_its_own() -> None:
     assert "reward" not in words()
-    assert words(1e6)["reward"] == "new is better at C = 1e+06, by 0.02 (95 %: 0.01 to 0.03)"
+    assert words(1e6)["reward"] == "new is better at C = 1e6, by 0.02 (95 %: 0.01 to 0.03)"

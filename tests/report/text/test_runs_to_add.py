@@ -74,7 +74,7 @@ def test_a_batch_at_an_edge_is_moved(synthetic: Make, sign: int, b: int, keys: s
 def test_short_runs_go_on(synthetic: Make) -> None:
     """All with as many steps: the small n end early."""
     runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)
-    assert "Run n = 8, 32, 128 to C = 3.28e+06." in what(runs, 6e5)
+    assert "Run n = 8, 32, 128 to C = 3.28e6." in what(runs, 6e5)
 
 
 @pytest.mark.parametrize(("seeds", "more"), [(1, True), (2, True), (3, False)])
@@ -86,7 +86,7 @@ def test_seeds(synthetic: Make, seeds: int, more: bool) -> None:
 def test_a_far_budget_wants_longer_runs(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS], peaked, noise=0.002), bootstrap=20)
     assert not any("third of the budget" in own.what for own in advice(law.document, law.predict(3e6)))
-    for compute, goal in ((9e6, "3e+06"), (3e7, "1e+07")):
+    for compute, goal in ((9e6, "3e6"), (3e7, "1e7")):
         prediction = law.predict(compute)
         (far,) = (own for own in advice(law.document, prediction) if "third of the budget" in own.what)
         assert far.what == f"Run n = 8, 32, 128, 512 to C = {goal}, a third of the budget."

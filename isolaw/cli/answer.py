@@ -1,0 +1,136 @@
+"""``isolaw answer``: how to spend a budget, from logs, a sweep or a law."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from isolaw import commands
+from isolaw.cli import options as shared
+from isolaw.cli.common import note, notes_on_failure, print_result
+from isolaw.cli.options import Destination
+
+if TYPE_CHECKING:
+    from isolaw.readers.reading import Reading
+    from isolaw.report.answer import Answer
+
+# What --help lists; the options of isolaw read and isolaw fit work, too.
+_OF_A_LAW = {
+    "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json"
+}  # fmt: skip
+_SHOWN = {*_OF_A_LAW, "metric", "setting", "settings", "mapping"}
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
+@shared.compute_option
+@shared.cost_options
+@shared.budget_options
+@shared.setting_option(None)
+@shared.answer_options
+@shared.source_options
+@click.option("--out", "-o", type=Destination(), metavar="DIR", help="Write law.json and report.html to DIR.")
+@shared.json_option
+@click.pass_context
+def answer(
+    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, as_json: bool, **options: Any
+) -> int:
+    """Say how to split a budget, how sure that is, what it buys, and what to run next.
+
+    isolaw reads the runs, fits a law, predicts, and backtests, in one step. The options of isolaw read and
+    isolaw fit that choose and complete runs work here, too. A law file has no runs to backtest.
+
+    The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack what only you
+    know: then isolaw prints what isolaw read prints.
+    """
+    from rich.console import Console
+
+    import isolaw
+    from isolaw.fits.law import Law
+
+    compute = options.pop("compute")
+    if compute is None:
+        raise click.UsageError("expected --compute, a budget in rollouts or (with --cost) in hours")
+    limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
+    limits["cost"] = shared.cost_of(options)
+    files = _files(out) if out is not None else None
+    reading: Reading | None = None
+    if len(sources) == 1 and Path(sources[0]).is_file() and Law.is_file(sources[0]):
+        _check_of_law(ctx)
+        found = isolaw.answer(sources[0], compute, **limits)
+    else:
+        reading = shared.read_to_fit(sources, options)
+        if not reading.ready:
+            return _unready(ctx, reading, sources, options["metric"])
+        own = {name: options[name] for name in (*shared.ANSWER_NAMES, "setting")}
+        status = Console(stderr=True).status("fitting, predicting, backtesting")  # on a terminal alone
+        with status, notes_on_failure(reading.runs.notes):
+            found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
+    print_result(as_json, found.to_dict(), found.lines())
+    if files is not None:
+        _keep(found, reading, files, str(commands.this(ctx.obj)))
+        note(f"Law: {files[0]}; report: {files[1]}" if reading else f"Law: {files[0]}")
+    return 0 if found.prediction.options else 1
+
+
+for _option in answer.params:
+    if isinstance(_option, click.Option):
+        _option.hidden = _option.name not in _SHOWN
+
+
+def _check_of_law(ctx: click.Context) -> None:
+    """Refuse options that choose runs, where there is only their law."""
+    from click.core import ParameterSource
+
+    for option in ctx.command.params:
+        name = str(option.name)
+        if (
+            name not in {*_OF_A_LAW, "sources"}
+            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ):
+            raise click.UsageError(f"{option.opts[0]} does not go with a law, which has its runs")
+
+
+def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
+    """Print what isolaw read prints where no log can be fitted."""
+    from isolaw.report.text.reading import found_lines
+
+    for line in found_lines(reading, shared.words_of(ctx, sources), metric):
+        note(line)
+    note(f"isolaw: none of {len(reading.candidates)} logs can be fitted; the same options work here")
+    return 2
+
+
+def _files(out: str) -> tuple[Path, Path]:
+    """The files of --out, of which nothing else is replaced."""
+    from isolaw.fits.document.files import check_writable
+    from isolaw.report.page import check_replaceable
+
+    folder = Path(out)
+    if folder.is_file():
+        raise click.UsageError(f"--out: found {out!r}, a file; expected a directory")
+    law, page = folder / "law.json", folder / "report.html"
+    check_writable(law)
+    check_replaceable(page)
+    return law, page
+
+
+def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
+    """Write the law, and the page of its runs."""
+    from isolaw.cli.report import facts_of
+    from isolaw.report.page import render, write
+    from isolaw.report.page.budgets import budgets
+
+    law, page = files
+    law.parent.mkdir(parents=True, exist_ok=True)
+    found.law.save(law)
+    if reading is None or found.study is None:
+        return
+    prediction, best = found.prediction, found.prediction.allocation
+    budget: float | None = prediction.compute
+    if prediction.asked:  # the page's slider is in rollouts
+        budget = None if best is None else best.compute
+    predicted = budgets(found.law, budget, **found.limits)
+    write(render(found.study, facts_of(reading, predicted, found.backtest, command)), page)

@@ -1,0 +1,43 @@
+"""``isolaw demo``: a simulated sweep and its answer, to see what isolaw does."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import cast
+
+import click
+
+from isolaw import commands
+from isolaw.cli.common import note, print_lines
+
+_SWEEP = "examples/bandit-easy.toml"
+_BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and less
+
+
+@click.command()
+@click.argument("directory", default="demo", type=click.Path(path_type=Path))
+@click.pass_context
+def demo(ctx: click.Context, directory: Path) -> int:
+    """Simulate a small sweep in DIRECTORY, and answer for a budget of three times its runs.
+
+    The sweep is simulated, 45 runs in seconds. Its law and its page are written to DIRECTORY, too.
+    """
+    from rich.console import Console
+
+    group, out = cast(click.Group, ctx.find_root().command), str(directory)
+
+    def run(*words: str) -> int:
+        return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
+
+    with Console(stderr=True).status("simulating 45 runs"):  # on a terminal alone
+        said = io.StringIO()  # what is printed begins with the answer
+        with redirect_stdout(said), redirect_stderr(said):
+            code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
+    if code != 0:
+        note(said.getvalue().rstrip())
+        return code
+    code = run("answer", out, "--compute", _BUDGET, "--out", out)
+    print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
+    return code

@@ -1,0 +1,69 @@
+"""What a larger budget buys: the reward of the best allocation there, less that of the best one today.
+
+Today is C0, the largest compute at which at least three n ran, so that the runs themselves say which is best.
+Let a be the recommended allocation at C and a0 that at C0. In each draw d of the pool
+(`isolaw.fits.surface.pool`), which knows both rewards together,
+
+    gain_d = r_d(a, C) − r_d(a0, C0)
+
+so what both have in common, such as the level of all rewards, cancels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isolaw.errors import InputError
+from isolaw.fits.allocations import comparable
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.quantity import Quantity, estimated
+
+if TYPE_CHECKING:
+    from isolaw.fits.law import Law
+    from isolaw.fits.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the budget of a prediction buys over today's."""
+
+    today: Prediction  #: at the largest compute at which three n ran
+    reward: Quantity  #: how much higher the reward is at the larger budget
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
+        own = self.today.to_dict()
+        return {"today": {name: own[name] for name in names}, "reward": encoded(self.reward)}
+
+
+def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
+    """Return what the budget buys, None where it is not beyond today's or there is nothing to compare.
+
+    ``limits`` are those of `Law.predict`. A law of the paper's method has curves of the measured n alone, and
+    no draws that hold two budgets together: it has none, as a budget in hours of a law in tokens.
+    """
+    document, best = law.document, prediction.allocation
+    if law.surface is None or best is None:
+        return None
+    if prediction.asked and document.x.name not in ("compute", "steps"):
+        return None
+    budget = float(best.compute if prediction.asked else prediction.compute)
+    reach = comparable(document.grid)
+    if budget <= reach:
+        return None
+    try:
+        today = law.predict(reach, **limits)
+    except InputError:  # it does not pay for a step under the cap
+        return None
+    now = today.allocation
+    if now is None:
+        return None
+    pairs = np.log2([
+        (own.rollouts_per_problem, own.problems_per_batch) for own in (best, now)
+    ])  # fmt: skip
+    reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
+    return Gain(today, estimated(reward[:, 0] - reward[:, 1]))

@@ -1,0 +1,283 @@
+"""`answer`: runs and a budget in, an allocation out, with how sure it is and what to run next.
+
+It reads, fits, predicts and backtests as `isolaw.read`, `isolaw.fit`, `Law.predict` and `isolaw.backtest` do,
+and estimates nothing of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pandas as pd
+
+from isolaw import commands
+from isolaw.design import directory
+from isolaw.errors import InputError, Refused
+from isolaw.evidence import Simulated
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.gain import Gain, gain
+from isolaw.fits.law import Law
+from isolaw.fits.pipeline import DRAWS
+from isolaw.fits.prediction import Prediction
+from isolaw.fits.quantity import Interval, Quantity
+from isolaw.readers.read import as_runs
+from isolaw.report.study import Study
+from isolaw.report.text.answer import answer_lines, backtest_failed
+from isolaw.report.text.prediction import largest_with_recommendation
+from isolaw.report.text.runs_to_add import advice
+from isolaw.runs import Runs, as_html, full_names
+from isolaw.source import ReadKeywords, Source
+from isolaw.step_cost import Cost
+from isolaw.store import SweepStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from isolaw.fits.selection import Setting
+
+_REPLAYED = "replay"  # a backend that has recorded runs, and makes no others
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to run next, why, and a command: one that runs it, or that answers again afterwards."""
+
+    what: str
+    why: str = ""
+    command: str = ""
+    again: bool = False  #: the command comes after what the user runs
+
+    def __str__(self) -> str:
+        text = " ".join(part for part in (self.what, self.why) if part)
+        if not self.command:
+            return text
+        return f"{text} Then: {self.command}" if self.again else f"{text.removesuffix('.')}: {self.command}"
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """How to spend a budget; as text, at most eight lines: what ``isolaw answer`` prints."""
+
+    prediction: Prediction  #: with all alternatives and reasons for care
+    law: Law
+    study: Study | None  #: the runs; None where only their law was given
+    backtest: Mapping[str, Any] | str  #: of `isolaw.backtest`, or why there is none
+    gain: Gain | None  #: what the budget buys over today's; None where it is not beyond it
+    nearest: Prediction | None  #: for the largest budget with a recommendation, where this one has none
+    next: NextStep  #: what to run next
+    limits: Mapping[str, Any]  #: those of `Law.predict`, with which it predicted
+
+    @property
+    def n(self) -> int | None:
+        """Rollouts per problem; None where isolaw recommends nothing, as B_p and M."""
+        return self.prediction.n
+
+    @property
+    def B_p(self) -> int | None:
+        """Problems per batch."""
+        return self.prediction.B_p
+
+    @property
+    def M(self) -> int | None:
+        """Update steps."""
+        return self.prediction.M
+
+    @property
+    def loss(self) -> float | None:
+        """Expected loss in reward against the best allocation."""
+        return self.prediction.loss
+
+    @property
+    def reward(self) -> Quantity:
+        """Predicted reward, with its 95 % interval."""
+        return self.prediction.reward
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of the predicted reward; None where there is none."""
+        return self.prediction.reward.interval
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return self.prediction.simulated
+
+    def table(self) -> pd.DataFrame:
+        """Return the allocations with an expected loss of at most 0.005, the recommended one first.
+
+        The columns are ``n``, ``B_p``, ``M``, ``reward``, ``reward_low``, ``reward_high``, ``expected_loss``,
+        ``probability`` (of being within 0.005 of the best) and ``measured``.
+        """
+        rows = []
+        for own in self.prediction.options:
+            a, (low, high) = own.allocation, own.reward.interval or (None, None)
+            rows.append(
+                {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
+                | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
+                | {"expected_loss": own.expected_regret, "probability": own.probability}
+                | {"measured": own.measured}
+            )
+        names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss", "probability"]
+        return pd.DataFrame(rows, columns=[*names, "measured"])
+
+    def plot(self) -> Figure:
+        """Return the figure of n*(C) (`isolaw.law_figure`)."""
+        return self.law.plot()
+
+    def lines(self) -> list[str]:
+        """Return the text, line by line, without whether the runs are simulated (`simulated`)."""
+        parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
+        return answer_lines(*parts)
+
+    def __str__(self) -> str:
+        return "\n".join(self.simulated.lines(self.lines()))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self).splitlines(), self.table())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data: that of the prediction, and ``gain``, ``backtest`` and ``next``."""
+        result = self.backtest
+        return {
+            **self.prediction.to_dict(),
+            "gain": self.gain and self.gain.to_dict(),
+            "backtest": None if isinstance(result, str) else dict(result),
+            "backtest_refused": result if isinstance(result, str) else None,
+            "backtest_failed": backtest_failed(result),
+            "nearest": self.nearest and self.nearest.to_dict(),
+            "next": encoded(self.next),
+        }
+
+
+def answer(
+    source: Source | Law,
+    compute: float | str,
+    metric: str | None = None,
+    *,
+    eval_set: str | None = None,
+    setting: Setting | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+    cost: Cost | None = None,
+    price: float | None = None,
+    bootstrap: int = DRAWS,
+    seed: int = 0,
+    again: str | None = None,
+    **reading: Unpack[ReadKeywords],
+) -> Answer:
+    """Return how to split a budget, how sure that is, what it buys, and what to run next.
+
+    Parameters
+    ----------
+    source
+        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, or its file.
+        A law has no runs, so nothing is backtested.
+    compute
+        the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
+    setting
+        by default from how B_p and n vary: ``fixed-bp``, ``fixed-b`` or ``joint``.
+    max_batch_rollouts
+        the hardware's cap on B_p · n; by default that of the sweep's file.
+    metric, eval_set, fixed, bootstrap, seed, reading
+        as for `isolaw.fit`.
+    n_train_problems, cost, price
+        as for `Law.predict`.
+    again
+        the command that asks again, for what to run next; by default made from ``source`` and ``compute``.
+
+    Raises
+    ------
+    DataError, InputError
+        an argument is wrong, or logs lack what only the user knows.
+    Refused
+        the runs do not support a law; the message says what to add.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+    ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+    >>> found = isolaw.answer(runs, "500k", bootstrap=20)
+    >>> found
+    Simulated runs. For a budget of C = 5e5 rollouts: n = ...
+    Next: ...
+    >>> found.n * found.B_p * found.M <= 500_000
+    True
+    """
+    study: Study | None = None
+    if (law := _as_law(source)) is None:
+        runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
+        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "setting": setting}
+        keywords |= {"fixed": full_names(fixed or {}), "bootstrap": bootstrap, "seed": seed}
+        study = Study.fitted_to(runs, keywords)
+        if study.law is None:
+            raise Refused(study.refused)
+        law = study.law
+    elif metric is not None or eval_set is not None or setting is not None or fixed or reading:
+        raise InputError("a law is fitted: metric, eval_set, setting, fixed and what is read are its own")
+    sweep = _sweep_of(law, study)
+    limits: dict[str, Any] = {"n_train_problems": n_train_problems, "cost": cost, "price": price}
+    store = SweepStore(sweep) if sweep else None
+    limits["max_batch_rollouts"] = max_batch_rollouts or (
+        store.read_spec().limits.max_batch_rollouts if store else None
+    )
+    prediction = law.predict(compute, **limits)
+    tested: Mapping[str, Any] | str = "it requires the runs, and this is their law"
+    if study is not None:
+        tested = study.backtest(None, {"seed": seed})
+    if again is None:
+        known = isinstance(source, str | os.PathLike) and not reading and study is not None
+        again = str(commands.answer([str(source)], compute)) if known else ""
+    race = directory.read(store) if store else ()
+    adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
+    found = [NextStep(own.what, own.why, own.command(sweep)) for own in adds]
+    return Answer(
+        prediction,
+        law,
+        study,
+        tested,
+        gain(law, prediction, **limits),
+        largest_with_recommendation(law, prediction, **limits),
+        next((own for own in found if own.command), None)
+        or next((NextStep(own.what, own.why, again, True) for own in found), None)
+        or _spend(prediction, sweep),
+        limits,
+    )
+
+
+def _as_law(source: Source | Law) -> Law | None:
+    """The law that the source is, or whose file it is."""
+    if isinstance(source, Law):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(source)
+    return Law.load(path) if path.suffix == ".json" and path.is_file() and Law.is_file(path) else None
+
+
+def _sweep_of(law: Law, study: Study | None) -> str:
+    """The directory of the sweep that made the runs, if it can go on; otherwise empty."""
+    runs: Runs | None = None if study is None else study.runs
+    source = runs.source if runs is not None else " + ".join(law.document.sources)
+    if not source or not SweepStore(source).exists:
+        return ""
+    return "" if SweepStore(source).read_spec().sweep.backend == _REPLAYED else source
+
+
+def _spend(prediction: Prediction, sweep: str) -> NextStep:
+    """To spend the budget, where no run is missing."""
+    a = prediction.allocation
+    if a is None:
+        return NextStep("Ask for a smaller budget.")
+    file = Path(sweep) / "sweep.toml"
+    command = ""
+    if sweep and file.is_file() and not prediction.asked:
+        command = str(
+            commands.spend(file, (a.problems_per_batch, a.rollouts_per_problem), prediction.compute)
+        )
+    return NextStep("No run is missing: spend the budget.", command=command)

@@ -1,0 +1,105 @@
+"""An answer in at most eight lines: allocation, how sure, what the budget buys, evidence, weakness, next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from isolaw.fits.allocations import comparable
+from isolaw.fits.flags import Code
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.report.text import law as law_text
+from isolaw.report.text import prediction as words
+from isolaw.report.text.numbers import interval, number
+
+if TYPE_CHECKING:
+    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.gain import Gain
+    from isolaw.fits.prediction import Prediction
+
+_MOST_WEAK = 3
+_STANDARD_ERRORS = 2.0
+# What other lines say.
+_SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+# What may change the answer most, before what else there is.
+_FIRST = (
+    Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS, Code.GRID_EDGE,
+    Code.BATCH_EDGE, Code.EXTRAPOLATION,
+)  # fmt: skip
+
+
+def answer_lines(
+    prediction: Prediction,
+    document: LawDocument,
+    backtest: Mapping[str, Any] | str,
+    bought: Gain | None,
+    nearest: Prediction | None,
+    next_step: object,
+) -> list[str]:
+    """Return the answer, line by line; the arguments are the parts of `isolaw.Answer`."""
+    first, *rest = words.prediction_lines(prediction, document)
+    lines = [f"{first}{_failed(backtest)}", *rest]
+    if prediction.options:
+        lines[-1] = f"{lines[-1]} {_buys(prediction, document, bought)}".rstrip()
+        lines.append(f"{words.optimum(prediction, document)}.")
+    elif nearest is not None:
+        lines += [words.largest_answer(nearest), words.loss(nearest, document)]
+    lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
+    weak = [own for own in prediction.flags if own.code not in _SAID]
+    weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
+    if weak:
+        more = f"; and {len(weak) - _MOST_WEAK} more" if len(weak) > _MOST_WEAK else ""
+        lines.append(f"Weak: {'; '.join(law_text.notes(weak[:_MOST_WEAK]))}{more}.")
+    return [*lines, f"Next: {next_step}"]
+
+
+def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
+    """What the budget buys over today's."""
+    if bought is None:
+        reach = comparable(document.grid)
+        within = not prediction.asked and prediction.compute <= reach
+        return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
+    today = bought.today
+    ends = "" if bought.reward.interval is None else f" ({interval(bought.reward.interval)})"
+    reward = "" if today.reward.value is None else f": {number(today.reward.value)}"
+    return (
+        f"Gain over the best allocation of C = {number(today.compute)}, which three n reached (n = {today.n}"
+        f"{reward}): {number(round(bought.reward.value or 0.0, 4) + 0.0)}{ends}."
+    )
+
+
+def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The rule other than isolaw's with the least regret."""
+    others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
+    return min(others.items(), key=lambda own: own[1]["mean_regret"])
+
+
+def backtest_failed(result: Mapping[str, Any] | str) -> bool:
+    """Return whether a simple rule lost less than isolaw's choice, by more than 0.005 and beyond noise."""
+    if isinstance(result, str):
+        return False
+    ahead = -_best_rule(result)[1]["against_isolaw"]["difference"]
+    error = _best_rule(result)[1]["against_isolaw"]["standard_error"] or 0.0
+    return bool(ahead > max(TOLERANCE, _STANDARD_ERRORS * error))
+
+
+def _failed(result: Mapping[str, Any] | str) -> str:
+    if not backtest_failed(result) or isinstance(result, str):
+        return ""
+    return f" Do not rely on it: in the backtest of these runs, {_best_rule(result)[0]!r} did better."
+
+
+def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
+    """Return a backtest in one sentence, or why there is none."""
+    if isinstance(result, str):
+        return f"none; {result.rstrip('.')}."
+    own = result["rules"]["isolaw"]["mean_regret"]
+    judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
+    others = ", ".join(
+        f"{rule} {found['mean_regret']:.4f}" for rule, found in result["rules"].items() if rule != "isolaw"
+    )
+    return (
+        f"fitted up to C = {number(result['fit_below'])}, isolaw's choices for C to "
+        f"{number(result['budgets'][-1])} lost {own:.4f} in {metric} on {judges}; simple rules "
+        f"lost: {others}."
+    )

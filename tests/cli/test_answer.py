@@ -1,0 +1,74 @@
+"""`isolaw answer` from its three doors: logs, a sweep, a law; and what it says where logs lack facts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from isolaw.cli import cli
+
+Call = Callable[..., tuple[int, str, str]]
+FEW = ("--bootstrap", 20)
+
+
+@pytest.fixture
+def directory(isolaw: Call, tmp_path: Path) -> Path:
+    words = ["--set", "sweep.compute=4e5", "--set", "sweep.seeds=2", "--set", "executor.kind=inline"]
+    sizes = ["--set", "grid.rollouts_per_problem=[8,32,128]", "--set", "problems.n_train=50"]
+    assert isolaw("sweep", "--out", tmp_path / "s", *words, *sizes)[0] == 0
+    return tmp_path / "s"
+
+
+def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> None:
+    code, stdout, stderr = isolaw("answer", directory, "--compute", "1M", *FEW, "--out", tmp_path / "kept")
+    assert code == 0
+    lines = stdout.splitlines()
+    assert len(lines) <= 8
+    n = int(re.match(r"Simulated runs\. For a budget of C = 1e6 rollouts: n = (\d+) rollouts", lines[0])[1])
+    assert re.search(rf"isolaw sweep (--out {directory}|{directory}/sweep\.toml --out) ", lines[-1])
+    law, page = tmp_path / "kept" / "law.json", tmp_path / "kept" / "report.html"
+    assert f"Law: {law}; report: {page}" in stderr
+    # One best n at one C: in the text, in JSON, by the law, on the page.
+    cap = ("--max-batch-rollouts", 65536)  # of the sweep's file
+    by_law = json.loads(isolaw("answer", law, "--budget", "1e6", *cap, "--json")[1])
+    assert by_law["rollouts_per_problem"] == n
+    assert by_law["backtest"] is None
+    assert by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["run_first"]
+    assert f"n\u00a0=\u00a0{n} rollouts" in page.read_text()
+
+
+def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:
+    _, listed, _ = isolaw("read", "examples/logs/trl")
+    code, stdout, stderr = isolaw("answer", "examples/logs/trl", "--compute", "4M")
+    assert (code, stdout) == (2, "")
+    assert listed.strip() in stderr
+
+
+def test_help_is_short_and_the_options_of_read_work(isolaw: Call) -> None:
+    command = cli.commands["answer"]
+    shown = [own for own in command.params if isinstance(own, click.Option) and not own.hidden]
+    assert len(shown) + 1 <= 12  # and --help
+    hidden = {own.name for own in command.params if isinstance(own, click.Option) and own.hidden}
+    reading = {own.name for own in cli.commands["read"].params if isinstance(own, click.Option)}
+    assert reading - {own.name for own in shown} - hidden == {"write_mapping", "write_settings", "verbose"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "expected --compute"),
+        (["--compute", "48h"], "requires the cost of a step: --cost SOURCE"),
+        (["--compute", "1e6", "--out", "FILE"], "a file; expected a directory"),
+    ],
+)
+def test_wrong_usage(isolaw: Call, directory: Path, tmp_path: Path, arguments: list[str], word: str) -> None:
+    (tmp_path / "FILE").write_text("mine")
+    words = [str(tmp_path / "FILE") if own == "FILE" else own for own in arguments]
+    code, stdout, stderr = isolaw("answer", directory, *words, *FEW)
+    assert (code, stdout) == (2, "")
+    assert word in stderr

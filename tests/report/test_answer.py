@@ -1,0 +1,126 @@
+"""An answer: its lines, what they rest on, and what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isolaw
+from isolaw.errors import InputError, Refused
+from isolaw.report.answer import Answer
+from isolaw.report.text import prediction as words
+
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.fixture(scope="module")
+def found(synthetic: Callable[..., Any]) -> Answer:
+    return isolaw.answer(synthetic([(32, n) for n in LEVELS], noise=0.003), "2.5M", bootstrap=40)
+
+
+def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., Any]) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.003)
+    law = isolaw.fit(runs, bootstrap=40)
+    prediction = law.predict(2.5e6)
+    assert found.prediction.to_dict() == prediction.to_dict()
+    a = prediction.allocation
+    assert (found.n, found.B_p, found.M) == (a.rollouts_per_problem, a.problems_per_batch, a.steps)
+    assert (found.loss, found.interval) == (prediction.options[0].expected_regret, prediction.reward.interval)
+    assert found.backtest["fit_below"] == max(g.measured[1] for g in law.document.grid) / 8
+
+
+def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
+    document, lines = found.law.document, repr(found).splitlines()
+    assert len(lines) <= 8
+    said = words.prediction_lines(found.prediction, document)
+    assert lines[: len(said) - 1] == said[:-1]
+    assert lines[2].startswith(said[-1])
+    assert [line.partition(":")[0] for line in lines[3:]] == [
+        "n* (highest fitted reward)", "Backtest", "Weak", "Next",
+    ]  # fmt: skip
+    rules = found.backtest["rules"]
+    assert f"lost {rules['isolaw']['mean_regret']:.4f} in avg@4 on held-out seeds" in lines[4]
+    assert f"largest n {rules['largest n']['mean_regret']:.4f}" in lines[4]
+    table = found.table()
+    assert table.iloc[0][["n", "B_p", "M"]].tolist() == [found.n, found.B_p, found.M]
+    assert len(table) == len(found.prediction.options)
+    assert "<table" in found._repr_html_()
+
+
+def test_a_failed_backtest_changes_the_headline(found: Answer) -> None:
+    def told(difference: float, error: float | None) -> str:
+        rules = dict(found.backtest["rules"])
+        lost = rules["isolaw"]["mean_regret"] + difference
+        against = {"difference": difference, "standard_error": error}
+        rules["n = 16"] = rules["n = 16"] | {"mean_regret": lost, "against_isolaw": against}
+        rules = {name: rules[name] for name in ("isolaw", "n = 16")}
+        return replace(found, backtest={**found.backtest, "rules": rules}).lines()[0]
+
+    warning = " Do not rely on it: in the backtest of these runs, 'n = 16' did better."
+    assert told(-0.02, 0.004).endswith(warning)
+    assert told(-0.02, None).endswith(warning)
+    for difference, error in ((-0.02, 0.011), (-0.004, 0.0001), (0.02, 0.001)):
+        assert told(difference, error) == found.lines()[0]
+
+
+def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> None:
+    gain, law = found.gain, found.law
+    today = gain.today
+    assert today.compute == int(sorted(g.end for g in law.document.grid)[-3])
+    places = np.log2([[found.n, today.n], [found.B_p, today.B_p]])
+    reward = law.pool.rewards(*places, np.array([2.5e6, sorted(g.end for g in law.document.grid)[-3]]))
+    drawn = reward[1:, 0] - reward[1:, 1]
+    assert gain.reward.value == pytest.approx(reward[0, 0] - reward[0, 1])
+    assert gain.reward.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
+    assert f"best allocation of C = {words.number(today.compute)}, which three n reached" in repr(found)
+    # The truth of the synthetic runs: the ceiling rises by .03 for each doubling of n.
+    truth = [
+        (c := 0.5 + 0.03 * np.log2(n / 8)) - (c - 0.3) * np.exp(-x / (3e4 * (n / 8) ** 0.7))
+        for n, x in ((found.n, 2.5e6), (today.n, float(today.compute)))
+    ]
+    low, high = gain.reward.interval
+    assert low <= truth[0] - truth[1] <= high
+
+
+def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
+    own = isolaw.answer(found.law, 5e5)
+    assert own.gain is None
+    assert "Three n or more ran to this budget (to C = " in repr(own)
+    assert own.backtest == "it requires the runs, and this is their law"
+
+
+def test_too_far_for_an_allocation(found: Answer) -> None:
+    own = isolaw.answer(found.law, "30M")
+    assert (own.n, own.B_p, own.M, own.loss, own.interval, own.gain) == (None,) * 6
+    lines = own.lines()
+    assert lines[0] == "isolaw recommends no allocation for this budget."
+    assert lines[2].startswith("The largest budget with a recommendation is C = ")
+    assert lines[-1].startswith("Next: Run n = ")
+    assert len(own.table()) == 0
+    assert own.to_dict()["nearest"]["rollouts_per_problem"] == own.nearest.n
+
+
+def test_mistakes(found: Answer, synthetic: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="a law is fitted: metric"):
+        isolaw.answer(found.law, 1e6, metric="avg@4")
+    with pytest.raises(InputError, match=r"found 'much'; expected rollouts, e\.g\. 1e6 or 1M, GPU hours"):
+        isolaw.answer(found.law, "much")
+    with pytest.raises(Refused):
+        isolaw.answer(synthetic([(32, 8), (32, 16)]), 1e6)
+
+
+def test_a_law_and_a_prediction_print_what_they_found(found: Answer) -> None:
+    prediction, law = found.prediction, found.law
+    assert str(prediction).splitlines() == words.prediction_summary(prediction, law.document)
+    split = f"n = {found.n}, B_p = 32, M = {found.M}"
+    assert repr(prediction) == f"<Prediction: 2.5e6 rollouts: {split}; expected loss {found.loss:.4f}>"
+    text = law.summary().splitlines()
+    rows = text[text.index(next(line for line in text if line.startswith("law of n*"))) :]
+    assert [row.split()[0] for row in rows[1:6]] == ["constant", "power", "linear", "quadratic", "logistic"]
+    preferred = law.document.comparison.preferred
+    assert law.formula.startswith("n* = " if preferred in ("power", "constant", "linear") else "log2 n* = ")
+    assert law.formula in law.summary()
