@@ -131,7 +131,7 @@ def test_names_that_are_alike_are_told_apart(
         (["--metric", "avg@5"], 2, "did you mean 'avg@4'?"),
         (["--eval-set", "aime"], 2, "no evaluation set 'aime'"),
         (["--compute", "much"], 2, "much"),
-        (["--compute", "nan"], 2, "positive number of rollouts"),
+        (["--compute", "nan"], 2, "expected rollouts"),
         (["--column", "seed"], 2, "expected NAME=VALUE"),
     ],
 )

@@ -38,7 +38,7 @@ def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> 
     words = ["plan", file, "--target", "2e5", "--spend", "50%", "--repetitions", "1"]
     code, stdout, stderr = isolaw(*words, "--out", out)
     assert code == 0
-    assert stdout.startswith("Simulated runs. Sweeps played against 7 simulated truths")
+    assert stdout.startswith("Simulated runs. Sweeps played against 11 simulated truths")
     assert "within 0.005" in stdout
     assert "Recommended: " in stdout
     assert "hard problem set" in stdout
