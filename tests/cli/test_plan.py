@@ -48,7 +48,7 @@ def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> 
     data = json.loads(stdout)
     assert data["simulated"] is True
     assert data["sweep"]["real"] == {"model": "nowhere"}
-    assert {own["name"].split()[0] for own in data["truths"]} == {"hard"}
+    assert {own["name"].split()[0] for own in data["truths"]} == {"hard", "published-hard"}
 
 
 def test_mistakes_are_named_before_anything_is_played(isolaw: Call, file: Path, tmp_path: Path) -> None:
