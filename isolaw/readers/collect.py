@@ -41,8 +41,7 @@ class Collector:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
             if found.container is None:
-                part, used = _table_or_sweep(found, metric, columns, self.rules)
-                self.used |= used
+                part = _table_or_sweep(found, metric, columns, self.rules, self.used)
                 self._add_runs(part, found)
                 return
             for log in found.container.read(found.path):
@@ -119,21 +118,21 @@ def _status(error: Exception, found: Found) -> LogStatus:
 
 
 def _table_or_sweep(
-    found: Found, metric: str | None, columns: ColumnMapping, rules: Sequence[Rule]
-) -> tuple[Runs, set[Rule]]:
+    found: Found, metric: str | None, columns: ColumnMapping, rules: Sequence[Rule], used: set[Rule]
+) -> Runs:
     path = found.path
     if found.sweep:
         if columns:
             raise DataError(f"{path}: a sweep's directory needs no column mapping")
-        return SweepStore(path).collect(), set()
+        return SweepStore(path).collect()
     own = {} if found.ours else applying(rules, path.stem, [str(path)])
+    used |= {assignment.rule for assignment in own.values()}
     try:
-        runs = read_table(path, with_settings(columns, own), metric)
+        return read_table(path, with_settings(columns, own), metric, () if found.ours else rules, used)
     except DataError as error:
         if columns or found.ours:
             raise
         raise DataError(f"{error}\n  It is no known log either: expected {expected_formats()}") from None
-    return runs, {assignment.rule for assignment in own.values()}
 
 
 def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:

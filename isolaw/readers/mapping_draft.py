@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,10 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     return "\n".join(lines) + "\n"
 
 
-def guess(columns: list[str]) -> dict[str, str]:
-    """Return our name → the column with one of its names, which differ in case and separators."""
+def guess(columns: list[str], called: Mapping[str, str] = _CALLED) -> dict[str, str]:
+    """Return our name → the column with one of its names (``called``), in any case and separators."""
     plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
-    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in _CALLED.items()}
+    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in called.items()}
     return {ours: own[0] for ours, own in found.items() if own}
 
 

@@ -74,7 +74,8 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         close = guesses.get(name, "")
         lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
         mended["columns"][name] = close or _COLUMN
-    wide = not mapping.metrics and not {"metric", "value"} <= there and "value" not in mapping.names
+    named = {"metric", "value"} <= there or "value" in mapping.names or value_alone(frame, mapping, metric)
+    wide = not mapping.metrics and not named
     if wide and (metric or "avg@4") not in there:
         name = metric or "avg@4"
         used = set(mended["columns"].values())
@@ -98,6 +99,15 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
             f"{head}\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
             f"  This reads it, {right} names are right:\n    {call}"
         )
+
+
+def value_alone(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None) -> bool:
+    """Return whether a column ``value`` holds the rewards: no other column looks like them, or names them."""
+    columns = [name for name in map(str, frame.columns) if name not in mapping.required]
+    if mapping.metrics or "value" not in columns or "metric" in {*columns, *mapping.names}:
+        return False
+    wanted = {metric or "avg@4", "avg@4"}
+    return not wanted & {*columns} and not likely_reward(frame, [c for c in columns if c != "value"])
 
 
 def reading(

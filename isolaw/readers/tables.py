@@ -7,6 +7,7 @@ further column that the user maps to a name of their own (``lr=learning_rate``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,39 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
-from isolaw.readers import frameworks
-from isolaw.readers.assignments import DEFAULTS, SPLIT
+from isolaw.readers import frameworks, table_segments
+from isolaw.readers.assignments import DEFAULTS, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
 from isolaw.readers.table_files import WRITTEN_NAN, load
-from isolaw.readers.table_needs import check_complete
+from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
 
 
-def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
+def read_table(
+    path: str | Path,
+    mapping: ColumnMapping | None = None,
+    metric: str | None = None,
+    rules: Sequence[Rule] = (),
+    used: set[Rule] | None = None,
+) -> Runs:
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
+    ``rules`` are about runs that a column names; those with a value are added to ``used``.
     Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
     """
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
         # The data model's own table: Parquet holds the attributes of its runs, CSV cannot.
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
-    return _as_runs(frame, str(path), mapping or ColumnMapping(), metric)
+    mapping = mapping or ColumnMapping()
+    if rules:
+        used = set() if used is None else used
+        given = table_segments.from_names(frame, rules, used, mapping, str(path))
+        frame[given.columns] = given
+        mapping = mapping.over(ColumnMapping(columns={name: name for name in given.columns}))
+    return _as_runs(frame, str(path), mapping, metric)
 
 
 def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -55,13 +69,19 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
     reward = metric or "avg@4"
     own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
     table = mapping.apply(frame, source)
-    wide = not mapping.metrics and "value" not in mapping.names and not {"metric", "value"} <= set(table)
+    alone = value_alone(frame, mapping, metric)
+    wide = not (mapping.metrics or alone or "value" in mapping.names or {"metric", "value"} <= set(table))
     if mapping.metrics:
         table, melted = mapping.melt(table, source)
         notes += melted
-    elif "value" in mapping.names and "metric" not in table.columns:
-        table["metric"] = reward  # --column names the rewards, --metric their metric
-    elif not {"metric", "value"} <= set(table.columns):
+    elif alone or ("value" in mapping.names and "metric" not in table.columns):
+        if alone and metric is None:
+            reward = "reward"
+            notes.append(
+                "column value is taken as the reward on validation; --metric names it, as in --metric avg@1"
+            )
+        table["metric"] = reward  # a column holds the rewards, --metric names their metric
+    elif wide:
         table = table.assign(metric=reward, value=table[reward])
         if "eval_set" not in table.columns and frameworks.of_training(reward):
             table["eval_set"] = "train"
@@ -75,11 +95,17 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         if name not in table.columns:
             table[name] = value
     identity = [*IDENTITY, *own_names]
+    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric}]
+    naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
         name = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
-    table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
+    seeded, numbered = "seed" in {*mapping.names, *frame.columns}, "step" in table
+    if naming:  # joined below: until then each segment counts its own steps
+        table["run_id"] = _run_ids(table, [*identity, *naming.names])
+    else:
+        table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
     notes += _fill_step_and_compute(table)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
@@ -89,12 +115,17 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         table = table[measured]  # after the steps were numbered
         if table.empty:
             raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
-    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric}]
+    attributed = {name: name for name in own_names}
+    if naming:
+        table, joined = table_segments.join(table, identity, naming, numbered, seeded)
+        notes += joined
+        attributed |= naming.attributes
+        unused = [c for c in unused if c not in naming.used]
     notes += _check_unused(table, unused, source)
     attributes = {
-        str(row["run_id"]): {name: plain(row[name]) for name in own_names}
+        str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}
         for row in table.drop_duplicates("run_id").to_dict("records")
-        if own_names
+        if attributed
     }
     return Runs(table, attributes, source=source, notes=tuple(notes))
 
