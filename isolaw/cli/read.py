@@ -116,7 +116,7 @@ def _listing(reading: Reading, words: list[str], metric: str | None) -> list[str
 
     lines = listing(reading.candidates)
     if any(own.status is LogStatus.NEEDS for own in reading.candidates):
-        options = settling(reading.candidates)
+        options = settling(reading.candidates, reading.sources)
         lines += to_settle(words, options)
     if lines[-1]:
         lines.append("")
@@ -207,7 +207,7 @@ def _write_settings(reading: Reading, file: str, command: str) -> None:
     if not any(own.status is LogStatus.NEEDS for own in reading.candidates):
         raise DataError("--write-settings: no run needs a setting")
     check_suffix(file, "settings", "runs.toml")
-    _write_new(file, draft(reading.candidates, command))
+    _write_new(file, draft(reading.candidates, command, reading.sources))
     print_lines([f"Settings: {file}. Edit it, then: {command}"])
 
 

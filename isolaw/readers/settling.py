@@ -16,14 +16,14 @@ _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
 _VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
 
 
-def settling(candidates: Sequence[FoundLog]) -> list[str] | None:
+def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
     """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
 
-    None if there would be too many: then `draft` writes a file.
+    ``sources`` are what the user named: what is above them says nothing of a run. None if there would be too many: then `draft` writes a file.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
-    pattern, given = offer([own.run for own in needing], _carried(needing))
+    pattern, given = offer([own.run for own in needing], _carried(needing), sources)
     out = []
     names = [own.run for own in candidates]
     for need in (need for need in _needs(needing) if need not in given):
@@ -94,13 +94,13 @@ def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
     return only(stem if alone else own.sources[0])
 
 
-def draft(candidates: Sequence[FoundLog], command: str) -> str:
+def draft(candidates: Sequence[FoundLog], command: str, sources: Sequence[str] = ()) -> str:
     """Return a file of settings, a table for each run that needs some, to fill in.
 
     Values that the names of the runs carry are filled in, as comments: a name proves nothing.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
-    text, _ = offer([own.run for own in needing], _carried(needing))
+    text, _ = offer([own.run for own in needing], _carried(needing), sources)
     pattern = NamePattern(text) if text else None
     lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
     for own in needing:
