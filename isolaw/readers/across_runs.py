@@ -9,12 +9,12 @@ import numpy as np
 
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
-from isolaw.readers.assignments import SPLIT
+from isolaw.readers.assignments import ASSUMED, SPLIT
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import ASSUMED, only, option, resolve
+from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import RunCurves
 
 if TYPE_CHECKING:
@@ -213,16 +213,23 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():
-        b, n, seed = (group[0].facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
         for run in group if len(group) > 1 else ():
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{len(group)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they "
-                "are repetitions, set their seeds; if they differ in what no log says, set it: "
-                f"{option(only(group[-1].name, [own.name for own in group]), '<name>', '<value>')}; if one "
-                "continues the other: --group-by directory, or a key of the configuration",
-                ["seed"],
+            text = (
+                f"{one_identity(group[0].facts, [own.name for own in group])}; if one continues the other: "
             )
+            run.leave_out(
+                LogStatus.NEEDS, f"{text}--group-by directory, or a key of the configuration", ["seed"]
+            )
+
+
+def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
+    """Return what to say of runs that nothing tells apart."""
+    b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
+    return (
+        f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "
+        "repetitions, set their seeds; if they differ in what no log says, set it: "
+        f"{option(only(names[-1], names), '<name>', '<value>')}"
+    )
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:

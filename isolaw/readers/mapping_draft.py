@@ -35,7 +35,9 @@ _CALLED = {
 }
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _TRAINING = {"train", "training", "rollout", "batch"}
-_HELD_OUT = {"val", "valid", "validation", "eval", "test", "holdout", "heldout"}
+_HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
+# What a field is called that says which of the two a row is of.
+PHASES = ("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set")
 _REWARD = {"reward", "rewards", "score", "scores"}
 _SOLVED = {"success", "solve", "solved", "correct", "win"}
 _SHOWN = 200
@@ -123,6 +125,16 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         hint = f"   # up to {frame[column].max():g}" if percent else ""
         lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
+
+
+def eval_set_of(value: object) -> str:
+    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
+
+    >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
+    ('validation', 'train', '')
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return "validation" if word in _HELD_OUT else "train" if word in _TRAINING else ""
 
 
 def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:

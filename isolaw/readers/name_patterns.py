@@ -22,11 +22,29 @@ from functools import cached_property
 from pathlib import PurePath
 
 from isolaw.errors import InputError
-from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, assignment, settable
+from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, assignment, settable
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # no part of a longer number
 _VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
+_SETTING = re.compile(
+    r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
+)
+_REPETITIONS = {
+    "run",
+    "rep",
+    "repeat",
+    "trial",
+    "try",
+    "r",
+    "job",
+    "v",
+    "version",
+    "exp",
+    "id",
+    "copy",
+    "part",
+}
 # How people abbreviate, before the number.
 _WRITTEN = {
     "n": r"n|g|k|rollouts?|rollout_?n|num_generations|group_?size|gen",
@@ -97,7 +115,10 @@ def ending(path: str, parts: int) -> str:
 
 
 def offer(
-    runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = (), written: Mapping[str, str] = _WRITTEN
+    runs: Sequence[str],
+    needs: Sequence[str],
+    below: Sequence[str] = (),
+    written: Mapping[str, str] = _WRITTEN,
 ) -> tuple[str, list[str]]:
     """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
 
@@ -117,6 +138,43 @@ def offer(
         found = _offered(runs, parts, needs, written)
         best = found if len(found[1]) > len(best[1]) else best
     return best
+
+
+def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
+    """Return a pattern for the one setting in which these runs' names differ, as ``*-lr{lr}*``; or "".
+
+    >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])
+    ('*-lr{lr}*', '')
+    """
+    names = [ending(run, 1) for run in runs]
+    found = [{match[2].lower(): match for match in _SETTING.finditer(name)} for name in names]
+    shared = set(found[0]).intersection(*found[1:]) if found else set[str]()
+    for word in sorted(shared - _REPETITIONS - {"n", "g", "k", "p", "bs", "s", "seed"}):
+        starts = {own[word][0].removesuffix(own[word][3]) for own in found}
+        if len({own[word][3] for own in found}) < len(names) or len(starts) > 1:
+            continue
+        text = f"*{starts.pop()}{{{word}}}*"
+        try:
+            read = [[str(a.value) for a in NamePattern(text).assigned(run, [])] for run in runs]
+        except InputError:
+            continue
+        if read == [[str(as_number(own[word][3]))] for own in found]:
+            return text
+    return ""
+
+
+def words_that_differ(runs: Sequence[str]) -> list[str]:
+    """Return the word of each name in which they differ, where it is no number: no repetitions, then.
+
+    >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
+    (['ppo', 'grpo'], [])
+    """
+    parts = [re.split(r"[-_/ .]+", run) for run in runs]
+    if len({len(own) for own in parts}) > 1:
+        return []
+    differing = [words for words in zip(*parts, strict=True) if len(set(words)) > 1]
+    words = [list(own) for own in differing if any(re.fullmatch(r"[A-Za-z]{2,}", word) for word in own)]
+    return words[0] if words else []
 
 
 def _offered(

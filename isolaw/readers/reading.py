@@ -54,7 +54,7 @@ class Reading:
     @property
     def table_notes(self) -> list[str]:
         """The notes of tables and sweeps."""
-        return [note for part in self.tables for note in part.notes]
+        return list(dict.fromkeys(note for part in self.tables for note in part.notes))
 
     @cached_property
     def runs(self) -> Runs:

@@ -14,7 +14,7 @@ from glob import escape
 from pathlib import PurePath
 from typing import Any
 
-from isolaw.readers.assignments import DEFAULTS, SPLIT, WHOLE, Assignment
+from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog, whole
 
@@ -27,7 +27,7 @@ _SYMBOL = {
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
-ASSUMED = "unless set"  # the origin of a default
+ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 

@@ -23,7 +23,10 @@ from isolaw.readers.mapping_draft import guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 # Columns that name a run, or a start of it: the coarsest is the run's name.
-_NAMES = "run name run_name display_name experiment experiment_name id uid uuid wandb_id"
+RUN_NAMES = (
+    *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
+    *("id", "uid", "uuid", "wandb_id"),
+)
 # Settings of a recipe, by which runs of one name differ.
 _SETTINGS = {
     "lr": "lr learning_rate",
@@ -59,7 +62,7 @@ class Naming:
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return those of ``columns`` that name runs, the coarsest first: none that numbers the rows."""
-    called = guess(list(columns), {name: name for name in _NAMES.split()}).values()
+    called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
     names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
 

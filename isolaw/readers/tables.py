@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
 from isolaw.readers import frameworks, table_segments
-from isolaw.readers.assignments import DEFAULTS, SPLIT, Rule
+from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
+from isolaw.readers.mapping_draft import PHASES, eval_set_of
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
@@ -33,11 +34,13 @@ def read_table(
     metric: str | None = None,
     rules: Sequence[Rule] = (),
     used: set[Rule] | None = None,
+    name: str = "",
 ) -> Runs:
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
     ``rules`` are about runs that a column names; those with a value are added to ``used``.
+    ``name`` is the run's, or that of all runs that the table itself does not name.
     Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
     """
     frame = load(path)
@@ -45,12 +48,16 @@ def read_table(
         # The data model's own table: Parquet holds the attributes of its runs, CSV cannot.
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
     mapping = mapping or ColumnMapping()
+    by_name: list[str] = []
     if rules:
         used = set() if used is None else used
         given = table_segments.from_names(frame, rules, used, mapping, str(path))
+        by_name = [own for own in given.columns if own not in frame.columns]
         frame[given.columns] = given
         mapping = mapping.over(ColumnMapping(columns={name: name for name in given.columns}))
-    return _as_runs(frame, str(path), mapping, metric)
+    runs = _as_runs(frame, str(path), mapping, metric, name)
+    runs.origins |= dict.fromkeys(by_name, NAME_PATTERN)
+    return runs
 
 
 def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -61,7 +68,9 @@ def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | N
     return _as_runs(frame, SOURCE, mapping or ColumnMapping(), metric)
 
 
-def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None) -> Runs:
+def _as_runs(
+    frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None, name: str = ""
+) -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
     mapping, symbols = _with_symbols(frame, mapping)
     notes += symbols
@@ -90,22 +99,29 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         if in_percent(reward, numbers):
             notes.append(f"{reward} was in percent (up to {numbers.max():g}): divided by 100")
             table["value"] = numbers / 100
+    phase = "" if "eval_set" in table else _phase(table, [c for c in PHASES if c in frame])
+    if phase:
+        table["eval_set"] = table[phase].map(eval_set_of)
+        notes.append(f"column {phase} says which rows are of training and which of validation")
     _split(table, source)
-    for name, value in {**DEFAULTS, "eval_set": "validation"}.items():
-        if name not in table.columns:
-            table[name] = value
+    for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
+        if column not in table.columns:
+            table[column] = value
     identity = [*IDENTITY, *own_names]
-    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric}]
+    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric, phase}]
     naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
-        name = next(c for c in identity if empty[c].any())
-        raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
+        column = next(c for c in identity if empty[c].any())
+        raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
     seeded, numbered = "seed" in {*mapping.names, *frame.columns}, "step" in table
     if naming:  # joined below: until then each segment counts its own steps
         table["run_id"] = _run_ids(table, [*identity, *naming.names])
+    elif "run_id" in table:
+        table["run_id"] = table["run_id"].astype("str")
     else:
-        table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
+        varying = [column for column in identity if not name or table[column].nunique() > 1]
+        table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
@@ -127,7 +143,14 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         for row in table.drop_duplicates("run_id").to_dict("records")
         if attributed
     }
-    return Runs(table, attributes, source=source, notes=tuple(notes))
+    runs = Runs(table, attributes, source=source, notes=tuple(notes))
+    runs.origins = {name: ASSUMED for name in DEFAULTS if name not in {*mapping.names, *frame.columns}}
+    return runs
+
+
+def _phase(table: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the column that calls each row one of training or of validation; "" without one."""
+    return next((c for c in columns if "" not in {eval_set_of(own) for own in table[c].unique()}), "")
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
@@ -183,11 +206,12 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     return [f"not mapped, but it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"]
 
 
-def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:
-    """Readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``."""
+def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:
+    """Readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``, after a name that all of them have."""
     label = {"problem_set": "", "algorithm": "", "problems_per_batch": "B_p=", "rollouts_per_problem": "n="}
     parts = [label.get(name, f"{name}=") + table[name].map(lambda v: str(plain(v))) for name in identity]
-    return reduce(lambda joined, part: joined + "/" + part, parts)
+    start = [pd.Series(name, index=table.index)] if name else []
+    return reduce(lambda joined, part: joined + "/" + part, [*start, *parts])
 
 
 def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:

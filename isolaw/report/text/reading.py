@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.metrics import is_accuracy, is_mean_accuracy
+from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
-from isolaw.readers.resolve import ASSUMED
 from isolaw.report.text.numbers import count, number
 from isolaw.runs import listed
 
