@@ -13,6 +13,7 @@ from isolaw.readers.assignments import ASSUMED, SPLIT
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.logged_run import LoggedRun
+from isolaw.readers.mapping import changes_unit
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import RunCurves
@@ -72,6 +73,12 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
             (percent if given[run.name] else []).append(run)
         elif low < 0 or high > 100:
             run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: no accuracy, left as it is")
+        elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
+            run.leave_out(
+                LogStatus.NEEDS,
+                f"{name} is a fraction and in percent in one run: write one unit, or set percent=true",
+                ["percent"],
+            )
         elif high > _ABOVE_ONE:
             percent.append(run)
         elif high > 0:  # all zeros are the same in both

@@ -1,8 +1,8 @@
 """What a run was: B_p, n, rollouts per step, seed and other facts, each with its origin.
 
-Any two of B_p, n and rollouts per step give the third. What the user sets, or a run's name says, completes the
-log; where it contradicts the log, that is a problem to report, never a guess, unless the user sets two of the
-three.
+Any two of B_p, n and rollouts per step give the third. What the user sets, or a run's name says, completes
+the log; where it contradicts the log, that is a problem to report, never a guess, unless the user sets two of
+the three.
 """
 
 from __future__ import annotations
@@ -185,9 +185,9 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
     if b and n and r and r.value != b.value * n.value:
-        # Of two that the user set, the third gives way; of one, the product does; but not what was counted.
+        # Of two that the user set, the third gives way; but not what was counted.
         seen = out.counted and "rollouts_per_step" not in given
-        if seen or len(given) not in (1, 2) or given == ["rollouts_per_step"]:
+        if seen or len(given) != _ENOUGH:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
                 f"{b.value * n.value} ({b.origin}; {n.origin}): "

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.readers.assignments import Rule, applying
+from isolaw.readers.assignments import ALIASES, Rule, applying
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.mapping_draft import guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
@@ -74,7 +74,7 @@ def from_names(
 
     Raises `DataError` where a name says another value than a column of the table does.
     """
-    said = {**{str(name): str(name) for name in frame.columns}, **mapping.columns}
+    said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **mapping.columns}
     out = pd.DataFrame(index=frame.index)
     for column in names_of(frame, [str(own) for own in frame.columns]):
         known = {

@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
+from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks, table_segments
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
-from isolaw.readers.mapping import ColumnMapping, in_percent
+from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent
 from isolaw.readers.mapping_draft import PHASES, eval_set_of
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
+
+_SLACK = 0.98  # compute may be read off a figure
 
 
 def read_table(
@@ -95,10 +98,6 @@ def _as_runs(
         if "eval_set" not in table.columns and frameworks.of_training(reward):
             table["eval_set"] = "train"
             notes.append(f"{reward} is of training batches: its evaluation set is train")
-        numbers = pd.to_numeric(table["value"], errors="coerce")
-        if in_percent(reward, numbers):
-            notes.append(f"{reward} was in percent (up to {numbers.max():g}): divided by 100")
-            table["value"] = numbers / 100
     phase = "" if "eval_set" in table else _phase(table, [c for c in PHASES if c in frame])
     if phase:
         table["eval_set"] = table[phase].map(eval_set_of)
@@ -131,6 +130,10 @@ def _as_runs(
         table = table[measured]  # after the steps were numbered
         if table.empty:
             raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
+    given = {name for name, own in mapping.metrics.items() if own.percent is not None}
+    table, converted = _in_fractions(table, given, source)
+    notes += converted
+    notes += _check_compute(table, source) if {"step", "compute"} <= {*mapping.names, *frame.columns} else []
     attributed = {name: name for name in own_names}
     if naming:
         table, joined = table_segments.join(table, identity, naming, numbered, seeded)
@@ -204,6 +207,52 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         return []
     names = ", ".join(of_runs)
     return [f"not mapped, but it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"]
+
+
+def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
+    """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs of several units."""
+    notes = []
+    numbers = pd.to_numeric(table["value"], errors="coerce")
+    for name in [own for own in table["metric"].unique() if own not in given and is_accuracy(str(own))]:
+        of = table["metric"] == name
+        if not in_percent(name, numbers[of]):
+            continue
+        runs = numbers[of].groupby(table["run_id"][of], sort=False)
+        highest = runs.max()
+        changing = [str(run) for run, value in runs if changes_unit(value)]
+        fractions = highest.index[(highest > 0) & (highest <= 1)]
+        if len(fractions) or changing:
+            one = changing[0] if changing else f"{highest.idxmax()} (up to {highest.max():g})"
+            other = "itself" if changing else f"{fractions[0]} (up to {highest[fractions[0]]:g})"
+            raise DataError(
+                f"{source}: {name} is in percent in {one}, and a fraction in {other}: write one unit, or say "
+                f'it in a mapping, as "{name}" = {{ column = "…", percent = true }}'
+            )
+        notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
+        table = table.assign(value=numbers.where(~of, numbers / 100))
+        numbers = table["value"]
+    return table, notes
+
+
+def _check_compute(table: pd.DataFrame, source: str) -> list[str]:
+    """Compare compute with B_p · n · step: less cannot be, and more are rollouts that a filter discards."""
+    b, n, step, compute = (
+        pd.to_numeric(table[name], errors="coerce")
+        for name in ("problems_per_batch", "rollouts_per_problem", "step", "compute")
+    )
+    least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
+    if (short := (compute >= 0) & (compute < least * _SLACK)).any():
+        at = short.idxmax()
+        raise DataError(
+            f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
+            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct what is wrong"
+        )
+    ratio = (compute / (b * n * (step + 1))).max()
+    if ratio * _SLACK > 1:
+        return [
+            f"compute is up to {ratio:.3g} times B_p · n · step: with discarded rollouts, if that is right"
+        ]
+    return []
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:

@@ -102,7 +102,10 @@ def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], needs: l
         (
             {"toy.n": 6, "toy.prompts": 10},
             ("n=8",),
-            ["n = 8 (--set), but 6 in the log (toy.n in toy.yaml)", "set two of n, B_p and rollouts_per_step"],
+            [
+                "n = 8 (--set), but 6 in the log (toy.n in toy.yaml)",
+                "set two of n, B_p and rollouts_per_step",
+            ],
         ),
         ({}, ("n=6", "B_p=10", "B=96"), ["rollouts per step = 96 (--set)", "10 · 6 = 60"]),
     ],
