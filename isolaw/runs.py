@@ -107,6 +107,7 @@ class Runs:
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
             self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
+        self.origins: dict[str, str] = {}  # of the columns that no table had: where a reader took them from
         self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `FoundLog`
 
     def __len__(self) -> int:
@@ -165,7 +166,7 @@ class Runs:
         source = " + ".join(part.source for part in parts)
         single = [part.problems for part in parts if part.problems is not None]
         problems = pd.concat(single, ignore_index=True) if single else None
-        notes = tuple(note for part in parts for note in part.notes)
+        notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:

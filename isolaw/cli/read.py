@@ -176,7 +176,7 @@ def _write_settings(reading: Reading, file: str, command: str) -> None:
     if not any(own.status is LogStatus.NEEDS for own in reading.candidates):
         raise DataError("--write-settings: no run needs a setting")
     check_suffix(file, "settings", "runs.toml")
-    _write_new(file, draft(reading.candidates, command))
+    _write_new(file, draft(reading.candidates, command, reading.sources))
     print_lines([f"Settings: {file}. Edit it, then: {command}"])
 
 

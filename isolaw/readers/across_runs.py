@@ -9,12 +9,13 @@ import numpy as np
 
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
-from isolaw.readers.assignments import SPLIT
+from isolaw.readers.assignments import ASSUMED, SPLIT
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.logged_run import LoggedRun
+from isolaw.readers.mapping import changes_unit
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import ASSUMED, only, option, resolve
+from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import RunCurves
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
             (percent if given[run.name] else []).append(run)
         elif low < 0 or high > 100:
             run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: no accuracy, left as it is")
+        elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
+            run.leave_out(
+                LogStatus.NEEDS,
+                f"{name} is a fraction and in percent in one run: write one unit, or set percent=true",
+                ["percent"],
+            )
         elif high > _ABOVE_ONE:
             percent.append(run)
         elif high > 0:  # all zeros are the same in both
@@ -213,16 +220,23 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():
-        b, n, seed = (group[0].facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
         for run in group if len(group) > 1 else ():
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{len(group)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they "
-                "are repetitions, set their seeds; if they differ in what no log says, set it: "
-                f"{option(only(group[-1].name, [own.name for own in group]), '<name>', '<value>')}; if one "
-                "continues the other: --group-by directory, or a key of the configuration",
-                ["seed"],
+            text = (
+                f"{one_identity(group[0].facts, [own.name for own in group])}; if one continues the other: "
             )
+            run.leave_out(
+                LogStatus.NEEDS, f"{text}--group-by directory, or a key of the configuration", ["seed"]
+            )
+
+
+def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
+    """Return what to say of runs that nothing tells apart."""
+    b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
+    return (
+        f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "
+        "repetitions, set their seeds; if they differ in what no log says, set it: "
+        f"{option(only(names[-1], names), '<name>', '<value>')}"
+    )
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:

@@ -103,6 +103,8 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         ordered = across_runs.most_exact_last(parts)
         run.curves = stitch(ordered, framework, counts.get("logging_steps"), last_step)
         run.take(resolved)
+        if run.curves.mixed and run.status is LogStatus.READY:
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
         if not run.curves.of:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, f"no value of a known metric; its keys: {_listed(keys)}")
     return run

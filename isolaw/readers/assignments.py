@@ -25,6 +25,7 @@ from isolaw.runs import COLUMNS, SYMBOLS
 # Symbols and other spellings → names in code.
 ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_step"}
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
+ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default, and of a value in a name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
 WHOLE = {  # facts that are whole numbers → the least
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
@@ -55,7 +56,7 @@ class Assignment:
     @property
     def origin(self) -> str:
         """The option that set it."""
-        return "--name-pattern" if self.pattern else "--set"
+        return NAME_PATTERN if self.pattern else "--set"
 
     @property
     def rule(self) -> Rule:

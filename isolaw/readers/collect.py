@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError
+from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import Assignment, Rule, applying
 from isolaw.readers.found_logs import Filter, FoundLog, LogStatus
@@ -15,19 +18,23 @@ from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.sources import Found, expected_formats
+from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
 # Assignments for logs that are no column of a table.
+_NO_LOG = "\n  It is no known log either: expected {}"
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 
 
 class Collector:
     """Collects what is read of each place where something was found."""
 
-    def __init__(self, rules: Sequence[Rule], wanted: Filter) -> None:
+    def __init__(self, rules: Sequence[Rule], wanted: Filter, several: bool = False) -> None:
         self.rules, self.wanted = rules, wanted
+        self.several = several  # whether there is more than one place: then tables are named by their files
+        self.in_full: dict[str, str] = {}  # a table that lacks something → its message, with its command
         self.logs: list[RawLog] = []
         self.candidates: list[FoundLog] = []  # but those of logs
         self.tables: list[Runs] = []
@@ -41,15 +48,25 @@ class Collector:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
             if found.container is None:
-                part, used = _table_or_sweep(found, metric, columns, self.rules)
-                self.used |= used
-                self._add_runs(part, found)
+                name = _name(found.path) if self.several else ""
+                given = {} if found.ours or found.sweep else applying(self.rules, _name(found.path), [path])
+                part = _table_or_sweep(found, metric, columns, self.rules, given, self.used, name)
+                self._add_runs(part, found, given)
                 return
             for log in found.container.read(found.path):
                 if self.wanted.keeps(log.run, [log.source]):
                     self.logs.append(log)
                 else:
                     self._heed(log.run, [log.source])
+        except TableNeeds as error:
+            run = _name(found.path)
+            self.in_full[run] = f"{error}{'' if columns else _NO_LOG.format(expected_formats())}"
+            self._heed(run, [path])
+            if self.wanted.keeps(run, [path]):
+                needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
+                own = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+                own.offered = error.needs
+                self.candidates.append(own)
         except (DataError, StoreError) as error:
             container = found.container.name if found.container else "sweep" if found.sweep else ""
             own = FoundLog(path, found.framework, container, [path], _status(error, found))
@@ -62,9 +79,9 @@ class Collector:
         """Take the settings of a run that is left out as used."""
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
 
-    def _add_runs(self, part: Runs, found: Found) -> None:
+    def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; of one name there can be only one."""
-        for own in _of_table(part, found):
+        for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue
             before, points = self.of_tables.get(own.run, (None, None))
@@ -78,10 +95,23 @@ class Collector:
                 for one in (before, own):
                     one.status, one.needs = LogStatus.NEEDS, ["seed"]
                     one.message = (
-                        "repeated (run, step): two sources have runs of this name, with other values"
+                        f"repeated (run, step): two sources have runs called {own.run}, with other values"
                     )
             self.candidates.append(own)
         self.tables.append(part)
+
+    def _ask_for_seeds(self) -> None:
+        """Leave out runs of several tables that have one configuration, seed and attributes."""
+        groups: dict[tuple[Any, ...], list[FoundLog]] = {}
+        for own, _ in self.of_tables.values():
+            if own.status is LogStatus.READY and own.container == "table" and not own.final:
+                known = sorted((name, repr(fact.value)) for name, fact in own.facts.items())
+                groups.setdefault((*known, *own.metrics), []).append(own)
+        for group in groups.values():
+            if len({own.sources[0] for own in group}) > 1:
+                text = one_identity(group[0].facts, [own.run for own in group])
+                for own in group:
+                    own.status, own.needs, own.message = LogStatus.NEEDS, ["seed"], text
 
     def _ready_tables(self) -> list[Runs]:
         """The tables without the runs that are left out."""
@@ -98,9 +128,14 @@ class Collector:
 
     def close(self, group_by: str | None, source: str) -> Reading:
         """Make runs of the logs, and return what was found."""
+        self._ask_for_seeds()
         runs, used = assemble(self.logs, self.rules, group_by)
         self.used |= used
         candidates = [run.candidate() for run in runs]
+        if len(self.candidates) + len(candidates) == 1 and self.in_full:
+            (own,) = self.candidates
+            own.status, own.needs, own.message = LogStatus.UNKNOWN_FORMAT, [], self.in_full[own.run]
+            own.run, own.message = own.sources[0], own.message.removeprefix(f"{own.sources[0]}: ")
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:
@@ -108,6 +143,11 @@ class Collector:
             table = pd.concat([run.table() for run in ready], ignore_index=True)
             logged = Runs(table, {run.name: run.attributes for run in ready}, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
+
+
+def _name(path: Path) -> str:
+    """Return the name of a table's run: its path without the suffix, as a log's."""
+    return str(path.with_suffix(""))
 
 
 def _status(error: Exception, found: Found) -> LogStatus:
@@ -119,21 +159,28 @@ def _status(error: Exception, found: Found) -> LogStatus:
 
 
 def _table_or_sweep(
-    found: Found, metric: str | None, columns: ColumnMapping, rules: Sequence[Rule]
-) -> tuple[Runs, set[Rule]]:
+    found: Found,
+    metric: str | None,
+    columns: ColumnMapping,
+    rules: Sequence[Rule],
+    given: Mapping[str, Assignment],
+    used: set[Rule],
+    name: str,
+) -> Runs:
     path = found.path
     if found.sweep:
         if columns:
             raise DataError(f"{path}: a sweep's directory needs no column mapping")
-        return SweepStore(path).collect(), set()
-    own = {} if found.ours else applying(rules, path.stem, [str(path)])
+        return SweepStore(path).collect()
+    used |= {assignment.rule for assignment in given.values()}
     try:
-        runs = read_table(path, with_settings(columns, own), metric)
+        return read_table(
+            path, with_settings(columns, given), metric, () if found.ours else rules, used, name
+        )
     except DataError as error:
-        if columns or found.ours:
+        if columns or found.ours or isinstance(error, TableNeeds):
             raise
-        raise DataError(f"{error}\n  It is no known log either: expected {expected_formats()}") from None
-    return runs, {assignment.rule for assignment in own.values()}
+        raise DataError(f"{error}{_NO_LOG.format(expected_formats())}") from None
 
 
 def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:
@@ -142,14 +189,16 @@ def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> Colu
     return columns.model_copy(update={"constants": {**columns.constants, **values}})
 
 
-def _of_table(runs: Runs, found: Found) -> list[FoundLog]:
-    """Return the runs of a table or a sweep."""
+def _of_table(runs: Runs, found: Found, given: Mapping[str, Assignment]) -> list[FoundLog]:
+    """Return the runs of a table or a sweep; ``given`` is what the user set for all of them."""
+    origins = {**runs.origins, **{name: own.origin for name, own in given.items()}}
     framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
     ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
     out = []
     for run_id, row in runs.table().iterrows():
-        facts = {str(k): Fact(plain(v), f"in the {container}") for k, v in row.items() if v == v}
+        known = {str(name): plain(value) for name, value in row.items() if value == value}
+        facts = {name: Fact(v, origins.get(name, f"in the {container}")) for name, v in known.items()}
         batch = facts["problems_per_batch"].value * facts["rollouts_per_problem"].value
         facts["rollouts_per_step"] = Fact(batch, "B_p · n")
         metrics: dict[str, dict[str, int]] = {}

@@ -56,6 +56,7 @@ class FoundLog:
         default_factory=list
     )  # that may have written it, where its names fit several
 
+    offered: dict[str, str] = field(default_factory=dict)  # of ``needs``: what the option would be
     final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table of isolaw's
 
     @property
@@ -65,7 +66,7 @@ class FoundLog:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {name: value for name, value in asdict(self).items() if name != "final"}
+        return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _EXPECTED = "numbers, column names, + - * / // and brackets"
 _LONGEST = 1_000
+_LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 
 class MetricColumn(BaseModel):
@@ -65,6 +66,17 @@ class MetricColumn(BaseModel):
 def in_percent(metric: str, value: pd.Series) -> bool:
     """Return whether values are of an accuracy in percent: some are above 1, none above 100."""
     return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
+
+
+def changes_unit(value: Any) -> bool:
+    """Return whether an accuracy goes from a fraction to percent, or back, within one run.
+
+    >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
+    (True, False)
+    """
+    known = np.asarray(value, dtype=np.float64)
+    low, high = np.minimum(known[1:], known[:-1]), np.maximum(known[1:], known[:-1])
+    return bool(np.any((low > _LEAST_FRACTION) & (low <= 1) & (high > _LEAST_JUMP * low)))
 
 
 def _is_reward(name: str) -> bool:
@@ -171,7 +183,7 @@ class ColumnMapping(BaseModel):
                 raise DataError(
                     f"{source}: metric {name!r}: {own.column} is not a number in {where}: {cells[bad[0]]!r}"
                 )
-            if in_percent(name, value) if own.percent is None else own.percent:
+            if own.percent:  # where it is not given, each run's values say it, once runs are known
                 notes.append(f"{name} was in percent (up to {value.max():g}): divided by 100")
                 value = value / 100
             if empty := int(value.isna().sum()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ _CALLED = {
 }
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _TRAINING = {"train", "training", "rollout", "batch"}
-_HELD_OUT = {"val", "valid", "validation", "eval", "test", "holdout", "heldout"}
+_HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
+# What a field is called that says which of the two a row is of.
+PHASES = ("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set")
 _REWARD = {"reward", "rewards", "score", "scores"}
 _SOLVED = {"success", "solve", "solved", "correct", "win"}
 _SHOWN = 200
@@ -82,10 +85,10 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     return "\n".join(lines) + "\n"
 
 
-def guess(columns: list[str]) -> dict[str, str]:
-    """Return our name → the column with one of its names, which differ in case and separators."""
+def guess(columns: list[str], called: Mapping[str, str] = _CALLED) -> dict[str, str]:
+    """Return our name → the column with one of its names (``called``), in any case and separators."""
     plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
-    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in _CALLED.items()}
+    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in called.items()}
     return {ours: own[0] for ours, own in found.items() if own}
 
 
@@ -122,6 +125,16 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         hint = f"   # up to {frame[column].max():g}" if percent else ""
         lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
+
+
+def eval_set_of(value: object) -> str:
+    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
+
+    >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
+    ('validation', 'train', '')
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return "validation" if word in _HELD_OUT else "train" if word in _TRAINING else ""
 
 
 def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:

@@ -3,30 +3,52 @@
 A meaning must not hang on a name, so isolaw applies only the patterns that the user gives, to values that the
 log does not know. It offers one where the names of runs that lack values vary in them.
 
+A pattern with a ``/`` is about as many parts of a run's path, from its end.
+
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}
 >>> offer(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
 ('*-s{seed}-p8-n{n}*', ['n', 'seed'])
+>>> offer(["runs/p8_n4/seed_0", "runs/p8_n16/seed_0"], ["n", "seed"])
+('*_n{n}/seed_{seed}*', ['n', 'seed'])
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 
 from isolaw.errors import InputError
-from isolaw.readers.assignments import WHOLE, Assignment, assignment, settable
+from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, assignment, settable
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # no part of a longer number
 _VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
+_SETTING = re.compile(
+    r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
+)
+_REPETITIONS = {
+    "run",
+    "rep",
+    "repeat",
+    "trial",
+    "try",
+    "r",
+    "job",
+    "v",
+    "version",
+    "exp",
+    "id",
+    "copy",
+    "part",
+}
 # How people abbreviate, before the number.
 _WRITTEN = {
-    "n": r"n|g|k|rollouts?|rollout_n|num_generations|group_?size|gen",
-    "B_p": r"b_?p|p|prompts?|problems?|bs|batch",
+    "n": r"n|g|k|rollouts?|rollout_?n|num_generations|group_?size|gen",
+    "B_p": r"b_?p|p|prompts?|problems?|bsz?|batch(?:_?size)?",
     "seed": r"s|seed",
 }
 
@@ -50,7 +72,8 @@ class NamePattern:
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
         """Return the values in the name of a run, or else of a file it was read from."""
-        for name in (PurePath(run).name, run, *(PurePath(source).name for source in sources), *sources):
+        parts = self.text.count("/") + 1
+        for name in (ending(run, parts), run, *(ending(source, parts) for source in sources), *sources):
             if values := self.values(name):
                 found = [assignment(own, value, "", f"{self}: {name}") for own, value in values.items()]
                 return [Assignment(own.name, own.value, pattern=self) for own in found]
@@ -82,17 +105,87 @@ class NamePattern:
         return out
 
 
-def offer(runs: Sequence[str], needs: Sequence[str]) -> tuple[str, list[str]]:
+def ending(path: str, parts: int) -> str:
+    """Return the last parts of a path.
+
+    >>> ending("runs/n8/seed_0", 2)
+    'n8/seed_0'
+    """
+    return "/".join(PurePath(path).parts[-parts:])
+
+
+def offer(
+    runs: Sequence[str],
+    needs: Sequence[str],
+    below: Sequence[str] = (),
+    written: Mapping[str, str] = _WRITTEN,
+) -> tuple[str, list[str]]:
     """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
 
-    The pattern is empty where names do not carry a value, or carry it in several places.
+    Of all endings of the runs' paths ``below`` the folders that were given, it takes the shortest with the
+    most values. ``written`` says how a name writes each value. The pattern is empty where names do not carry
+    a value, or carry it in several places.
     """
-    names = [PurePath(run).name for run in runs]
+    depths = [len(PurePath(run).parts) for run in runs]
+    for folder in below:
+        top = PurePath(folder)
+        depths = [
+            len(PurePath(run).relative_to(top).parts) if PurePath(run).is_relative_to(top) else depth
+            for run, depth in zip(runs, depths, strict=True)
+        ]
+    best: tuple[str, list[str]] = "", []
+    for parts in range(1, max(depths, default=0) + 1):
+        found = _offered(runs, parts, needs, written)
+        best = found if len(found[1]) > len(best[1]) else best
+    return best
+
+
+def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
+    """Return a pattern for the one setting in which these runs' names differ, as ``*-lr{lr}*``; or "".
+
+    >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])
+    ('*-lr{lr}*', '')
+    """
+    names = [ending(run, 1) for run in runs]
+    found = [{match[2].lower(): match for match in _SETTING.finditer(name)} for name in names]
+    shared = set(found[0]).intersection(*found[1:]) if found else set[str]()
+    for word in sorted(shared - _REPETITIONS - {"n", "g", "k", "p", "bs", "s", "seed"}):
+        starts = {own[word][0].removesuffix(own[word][3]) for own in found}
+        if len({own[word][3] for own in found}) < len(names) or len(starts) > 1:
+            continue
+        text = f"*{starts.pop()}{{{word}}}*"
+        try:
+            read = [[str(a.value) for a in NamePattern(text).assigned(run, [])] for run in runs]
+        except InputError:
+            continue
+        if read == [[str(as_number(own[word][3]))] for own in found]:
+            return text
+    return ""
+
+
+def words_that_differ(runs: Sequence[str]) -> list[str]:
+    """Return the word of each name in which they differ, where it is no number: no repetitions, then.
+
+    >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
+    (['ppo', 'grpo'], [])
+    """
+    parts = [re.split(r"[-_/ .]+", run) for run in runs]
+    if len({len(own) for own in parts}) > 1:
+        return []
+    differing = [words for words in zip(*parts, strict=True) if len(set(words)) > 1]
+    words = [list(own) for own in differing if any(re.fullmatch(r"[A-Za-z]{2,}", word) for word in own)]
+    return words[0] if words else []
+
+
+def _offered(
+    runs: Sequence[str], parts: int, needs: Sequence[str], written: Mapping[str, str]
+) -> tuple[str, list[str]]:
+    names = [ending(run, parts) for run in runs]
     if len(set(names)) < len(names) or len(names) < 2:
         return "", []
     found: dict[str, list[re.Match[str]]] = {}
-    for need in (need for need in needs if need in _WRITTEN):
-        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{_WRITTEN[need]})[-_=]?([0-9]+)", re.I)
+    for need in (need for need in needs if need in written):
+        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{written[need]})(?:[-_=]|: ?)?([0-9]+)", re.I)
         own = [list(expression.finditer(name)) for name in names]
         before = {matches[0][0][: -len(matches[0][1])] for matches in own if len(matches) == 1}
         if len(before) == 1 and all(len(matches) == 1 for matches in own):
@@ -108,9 +201,10 @@ def offer(runs: Sequence[str], needs: Sequence[str]) -> tuple[str, list[str]]:
     if not text:
         return "", []
     pattern = NamePattern(f"{text}*")
-    try:
-        read = [tuple(pattern.values(name).items()) for name in names]
+    wanted = [{ALIASES.get(need, need): int(found[need][i][1]) for need in order} for i in range(len(runs))]
+    try:  # as it will be applied
+        read = [{own.name: own.value for own in pattern.assigned(run, [])} for run in runs]
     except InputError:
         return "", []
-    varies = all(read) and len(set(read)) > 1
-    return (pattern.text, [need for need in needs if need in found]) if varies else ("", [])
+    varies = len({tuple(own.items()) for own in read}) > 1
+    return (pattern.text, [n for n in needs if n in found]) if varies and read == wanted else ("", [])

@@ -162,7 +162,7 @@ def survey(
     rules += [*parse(settings), *map(NamePattern, _texts(name_pattern))]
     wanted = Filter(_texts(only), _texts(exclude))
     found = search(sources, format, columns.required - set(columns.names) if columns else None)
-    collector = Collector(rules, wanted)
+    collector = Collector(rules, wanted, len(found.found) > 1)
     for place in found.found:
         if not matching({str(place.path), place.path.name}, wanted.exclude):
             collector.add(place, metric, columns)

@@ -54,7 +54,7 @@ class Reading:
     @property
     def table_notes(self) -> list[str]:
         """The notes of tables and sweeps."""
-        return [note for part in self.tables for note in part.notes]
+        return list(dict.fromkeys(note for part in self.tables for note in part.notes))
 
     @cached_property
     def runs(self) -> Runs:
@@ -116,7 +116,7 @@ class Reading:
         """Return what all logs need, where none of them is ready."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
-        options = settling(self.candidates)
+        options = settling(self.candidates, self.sources)
         if options:
             if offers("--name-pattern"):
                 texts[-1] += f"\n  Add {shlex.join(options)}"

@@ -1,7 +1,8 @@
 """What a run was: B_p, n, rollouts per step, seed and other facts, each with its origin.
 
-Any two of B_p, n and rollouts per step give the third. What the user sets overrides the log; a
-contradiction is a problem to report, never a guess.
+Any two of B_p, n and rollouts per step give the third. What the user sets, or a run's name says, completes
+the log; where it contradicts the log, that is a problem to report, never a guess, unless the user sets two of
+the three.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from glob import escape
 from pathlib import PurePath
 from typing import Any
 
-from isolaw.readers.assignments import DEFAULTS, SPLIT, WHOLE, Assignment
+from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog, whole
 
@@ -27,7 +28,8 @@ _SYMBOL = {
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
-ASSUMED = "unless set"  # the origin of a default
+ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
+_ENOUGH = 2  # of B_p, n and rollouts per step: what the user sets then holds
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 
@@ -42,6 +44,7 @@ class Resolved:
     needs: list[str] = field(default_factory=list)  # what the user has to set, as ``--set`` calls it
     notes: list[str] = field(default_factory=list)  # what was assumed
     hints: dict[str, str] = field(default_factory=dict)  # what an unknown fact would follow from
+    differing: set[str] = field(default_factory=set)  # what its parts say differently
     counted: bool = False  # whether the log itself counts the rollouts of a step
 
 
@@ -57,6 +60,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
             _add(out, "rollouts_per_step", counted, assignments)
             out.counted = True
     _question_single(out)
+    _compare(out, assignments)
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
     assignments = {name: own for name, own in assignments.items() if not _known(out, own)}
     for name, own in assignments.items():
@@ -68,16 +72,31 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
     return out
 
 
+def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
+    """Add a problem for what a name, or an option, says otherwise than the log; of labels a note."""
+    for name, own in assignments.items():
+        known = out.facts.get(name)
+        if known is None or known.value == own.value or name in out.differing or name in _FOR_THE_READER:
+            continue
+        symbol = _SYMBOL.get(name, name)
+        text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
+        if own.pattern is not None:
+            out.problems.append(f"{text}: correct what is wrong, or leave {{{symbol}}} out of the pattern")
+        elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
+            out.problems.append(
+                f"{text}: leave it out or, if the log is wrong, set two of n, B_p and rollouts_per_step"
+            )
+        else:
+            out.notes.append(f"{text}: the log's value was replaced")
+            continue
+        out.needs.append(symbol.replace(" ", "_"))
+
+
 def _known(out: Resolved, own: Assignment) -> bool:
-    """Whether a value off the run's name says what the log says better; a difference is noted."""
+    """Whether the log says what a run's name says, so that the name adds nothing."""
     if own.pattern is None:
         return False
     known = out.facts.get(own.name)
-    if known is not None and known.value != own.value:
-        out.notes.append(
-            f"{own.name} is {own.value} in its name, but {known.value} in the log ({known.origin}): "
-            "the log's value was kept"
-        )
     return known is not None or (own.name in SPLIT and sum(name in out.facts for name in SPLIT) > 1)
 
 
@@ -123,7 +142,10 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         out.notes.append(f"{name} is {str(fact.value)[:80]!r} ({fact.origin}): not used")
         return
     before = out.facts.setdefault(name, Fact(value, fact.origin))
-    if before.value == value or name in assignments:
+    if before.value == value:
+        return
+    out.differing.add(name)
+    if name in assignments:
         return
     both = f"its parts differ in {name}: {before.value} ({before.origin}) and {value} ({fact.origin})"
     if name in _ONE_VALUE:
@@ -163,9 +185,9 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
     if b and n and r and r.value != b.value * n.value:
-        # Of two that the user set, the third gives way; of one, the product does; but not what was counted.
+        # Of two that the user set, the third gives way; but not what was counted.
         seen = out.counted and "rollouts_per_step" not in given
-        if seen or len(given) not in (1, 2) or given == ["rollouts_per_step"]:
+        if seen or len(given) != _ENOUGH:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
                 f"{b.value * n.value} ({b.origin}; {n.origin}): "

@@ -7,27 +7,37 @@ from pathlib import Path, PurePath
 
 from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError
-from isolaw.readers.assignments import ALIASES, Assignment, assignment
+from isolaw.readers.assignments import ALIASES, ASSUMED, Assignment, assignment
 from isolaw.readers.found_logs import FoundLog, LogStatus
-from isolaw.readers.name_patterns import NamePattern, offer
-from isolaw.readers.resolve import ASSUMED, only, setting
+from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
+from isolaw.readers.resolve import ALGORITHMS, only, setting
 
 _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
 _VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
 
 
-def settling(candidates: Sequence[FoundLog]) -> list[str] | None:
+def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
     """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
 
-    None if there would be too many: then `draft` writes a file.
+    ``sources`` are what the user named: what is above them says nothing of a run. None if there would be too
+    many: then `draft` writes a file.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
-    pattern, given = offer([own.run for own in needing], _carried(needing))
+    pattern, given = offer([own.run for own in needing], _carried(needing), sources)
+    if not pattern and _needs(needing) == ["seed"]:
+        pattern = offer_setting([own.run for own in needing], sources)
+        given = ["seed"] if pattern else []
     out = []
     names = [own.run for own in candidates]
+    offered: dict[str, None] = {}
     for need in (need for need in _needs(needing) if need not in given):
         lacking = [own for own in needing if need in own.needs]
+        if options := {own.offered[need] for own in lacking if own.offered.get(need)}:
+            offered |= dict.fromkeys(
+                options if len(options) == 1 else [f"{options.pop().partition('=')[0]}=<column>"]
+            )
+            continue
         value = _framework(lacking) if need == "framework" else _VALUES.get(need, "<number>")
         if need == "seed":
             out += _seeds([own for own in lacking if not own.final], candidates)
@@ -38,7 +48,9 @@ def settling(candidates: Sequence[FoundLog]) -> list[str] | None:
             out += [setting(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
     if len(out) + bool(pattern) > _MOST_OPTIONS:
         return None
-    return [*(["--name-pattern", pattern] if pattern else []), *(w for own in out for w in ("--set", own))]
+    words = [word for own in offered for word in own.split("=", 1)]
+    words += ["--name-pattern", pattern] if pattern else []
+    return [*words, *(word for own in out for word in ("--set", own))]
 
 
 def _framework(runs: Sequence[FoundLog]) -> str:
@@ -72,14 +84,21 @@ def _carried(candidates: Sequence[FoundLog]) -> list[str]:
 
 def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
     """Settings of seeds: of the runs that are one without them, the first keeps its seed."""
-    repeated: dict[tuple[str, str], list[FoundLog]] = {}
+    repeated: dict[str, list[FoundLog]] = {}
     for own in lacking:
-        repeated.setdefault((own.message, own.run if own.container == "table" else ""), []).append(own)
+        repeated.setdefault(own.message, []).append(own)
     out = []
     for group in repeated.values():
         fact = group[0].facts.get("seed")
         first = fact.value if fact else 0
         globs = dict.fromkeys(_glob(own, among) for own in group)
+        if words := words_that_differ([own.run for own in group]):  # no repetitions, by their names
+            for glob, word in zip(globs, words, strict=False):
+                algorithm = word.lower() in ALGORITHMS
+                out.append(
+                    setting(glob, "algorithm" if algorithm else "<name>", word if algorithm else "<value>")
+                )
+            continue
         out += [setting(glob, "seed", first + i) for i, glob in enumerate(globs) if i]
     return list(dict.fromkeys(out))
 
@@ -94,13 +113,13 @@ def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
     return only(stem if alone else own.sources[0])
 
 
-def draft(candidates: Sequence[FoundLog], command: str) -> str:
+def draft(candidates: Sequence[FoundLog], command: str, sources: Sequence[str] = ()) -> str:
     """Return a file of settings, a table for each run that needs some, to fill in.
 
     Values that the names of the runs carry are filled in, as comments: a name proves nothing.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
-    text, _ = offer([own.run for own in needing], _carried(needing))
+    text, _ = offer([own.run for own in needing], _carried(needing), sources)
     pattern = NamePattern(text) if text else None
     lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
     for own in needing:

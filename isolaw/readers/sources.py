@@ -19,7 +19,8 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
-from isolaw.readers.containers import CONTAINERS, candidates
+from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
+from isolaw.readers.mapping_draft import guess
 from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of
@@ -54,6 +55,7 @@ class Search:
     containers: list[Container]
     columns: set[str] | None  # that a table in a directory has
     found: list[Found] = field(default_factory=list)
+    tables: list[Path] = field(default_factory=list)  # that no framework wrote
     passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
     no_logs: list[str] = field(default_factory=list)  # the first of them
     notes: list[str] = field(default_factory=list)
@@ -115,6 +117,8 @@ class Search:
             if self.columns is not None:
                 there = columns_of(path, head)
                 wanted = there and self.columns <= set(there)
+            elif not wanted and _counts_steps(columns_of(path, head)):
+                self.tables.append(path)
         except DataError as error:
             self.notes.append(f"not read: {error}")
             return
@@ -124,6 +128,15 @@ class Search:
             self.passed[path.suffix or path.name] += 1
             if len(self.no_logs) < _MOST_NAMED:
                 self.no_logs.append(str(path))
+
+    def take_tables(self) -> None:
+        """Take the tables as what was found: there is no log next to them."""
+        self.found += [Found(path) for path in self.tables]
+        for path in self.tables:
+            self.passed[path.suffix or path.name] -= 1
+        self.passed = +self.passed
+        self.no_logs = [path for path in self.no_logs if path not in set(map(str, self.tables))]
+        self.tables = []
 
     def passed_over(self) -> str:
         """Return which files were no logs, or how many of each extension; empty without any."""
@@ -151,6 +164,8 @@ def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str
                 out.add_directory(path)
             else:
                 out.found.append(_named_file(path, out.containers, forced=format != "auto"))
+        if len(out.found) == found and out.tables:
+            out.take_tables()
         if len(out.found) == found:
             files = out.passed.total() - passed
             expected = expected_formats() if columns is None else "a table with the mapped columns"
@@ -214,9 +229,15 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
     return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
+def _counts_steps(columns: list[str]) -> bool:
+    return len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
+
+
 def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:
     if is_ours(path, head):
         return Found(path, ours=True)
     container = next((own for own in containers if own.file(path, head)), None)
+    if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
+        return Found(path)  # a table with a column of the runs' names
     reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
     return Found(path, container, no_history=reason, framework=framework)

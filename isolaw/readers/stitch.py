@@ -23,6 +23,7 @@ LAST_STEP = 2**40  # a larger number is no step
 MOST_POINTS = 50_000  # of a metric
 _MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
 _HUGE = 1e100
+_MIXED = 2  # steps
 # Measured on a batch of rollouts: a record with one of these follows a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
@@ -44,6 +45,8 @@ class RunCurves:
     ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
+    # A metric that stands twice at several steps, with other values: rows of two kinds, as of an evaluation.
+    mixed: str = ""
     unnumbered: int = 0  # records whose step is in no log, and was not given
 
     @property
@@ -201,9 +204,26 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric: the first was used")
         keep = numbered & sound & ~known
+        out.mixed = out.mixed or _mixed(key, own_step[keep], own_value[keep])
         points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])
         used = used or key
     return points
+
+
+def _mixed(key: str, step: Floats, value: Floats) -> str:
+    """Return what is wrong where a key repeats its step at once, at two steps or more, with other values.
+
+    A run that was resumed goes back; a step that stands twice in a row is of rows of two kinds.
+    """
+    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
+    if np.unique(step[1:][twice]).size < _MIXED:
+        return ""
+    at = int(np.flatnonzero(twice)[0])
+    return (
+        f"{key} stands twice at {np.unique(step[1:][twice]).size} steps, as at step {step[at]:g} with "
+        f"{value[at]:g} and {value[at + 1]:g}: rows of an evaluation, or of several processes, among those "
+        "of training. Leave them out, or give their keys a prefix, as eval/"
+    )
 
 
 def _later_wins(

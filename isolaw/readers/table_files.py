@@ -9,13 +9,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.parquet import column_names, read_parquet
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
+from isolaw.readers.containers import wandb_csv
 from isolaw.readers.limits import MB, os_errors
+from isolaw.readers.raw_log import HEAD
 
 PARQUET_MAGIC = b"PAR1"
 WRITTEN_NAN = "written_nan"  # in a table's attrs: column → rows with the text "nan"
@@ -47,7 +50,22 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: the file is empty")
     if content.lstrip().startswith(b"{"):
         return _not_empty(path, _read_jsonl(path, content))
+    if wandb_csv.is_of_own_metrics(content[:HEAD]):
+        return _not_empty(path, _read_export(path))
     return _not_empty(path, (read_console if is_console(content) else _read_csv)(path, content))
+
+
+def _read_export(path: Path) -> pd.DataFrame:
+    """A W&B export whose metrics no framework has: a row for each run and step, the run in ``name``."""
+    frames = []
+    for log in wandb_csv.read(path):
+        frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
+        columns = {key: pd.Series(own.value, index=list(own.record)) for key, own in log.series.items()}
+        frames.append(pd.DataFrame(columns, index=frame.index).assign(**frame))
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
+    frame.attrs["notes"] = [wandb_csv.SAMPLED]
+    return frame
 
 
 def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:

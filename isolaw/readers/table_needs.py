@@ -16,6 +16,8 @@ from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.mapping_draft import guess, likely_reward
+from isolaw.readers.name_patterns import offer
+from isolaw.readers.table_segments import RUN_NAMES, names_of
 
 _SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
 _ARITHMETIC = (
@@ -35,8 +37,20 @@ class _Blank(str):
 _COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
 
 
+class TableNeeds(DataError):
+    """A table lacks B_p, n, its steps or its reward.
+
+    ``needs`` are what it lacks → the option that would give it, as ``--metric=val_acc``; an empty one where
+    nothing in the table looks like it. ``short`` is the message without the command for this table.
+    """
+
+    def __init__(self, message: str, needs: Mapping[str, str], short: str) -> None:
+        super().__init__(message)
+        self.needs, self.short = dict(needs), short
+
+
 def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None, source: str) -> None:
-    """Raise `DataError` if a column that the mapping names, B_p, n, the compute or the reward is missing."""
+    """Raise `TableNeeds` if a column that the mapping names, B_p, n, the compute or the reward is missing."""
     columns = list(map(str, frame.columns))
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     mended = {part: dict(getattr(mapping, part)) for part in ("columns", "derive", "constants")}
@@ -48,6 +62,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     }
     there = {*columns, *mapping.names}
     lines = []
+    needs: dict[str, str] = {}
     for name, column in mapping.columns.items():
         if column not in columns:
             fitting = numeric if name in _NUMBERS else columns
@@ -63,18 +78,31 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
                 lines.append(f"{_named(name)}: {text!r}: {_absent(word, [*numeric, *mapping.names])}")
                 text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, numeric) or _COLUMN, text)
                 mended["derive"][name] = text
+    wrong = bool(lines)
     split = [name for name in SPLIT if name in there]
-    for name in SPLIT[:2] if len(split) < 2 else ():
-        if name not in there:
+    lacking = [name for name in SPLIT[:2] if len(split) < 2 and name not in there]
+    pattern, carried = _in_names(frame, [_short(name) for name in lacking if name not in guesses], source)
+    for name in lacking:
+        if _short(name) in carried:
+            lines.append(f"{_named(name)}: no column and no value; the runs' names may say it")
+            needs[_short(name)] = f"--name-pattern={pattern}"
+        else:
             close = guesses.get(name, "")
             lines.append(f"{_named(name)}: no column and no value{f'; nearest: {close!r}' if close else ''}")
             mended["columns" if close else "constants"][name] = close or _NUMBER
+            needs[_short(name)] = f"--column={_short(name)}={close}" if close else ""
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         close = guesses.get(name, "")
         lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
+        for label in guess(columns, {called: called for called in RUN_NAMES}).values():
+            if not close and frame[label].is_unique:
+                lines[-1] += f"; {label} has one row for each run: no learning curve. Export their history"
+                break
         mended["columns"][name] = close or _COLUMN
-    wide = not mapping.metrics and not {"metric", "value"} <= there and "value" not in mapping.names
+        needs[name] = f"--column={name}={close or _COLUMN}"
+    named = {"metric", "value"} <= there or "value" in mapping.names or value_alone(frame, mapping, metric)
+    wide = not mapping.metrics and not named
     if wide and (metric or "avg@4") not in there:
         name = metric or "avg@4"
         used = set(mended["columns"].values())
@@ -86,22 +114,46 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
         lines.append(f"the reward: no column {name!r}{hint if close else ''}")
         metric = close or _COLUMN
+        needs["metric"] = f"--metric={metric}"
     if lines:
         head = f"{source}: {lines[0]}"
         if len(lines) > 1:
             head = "\n  - ".join([f"{source}: {len(lines)} things are missing", *lines])
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-        call = reading(source, mended, metric, mapping)
+        call = reading(source, mended, metric, mapping, pattern)
         fill = commands.blanks(call)
         right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
-        raise DataError(
-            f"{head}\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
-            f"  This reads it, {right} names are right:\n    {call}"
-        )
+        shown = f"\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
+        text = f"{head}{shown}  This reads it, {right} names are right:\n    {call}"
+        raise DataError(text) if wrong else TableNeeds(text, needs, f"{head}{shown}".rstrip())
+
+
+def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
+    """Return a pattern for the names of runs in a column that gives what is lacking, and what it gives."""
+    for column in (
+        names_of(frame, [str(own) for own in frame.columns]) if lacking and source != SOURCE else ()
+    ):
+        pattern, carried = offer([str(name) for name in frame[column].unique()], lacking)
+        if pattern:
+            return pattern, carried
+    return "", []
+
+
+def value_alone(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None) -> bool:
+    """Return whether a column ``value`` holds the rewards: no other column looks like them, or names them."""
+    columns = [name for name in map(str, frame.columns) if name not in mapping.required]
+    if mapping.metrics or "value" not in columns or "metric" in {*columns, *mapping.names}:
+        return False
+    wanted = {metric or "avg@4", "avg@4"}
+    return not wanted & {*columns} and not likely_reward(frame, [c for c in columns if c != "value"])
 
 
 def reading(
-    source: str, parts: Mapping[str, Mapping[str, Any]], metric: str | None, mapping: ColumnMapping
+    source: str,
+    parts: Mapping[str, Mapping[str, Any]],
+    metric: str | None,
+    mapping: ColumnMapping,
+    pattern: str = "",
 ) -> str:
     """Return the call, or at the command line the command, that reads a table with these keywords."""
     file = any(name not in parts["columns"] for name in mapping.metrics)
@@ -115,6 +167,7 @@ def reading(
         for part, values in parts.items():
             option = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
             words += [word for k, v in values.items() for word in (option, f"{_short(k)}={v}")]
+        words += ["--name-pattern", pattern] if pattern else []
         return str(commands.read_table(source, [*words, *(["--metric", metric] if metric else [])]))
     keywords = ['mapping="FILE"'] if file else []
     keywords += [
@@ -122,6 +175,7 @@ def reading(
         for part, values in parts.items()
         if values
     ]
+    keywords += [f"name_pattern={_literal(pattern)}"] if pattern else []
     keywords += [f"metric={_literal(metric)}"] if metric else []
     return f"isolaw.read({', '.join(['df' if source == SOURCE else _literal(source), *keywords])})"
 

@@ -7,6 +7,7 @@ further column that the user maps to a name of their own (``lr=learning_rate``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,49 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
-from isolaw.readers import frameworks
-from isolaw.readers.assignments import DEFAULTS, SPLIT
+from isolaw.metrics import is_accuracy
+from isolaw.readers import frameworks, table_segments
+from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
-from isolaw.readers.mapping import ColumnMapping, in_percent
+from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent
+from isolaw.readers.mapping_draft import PHASES, eval_set_of
 from isolaw.readers.table_files import WRITTEN_NAN, load
-from isolaw.readers.table_needs import check_complete
+from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
 
+_SLACK = 0.98  # compute may be read off a figure
 
-def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
+
+def read_table(
+    path: str | Path,
+    mapping: ColumnMapping | None = None,
+    metric: str | None = None,
+    rules: Sequence[Rule] = (),
+    used: set[Rule] | None = None,
+    name: str = "",
+) -> Runs:
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
+    ``rules`` are about runs that a column names; those with a value are added to ``used``.
+    ``name`` is the run's, or that of all runs that the table itself does not name.
     Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
     """
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
         # The data model's own table: Parquet holds the attributes of its runs, CSV cannot.
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
-    return _as_runs(frame, str(path), mapping or ColumnMapping(), metric)
+    mapping = mapping or ColumnMapping()
+    by_name: list[str] = []
+    if rules:
+        used = set() if used is None else used
+        given = table_segments.from_names(frame, rules, used, mapping, str(path))
+        by_name = [own for own in given.columns if own not in frame.columns]
+        frame[given.columns] = given
+        mapping = mapping.over(ColumnMapping(columns={name: name for name in given.columns}))
+    runs = _as_runs(frame, str(path), mapping, metric, name)
+    runs.origins |= dict.fromkeys(by_name, NAME_PATTERN)
+    return runs
 
 
 def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -47,7 +71,9 @@ def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | N
     return _as_runs(frame, SOURCE, mapping or ColumnMapping(), metric)
 
 
-def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None) -> Runs:
+def _as_runs(
+    frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None, name: str = ""
+) -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
     mapping, symbols = _with_symbols(frame, mapping)
     notes += symbols
@@ -55,31 +81,46 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
     reward = metric or "avg@4"
     own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
     table = mapping.apply(frame, source)
-    wide = not mapping.metrics and "value" not in mapping.names and not {"metric", "value"} <= set(table)
+    alone = value_alone(frame, mapping, metric)
+    wide = not (mapping.metrics or alone or "value" in mapping.names or {"metric", "value"} <= set(table))
     if mapping.metrics:
         table, melted = mapping.melt(table, source)
         notes += melted
-    elif "value" in mapping.names and "metric" not in table.columns:
-        table["metric"] = reward  # --column names the rewards, --metric their metric
-    elif not {"metric", "value"} <= set(table.columns):
+    elif alone or ("value" in mapping.names and "metric" not in table.columns):
+        if alone and metric is None:
+            reward = "reward"
+            notes.append(
+                "column value is taken as the reward on validation; --metric names it, as in --metric avg@1"
+            )
+        table["metric"] = reward  # a column holds the rewards, --metric names their metric
+    elif wide:
         table = table.assign(metric=reward, value=table[reward])
         if "eval_set" not in table.columns and frameworks.of_training(reward):
             table["eval_set"] = "train"
             notes.append(f"{reward} is of training batches: its evaluation set is train")
-        numbers = pd.to_numeric(table["value"], errors="coerce")
-        if in_percent(reward, numbers):
-            notes.append(f"{reward} was in percent (up to {numbers.max():g}): divided by 100")
-            table["value"] = numbers / 100
+    phase = "" if "eval_set" in table else _phase(table, [c for c in PHASES if c in frame])
+    if phase:
+        table["eval_set"] = table[phase].map(eval_set_of)
+        notes.append(f"column {phase} says which rows are of training and which of validation")
     _split(table, source)
-    for name, value in {**DEFAULTS, "eval_set": "validation"}.items():
-        if name not in table.columns:
-            table[name] = value
+    for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
+        if column not in table.columns:
+            table[column] = value
     identity = [*IDENTITY, *own_names]
+    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric, phase}]
+    naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
-        name = next(c for c in identity if empty[c].any())
-        raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
-    table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
+        column = next(c for c in identity if empty[c].any())
+        raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
+    seeded, numbered = "seed" in {*mapping.names, *frame.columns}, "step" in table
+    if naming:  # joined below: until then each segment counts its own steps
+        table["run_id"] = _run_ids(table, [*identity, *naming.names])
+    elif "run_id" in table:
+        table["run_id"] = table["run_id"].astype("str")
+    else:
+        varying = [column for column in identity if not name or table[column].nunique() > 1]
+        table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
@@ -89,14 +130,30 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         table = table[measured]  # after the steps were numbered
         if table.empty:
             raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
-    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric}]
+    given = {name for name, own in mapping.metrics.items() if own.percent is not None}
+    table, converted = _in_fractions(table, given, source)
+    notes += converted
+    notes += _check_compute(table, source) if {"step", "compute"} <= {*mapping.names, *frame.columns} else []
+    attributed = {name: name for name in own_names}
+    if naming:
+        table, joined = table_segments.join(table, identity, naming, numbered, seeded)
+        notes += joined
+        attributed |= naming.attributes
+        unused = [c for c in unused if c not in naming.used]
     notes += _check_unused(table, unused, source)
     attributes = {
-        str(row["run_id"]): {name: plain(row[name]) for name in own_names}
+        str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}
         for row in table.drop_duplicates("run_id").to_dict("records")
-        if own_names
+        if attributed
     }
-    return Runs(table, attributes, source=source, notes=tuple(notes))
+    runs = Runs(table, attributes, source=source, notes=tuple(notes))
+    runs.origins = {name: ASSUMED for name in DEFAULTS if name not in {*mapping.names, *frame.columns}}
+    return runs
+
+
+def _phase(table: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the column that calls each row one of training or of validation; "" without one."""
+    return next((c for c in columns if "" not in {eval_set_of(own) for own in table[c].unique()}), "")
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
@@ -152,11 +209,58 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     return [f"not mapped, but it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"]
 
 
-def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:
-    """Readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``."""
+def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
+    """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs of several units."""
+    notes = []
+    numbers = pd.to_numeric(table["value"], errors="coerce")
+    for name in [own for own in table["metric"].unique() if own not in given and is_accuracy(str(own))]:
+        of = table["metric"] == name
+        if not in_percent(name, numbers[of]):
+            continue
+        runs = numbers[of].groupby(table["run_id"][of], sort=False)
+        highest = runs.max()
+        changing = [str(run) for run, value in runs if changes_unit(value)]
+        fractions = highest.index[(highest > 0) & (highest <= 1)]
+        if len(fractions) or changing:
+            one = changing[0] if changing else f"{highest.idxmax()} (up to {highest.max():g})"
+            other = "itself" if changing else f"{fractions[0]} (up to {highest[fractions[0]]:g})"
+            raise DataError(
+                f"{source}: {name} is in percent in {one}, and a fraction in {other}: write one unit, or say "
+                f'it in a mapping, as "{name}" = {{ column = "…", percent = true }}'
+            )
+        notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
+        table = table.assign(value=numbers.where(~of, numbers / 100))
+        numbers = table["value"]
+    return table, notes
+
+
+def _check_compute(table: pd.DataFrame, source: str) -> list[str]:
+    """Compare compute with B_p · n · step: less cannot be, and more are rollouts that a filter discards."""
+    b, n, step, compute = (
+        pd.to_numeric(table[name], errors="coerce")
+        for name in ("problems_per_batch", "rollouts_per_problem", "step", "compute")
+    )
+    least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
+    if (short := (compute >= 0) & (compute < least * _SLACK)).any():
+        at = short.idxmax()
+        raise DataError(
+            f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
+            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct what is wrong"
+        )
+    ratio = (compute / (b * n * (step + 1))).max()
+    if ratio * _SLACK > 1:
+        return [
+            f"compute is up to {ratio:.3g} times B_p · n · step: with discarded rollouts, if that is right"
+        ]
+    return []
+
+
+def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:
+    """Readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``, after a name that all of them have."""
     label = {"problem_set": "", "algorithm": "", "problems_per_batch": "B_p=", "rollouts_per_problem": "n="}
     parts = [label.get(name, f"{name}=") + table[name].map(lambda v: str(plain(v))) for name in identity]
-    return reduce(lambda joined, part: joined + "/" + part, parts)
+    start = [pd.Series(name, index=table.index)] if name else []
+    return reduce(lambda joined, part: joined + "/" + part, [*start, *parts])
 
 
 def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:

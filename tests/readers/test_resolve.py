@@ -39,12 +39,10 @@ def values(resolved: Resolved) -> tuple[Any, Any, Any]:
         ({"toy.n": "8", "toy.prompts": 16.0}, ()),
         ({"toy.n": 8}, ("B_p=16",)),
         ({"toy.rollouts": 128}, ("n=8",)),
-        ({"toy.n": 4, "toy.rollouts": 128}, ("n=8",)),
-        ({"toy.n": 4, "toy.prompts": 16}, ("n=8",)),
         ({}, ("n=8", "B=128")),
         ({"toy.n": 99, "toy.prompts": 98, "toy.rollouts": 97}, ("n=8", "B_p=16")),
         ({"toy.n": 99, "toy.prompts": 98, "toy.rollouts": 97}, ("B=128", "B_p=16")),
-        ({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, ("n=8",)),
+        ({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, ("n=8", "B=128")),
     ],
 )
 def test_any_two_give_the_third(run: Any, config: dict[str, Any], settings: tuple[str, ...]) -> None:
@@ -101,6 +99,14 @@ def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], needs: l
             ("B=96",),
             ["rollouts per step = 96 (--set)", "set the two that hold"],
         ),
+        (
+            {"toy.n": 6, "toy.prompts": 10},
+            ("n=8",),
+            [
+                "n = 8 (--set), but 6 in the log (toy.n in toy.yaml)",
+                "set two of n, B_p and rollouts_per_step",
+            ],
+        ),
         ({}, ("n=6", "B_p=10", "B=96"), ["rollouts per step = 96 (--set)", "10 · 6 = 60"]),
     ],
 )
@@ -113,11 +119,14 @@ def test_contradictions_are_refused(
 
 
 def test_what_was_left_aside_is_said(run: Any) -> None:
-    resolved = run({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, settings=("n=8",))
-    assert (
-        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced: --set contradicts it"
-        in resolved.notes
-    )
+    given = {"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64, "toy.seed": 1}
+    notes = run(given, settings=("n=8", "B_p=16", "seed=2")).notes
+    for note in (
+        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced: --set contradicts it",
+        "n = 8 (--set), but 4 in the log (toy.n in toy.yaml): the log's value was replaced",
+        "seed = 2 (--set), but 1 in the log (toy.seed in toy.yaml): the log's value was replaced",
+    ):
+        assert note in notes
 
 
 def test_parts_that_differ(run: Any) -> None:
@@ -161,7 +170,7 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
     assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []
 
 
-def test_a_name_adds_what_the_log_lacks_and_changes_nothing(toy_framework: Framework) -> None:
+def test_a_name_adds_what_the_log_lacks_and_may_not_contradict_it(toy_framework: Framework) -> None:
     def named(**config: int) -> Resolved:
         rules = [NamePattern("n{n}-p{B_p}-s{seed}")]
         part = RawLog("f", "toy", "r", {f"toy.{key}": value for key, value in config.items()}, "toy.yaml")
@@ -169,14 +178,10 @@ def test_a_name_adds_what_the_log_lacks_and_changes_nothing(toy_framework: Frame
 
     assert values(named()) == (32, 8, 256)
     assert named().facts["seed"].value == 3
-    known = named(n=16, seed=5)
-    assert values(known) == (32, 16, 512)
-    assert known.facts["seed"].value == 5
-    assert (
-        "seed is 3 in its name, but 5 in the log (toy.seed in toy.yaml): the log's value was kept"
-        in known.notes
-    )
-    assert values(named(prompts=4, rollouts=64)) == (4, 16, 64)
+    assert values(named(n=8, seed=3, rollouts=256)) == (32, 8, 256)
+    problems = named(n=16, seed=5).problems
+    assert problems[0].startswith("n = 8 (--name-pattern), but 16 in the log (toy.n in toy.yaml)")
+    assert problems[1].endswith("leave {seed} out of the pattern")
 
 
 @pytest.fixture
@@ -216,8 +221,8 @@ def test_what_a_log_counts_completes_what_is_given(counting: Any) -> None:
 def test_what_a_log_counts_is_not_contradicted(
     counting: Any, config: dict[str, Any], settings: tuple[str, ...]
 ) -> None:
-    (problem,) = counting([400, 400], config, settings).problems
-    assert "rollouts per step = 400 (toy/episodes in every record)" in problem
+    problems = counting([400, 400], config, settings).problems
+    assert "rollouts per step = 400 (toy/episodes in every record)" in problems[-1]
 
 
 def test_all_three_that_are_given_hold(counting: Any) -> None:

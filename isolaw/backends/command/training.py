@@ -37,8 +37,8 @@ from isolaw.config import RunSpec
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 from isolaw.readers import frameworks
+from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
-from isolaw.readers.resolve import ASSUMED
 
 FIRST = "0"  # the folder of the first start
 COMMAND = "command.sh"  # the file with the commands that were started

@@ -18,6 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
+from isolaw.readers.mapping_draft import PHASES, eval_set_of
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
 from isolaw.readers.text_lines import lines
@@ -25,6 +26,7 @@ from isolaw.readers.text_lines import lines
 _LONGEST_KEY = 300  # of nested metrics, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is no clock
 _SHOWN = 3
+_COUNTERS = {"epoch", "global_step", "training_step", "num_tokens", "num_input_tokens_seen"}
 _DEEPEST = 20  # of nested metrics
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 _BROKEN = "lines that are not JSON objects"
@@ -87,12 +89,19 @@ def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> flo
     values = flat(record)
     if escaped:  # as control characters and surrogates are written: they cannot be shown
         values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
+    if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # its keys do not say so
+        values = {key if key in _COUNTERS else _held_out(key): own for key, own in values.items()}
     clock = finite(record.get("time"))
     clock = clock if clock >= _EPOCH else math.nan
     began = clock if math.isnan(began) else began
     step = finite(record["step"]) if "step" in record else progress(values)
     log.add(values, step, clock - began)
     return began
+
+
+def _held_out(key: str) -> str:
+    """Return the key of a metric measured in an evaluation, with the prefix that frameworks give it."""
+    return key if key.startswith(("eval", "val")) else f"eval{'/' if '/' in key else '_'}{key}"
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ _LONG = {"run_name", "metric", "step", "value"}
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
-_SAMPLED = (
+SAMPLED = (
     "a W&B export is a sample of the run's history; its own folder, or run.scan_history(), holds all of it"
 )
 _MOST_RUNS = 10_000
@@ -37,14 +37,26 @@ LogOf = Callable[[str], RawLog]
 
 def is_export(_path: Path, head: bytes) -> bool:
     """Return whether a file is one of the three, by its header."""
+    return any(is_it(header) for header in [_header(head)] for is_it, _ in _KINDS)
+
+
+def is_of_own_metrics(head: bytes) -> bool:
+    """Return whether a file is a panel's export of metrics that no framework has: a table of one's own."""
+    header = _header(head)
+    keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header[1:]}
+    return _is_wide(header) and not frameworks.find(keys, {}) and not frameworks.possible(keys)
+
+
+def _header(head: bytes) -> list[str]:
+    """Return the names in a file's first line, as far as it was read; none where it is no text."""
     line, newline, _ = head.decode("utf-8-sig", "replace").partition("\n")
     try:
         header = next(csv.reader([line.rstrip("\r")]), [])
     except csv.Error:
-        return False
-    if not newline:
-        header = header[:-1]  # many runs make a header longer than the head: its last name is cut
-    return "\0" not in line and any(is_it(header) for is_it, _ in _KINDS)
+        return []
+    if "\0" in line:
+        return []
+    return header if newline else header[:-1]  # many runs make it longer than the head: its last name is cut
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -60,7 +72,7 @@ def read(path: Path) -> Iterator[RawLog]:
         if run not in logs:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
-            logs[run] = RawLog(str(path), "wandb-csv", run, notes=[_SAMPLED], held=held)
+            logs[run] = RawLog(str(path), "wandb-csv", run, notes=[SAMPLED], held=held)
         return logs[run]
 
     def whole(row: list[str]) -> bool:

@@ -11,9 +11,9 @@ from isolaw import commands
 from isolaw.errors import Refused
 from isolaw.fits import choices
 from isolaw.metrics import is_accuracy, is_mean_accuracy
+from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading import Reading
-from isolaw.readers.resolve import ASSUMED
 from isolaw.readers.settling import settling
 from isolaw.report.text.numbers import count, number
 from isolaw.runs import Runs, listed
@@ -154,7 +154,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     """
     lines = listing(reading.candidates)
     if any(own.status is LogStatus.NEEDS for own in reading.candidates):
-        options = settling(reading.candidates)
+        options = settling(reading.candidates, reading.sources)
         lines += to_settle(words, options)
     if lines[-1]:
         lines.append("")

@@ -1,0 +1,228 @@
+"""Tables that hold runs in segments: a column names the run, another one each of its starts.
+
+A tracker gives a job that was killed and submitted again another id under the same name. Here a *segment* is
+one value of the columns that name runs. Segments of one name and one recipe are one run where each continues
+the one before: it starts after it and ends beyond its end. Of a step that both have, the later value is kept,
+as in logs (`isolaw.readers.stitch`). A segment that ends before the one that it would continue is a restart
+next to it: a repeat, and a run of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from isolaw.errors import DataError
+from isolaw.readers.assignments import ALIASES, Rule, applying
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.mapping_draft import guess
+from isolaw.runs import COLUMNS, KEY, listed, plain
+
+# Columns that name a run, or a start of it: the coarsest is the run's name.
+RUN_NAMES = (
+    *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
+    *("id", "uid", "uuid", "wandb_id"),
+)
+# Settings of a recipe, by which runs of one name differ.
+_SETTINGS = {
+    "lr": "lr learning_rate",
+    "kl": "kl kl_coef kl_coeff kl_loss_coef kl_beta",
+    "entropy": "entropy_coef entropy_coeff ent_coef",
+    "temperature": "temperature temp",
+}
+_DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NONE = "none"  # of what only some names say
+_SHOWN = 4
+_SEGMENT, _RANK = "_segment", "_rank"  # columns of the table while its runs are joined
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The columns by which a table tells its runs and their segments apart."""
+
+    names: tuple[str, ...]  # from the coarsest, the run's name, to the finest
+    recipe: dict[str, str]  # lr, kl, … → their columns
+    others: tuple[str, ...]  # texts and truths that vary between runs, and not within one
+    dates: tuple[str, ...]  # which order the segments
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Each attribute of a run → its column."""
+        return {**self.recipe, **{column: column for column in self.others}}
+
+    @property
+    def used(self) -> list[str]:
+        """All of its columns."""
+        return [*self.names, *self.recipe.values(), *self.others, *self.dates]
+
+
+def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Return those of ``columns`` that name runs, the coarsest first: none that numbers the rows."""
+    called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
+    names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
+    return sorted(names, key=lambda column: int(table[column].nunique()))
+
+
+def from_names(
+    frame: pd.DataFrame, rules: Sequence[Rule], used: set[Rule], mapping: ColumnMapping, source: str
+) -> pd.DataFrame:
+    """Return a column for each value that the rules give the runs that a column names; ``used`` grows.
+
+    Raises `DataError` where a name says another value than a column of the table does.
+    """
+    said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **mapping.columns}
+    out = pd.DataFrame(index=frame.index)
+    for column in names_of(frame, [str(own) for own in frame.columns]):
+        known = {
+            name: {own: a for own, a in applying(rules, str(name), []).items() if a.pattern or a.glob}
+            for name in frame[column].unique()
+        }
+        used |= {a.rule for found in known.values() for a in found.values()}
+        for own in dict.fromkeys(own for found in known.values() for own in found):
+            value = frame[column].map(
+                {name: found[own].value for name, found in known.items() if own in found}
+            )
+            if said.get(own) in frame.columns:
+                there = frame[said[own]]
+                differs = value.notna() & there.notna() & value.map(_text).ne(there.map(_text))
+                if differs.any():
+                    at = differs.idxmax()
+                    rule = known[frame[column][at]][own].rule
+                    raise DataError(
+                        f"{source}: {frame.index.name} {at}: {own} is {_text(value[at])} in the name "
+                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}: "
+                        "correct what is wrong"
+                    )
+                value = there.where(there.notna(), value)
+            out[own] = value if own in COLUMNS else value.astype(object).fillna(_NONE)
+    return out
+
+
+def _text(value: object) -> str:
+    return str(plain(value))
+
+
+def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> Naming | None:
+    """Return the columns of ``free`` that name runs where the identity columns do not tell them apart.
+
+    None if no column does, or none varies among the rows of one identity.
+    """
+    names = names_of(table, free)
+    if not names or not (table.groupby(list(identity))[names].nunique() > 1).any(axis=None):
+        return None
+    varying = [column for column in free if column not in names and table[column].nunique() > 1]
+    of_segment = table.groupby(names, sort=False)[varying].nunique(dropna=False)
+    fixed = [c for c in varying if (of_segment[c] == 1).all() and table[c].notna().all()]
+    recipe = guess(fixed, _SETTINGS)
+    rest = [c for c in fixed if c not in recipe.values() and table[c].dtype.kind not in "iuf"]
+    dates = [c for c in rest if table[c].map(lambda value: bool(_DATE.match(str(value)))).all()]
+    runs = table.groupby([names[0], *recipe.values()], sort=False)
+    others = [  # a text of its own for each run is a label, and no setting
+        c
+        for c in rest
+        if c not in dates and (runs[c].nunique() == 1).all() and table[c].nunique() < max(runs.ngroups, 3)
+    ]
+    return Naming(tuple(names), recipe, tuple(others), tuple(dates))
+
+
+def join(
+    table: pd.DataFrame, identity: Sequence[str], naming: Naming, numbered: bool, seeded: bool
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with its segments joined to runs, ``run_id`` and ``seed`` filled in; and notes.
+
+    Without steps of its own (``numbered``) every segment is a run. Without seeds of its own (``seeded``) the
+    runs of one configuration and recipe are numbered as repeats.
+    """
+    keys = list(dict.fromkeys([*identity, naming.names[0], *naming.recipe.values()]))
+    segment = table.groupby([*keys, *naming.names[1:]], sort=False).ngroup().to_numpy()
+    table = table.assign(**{_SEGMENT: segment})
+    own = table.drop_duplicates(_SEGMENT).set_index(_SEGMENT)
+    steps = table.assign(step=pd.to_numeric(table["step"])).groupby(_SEGMENT)["step"]
+    own["first"], own["last"] = steps.min(), steps.max()
+    own = own.sort_values([*naming.dates, "first"], kind="stable")
+    own["chain"], own[_RANK] = _chains(own, keys, numbered)
+    heads = own[own[_RANK] == 0].set_index("chain")
+    heads["run_id"] = pd.Series(_run_ids(heads, keys, naming))
+    own["run_id"] = own["chain"].map(heads["run_id"])
+    notes = []
+    parts = own["chain"].value_counts(sort=False)
+    if (parts > 1).any():
+        runs = heads["run_id"][parts.index[parts > 1]].tolist()
+        notes.append(f"{parts[parts > 1].sum()} segments are {len(runs)} runs: {listed(runs, _SHOWN)}")
+    if not seeded:
+        alike = heads.groupby([*identity, *naming.attributes.values()], sort=False)
+        own["seed"] = own["chain"].map(alike.cumcount())
+        repeats = [" and ".join(names) for _, names in alike["run_id"] if len(names) > 1]
+        if repeats:
+            notes.append(
+                f"repeats of one configuration by their columns, seeds from 0: {listed(repeats, 8, '; ')}"
+            )
+    named = ", ".join([*naming.names, *naming.attributes.values()])
+    notes.insert(0, f"runs are told apart by the columns {named}")
+    for column in ("run_id", "seed", _RANK):
+        table[column] = table[_SEGMENT].map(own[column])
+    table, dropped = _once(table)
+    return table.drop(columns=[_SEGMENT, _RANK]), [*notes, *dropped]
+
+
+def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
+    """Return for each segment, in their order, its run and its place in it."""
+    chain, rank = [], []
+    open_: dict[int, list[int]] = {}  # what may be one run → the chains of it
+    ends: list[tuple[float, float, int]] = []  # of each chain's last segment: first step, last step, place
+    for of, first, last in zip(
+        own.groupby(list(keys), sort=False).ngroup(), own["first"], own["last"], strict=True
+    ):
+        known = open_.setdefault(int(of), [])
+        before = [c for c in known if numbered and ends[c][0] < first and ends[c][1] < last]
+        if before:
+            at = min(before, key=lambda c: abs(ends[c][1] - first))
+            ends[at] = (first, last, ends[at][2] + 1)
+        else:
+            at = len(ends)
+            known.append(at)
+            ends.append((first, last, 0))
+        chain.append(at)
+        rank.append(ends[at][2])
+    return chain, rank
+
+
+def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[int, str]:
+    """Return a name for each chain: the run's, with its settings or its segment's where others have it."""
+    label, *finer = naming.names
+    settings = [key for key in keys if key != label]
+    shared = set(heads.groupby(label)[settings].nunique().pipe(lambda own: own.index[(own > 1).any(axis=1)]))
+    out: dict[int, str] = {}
+    for chain, row in heads.iterrows():
+        name = str(plain(row[label]))
+        if row[label] in shared:
+            name += "".join(f"/{key}={plain(row[key])}" for key in settings if heads[key].nunique() > 1)
+        if name in out.values():
+            name += f"/{plain(row[finer[-1]])}" if finer else f"/{chain}"
+        out[int(chain)] = name  # type: ignore[call-overload]
+    return out
+
+
+def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table without repeated steps: of a segment's equal ones one, of two segments' the later."""
+    notes = []
+    equal = table.duplicated([*KEY, _SEGMENT, "value"])
+    if equal.any():
+        notes.append(
+            f"{int(equal.sum()):,} rows repeat a step of their segment with the same value: left out"
+        )
+        table = table[~equal]
+    last = table.groupby(KEY)[_RANK].transform("max")
+    old = table[_RANK] < last
+    if old.any():
+        overlap = table[table.duplicated(KEY, keep=False)]
+        differ = int((overlap.groupby(KEY)["value"].agg(np.ptp) > 0).sum())
+        notes.append(
+            f"{int(old.sum()):,} steps stand in two segments of a run, {differ:,} with other values: the "
+            "later segment's were kept"
+        )
+    return table[~old], notes
