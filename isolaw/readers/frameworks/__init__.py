@@ -12,6 +12,7 @@ from isolaw.readers.frameworks.base import Framework
 # Each framework, as users write it → its module, imported when it is needed; the most specific first.
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
+    "ROLL": "isolaw.readers.frameworks.roll",  # before veRL, whose names it shares
     "veRL": "isolaw.readers.frameworks.verl",
     "tinker-cookbook": "isolaw.readers.frameworks.tinker",
     "prime-rl": "isolaw.readers.frameworks.prime_rl",
@@ -20,6 +21,9 @@ FRAMEWORKS: dict[str, str] = {
     "NeMo-RL": "isolaw.readers.frameworks.nemo_rl",
     "open-instruct": "isolaw.readers.frameworks.open_instruct",
     "OpenRLHF": "isolaw.readers.frameworks.openrlhf",
+    "AReaL": "isolaw.readers.frameworks.areal",
+    "ART": "isolaw.readers.frameworks.art",
+    "mlx-lm-lora": "isolaw.readers.frameworks.mlx_lm",
     "TRL": "isolaw.readers.frameworks.trl",
 }
 

@@ -59,5 +59,6 @@ FRAMEWORK = Framework(
         "temperature": ("policy.generation.temperature",),
         "model": ("policy.model_name",),
     },
+    counts=("generated",),  # which its console prints
     more_facts=_facts,
 )
