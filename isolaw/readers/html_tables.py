@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-Table = tuple[list[str], list[list[str]]]  # header, rows of as many cells
+HtmlTable = tuple[list[str], list[list[str]]]  # header, rows of as many cells
 _MOST_CELLS = 5_000_000
 
 
-def tables(text: str) -> list[Table]:
+def tables(text: str) -> list[HtmlTable]:
     """Return the tables of an HTML text that have a header and rows of its length; nothing is executed.
 
     >>> tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")

@@ -21,7 +21,7 @@ import orjson
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import containers, frameworks, limits
 from isolaw.readers.containers.printed_config import PrintedArguments
-from isolaw.readers.html_tables import Table, tables
+from isolaw.readers.html_tables import HtmlTable, tables
 from isolaw.readers.raw_log import Container, RawLog, finite
 from isolaw.readers.text_lines import clean
 
@@ -116,7 +116,7 @@ def _joined(text: Any) -> str:
     return "".join(own for own in text if isinstance(own, str)) if isinstance(text, list) else str(text or "")
 
 
-def _named(table: Table) -> Table:
+def _named(table: HtmlTable) -> HtmlTable:
     header, rows = table
     return [_NAMES.get(name, name.replace(" / ", "/")) for name in header], rows
 
@@ -125,7 +125,7 @@ def _known(header: list[str]) -> bool:
     return frameworks.find(header, {}) is not None
 
 
-def _add(log: RawLog, table: Table) -> None:
+def _add(log: RawLog, table: HtmlTable) -> None:
     header, rows = table
     for row in rows:
         values = dict(zip(header, row, strict=True))

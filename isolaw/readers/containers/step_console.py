@@ -38,10 +38,10 @@ _SEARCHED = 4 * limits.MB  # what is printed before the first step may be long
 _LONGEST_STEP = 65_536  # bytes from a step's line to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
-Values = dict[str, Any]
+StepValues = dict[str, Any]
 
 
-def _areal(text: str) -> Values:
+def _areal(text: str) -> StepValues:
     found = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
     counts = {key for key, value in found if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
     return {key: value for key, value in found if key not in counts}
@@ -62,7 +62,7 @@ _NEMO_NAMES = {
 _NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})")
 
 
-def _nemo_rl(text: str) -> Values:
+def _nemo_rl(text: str) -> StepValues:
     if batch := _NEMO_BATCH.match(text):
         return {"generated": batch[1]}
     found = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
@@ -77,7 +77,7 @@ _MLX_NAMES = {
 }
 
 
-def _mlx_lm(text: str) -> Values:
+def _mlx_lm(text: str) -> StepValues:
     if " loss " in text:  # all in one line
         pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
         return {
@@ -89,7 +89,7 @@ def _mlx_lm(text: str) -> Values:
     return {f"train_{_MLX_NAMES.get(found[1], f'{found[1]}_mean')}": found[2]}
 
 
-def _roll(text: str) -> Values:
+def _roll(text: str) -> StepValues:
     try:
         record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
         return dict(record["metrics"]) if isinstance(record["metrics"], dict) else {}
@@ -103,7 +103,7 @@ class _Form:
 
     # With the groups ``step`` and, where steps start again with each epoch, ``of``: its steps.
     step: re.Pattern[str]
-    values: Callable[[str], Values]  # of a line
+    values: Callable[[str], StepValues]  # of a line
     signs: tuple[bytes, ...]  # one is in every line with values
     ahead: int = 0  # by how much it counts higher than its trackers do
 
@@ -183,7 +183,7 @@ class _Reader:
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
-        self._step, self._values = 0, Values()  # what comes before any step is of before training
+        self._step, self._values = 0, StepValues()  # what comes before any step is of before training
         self._epoch = 1
         self._first = self._last = -1  # of this training
 
