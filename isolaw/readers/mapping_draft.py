@@ -13,11 +13,11 @@ from isolaw import commands
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.mapping import in_percent
-from isolaw.readers.table_files import load
+from isolaw.readers.table_files import STEP_NAMES, load
 
 # The data model's columns → their names elsewhere. The user sees every guess.
 _CALLED = {
-    "step": "step steps global_step training_step train_step trainer_step iteration iter update updates",
+    "step": " ".join(STEP_NAMES),
     "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
     "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
     "num_samples_per_prompt_rollout num_generations_per_prompt",
