@@ -14,6 +14,7 @@ import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.parquet import column_names, read_parquet
+from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.html_tables import tables
@@ -187,6 +188,8 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
     _check_size(path, 0, content.count(b":"))
+    if notebook_outputs.is_notebook(document):
+        return _read_notebook(path, document)
     records, beside = max(_lists(document, {}, 1), key=lambda found: len(found[0]), default=([], {}))
     if not records:
         raise DataError(
@@ -204,6 +207,20 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     )
     frame.attrs["notes"] = [f"columns from outside the list: {', '.join(constant)}"[:500]] if constant else []
     return frame
+
+
+def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
+    """What the cells printed, if it is a console of one's own, else the longest table that they show."""
+    text = notebook_outputs.printed(document).encode("utf-8", "replace")
+    html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
+    if is_console(text):
+        return read_console(path, text)
+    if b"<table" in html:
+        return _read_html(path, html)
+    raise DataError(
+        f"{path}: a notebook whose outputs hold no metrics: expected a table with Step, or lines such as "
+        "'step 3: reward=0.5'. If its cells were run, save it with their outputs"
+    )
 
 
 def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
@@ -228,7 +245,7 @@ def _read_html(path: Path, content: bytes) -> pd.DataFrame:
         tables(content.decode("utf-8-sig", "replace")), key=lambda own: len(own[1]), default=([], [])
     )
     if not rows:
-        raise DataError(f"{path}: found no table with a header in this HTML; expected <table>")
+        raise DataError(f"{path}: found no table with a header and rows in its HTML")
     text = io.StringIO()
     csv.writer(text).writerows([header, *rows])
     frame = _read_csv(path, text.getvalue().encode())

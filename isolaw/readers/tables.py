@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
-from isolaw.readers import frameworks
 from isolaw.readers.assignments import DEFAULTS, SPLIT
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
+from isolaw.readers.mapping_draft import of_training
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
@@ -63,7 +63,7 @@ def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: s
         table["metric"] = reward  # --column names the rewards, --metric their metric
     elif not {"metric", "value"} <= set(table.columns):
         table = table.assign(metric=reward, value=table[reward])
-        if "eval_set" not in table.columns and frameworks.of_training(reward):
+        if "eval_set" not in table.columns and of_training(reward, list(map(str, frame.columns))):
             table["eval_set"] = "train"
             notes.append(f"{reward} is of training batches: its evaluation set is train")
         numbers = pd.to_numeric(table["value"], errors="coerce")

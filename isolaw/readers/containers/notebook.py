@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from isolaw.errors import DataError, NoHistory
-from isolaw.readers import containers, frameworks, limits
+from isolaw.readers import containers, frameworks, limits, notebook_outputs
 from isolaw.readers.containers.printed_config import PrintedArguments
 from isolaw.readers.html_tables import HtmlTable, tables
 from isolaw.readers.raw_log import Container, RawLog, finite
@@ -79,22 +79,18 @@ class _Notebook:
         with limits.opened(path) as file:
             content = file.read(_LARGEST + 1)
         try:
-            cells = orjson.loads(content)["cells"]
-        except (ValueError, KeyError, TypeError):
-            raise DataError(f"{path}: not a notebook of up to {_LARGEST // limits.MB} MB") from None
-        cells = [own for own in cells if isinstance(own, dict)] if isinstance(cells, list) else []
-        outputs = [o for own in cells for o in own.get("outputs") or [] if isinstance(o, dict)]
-        self.text = "\n".join(
-            _joined(own.get("text")) for own in outputs if own.get("output_type") == "stream"
-        )
-        shown = (own["data"] for own in outputs if isinstance(own.get("data"), dict))
-        found = (table for data in shown for table in tables(_joined(data.get("text/html"))))
+            document = orjson.loads(content)
+        except ValueError:
+            document = None
+        if not notebook_outputs.is_notebook(document):
+            raise DataError(f"{path}: not a notebook of up to {_LARGEST // limits.MB} MB")
+        self.text = notebook_outputs.printed(document)
+        found = (table for html in notebook_outputs.shown(document) for table in tables(html))
         self.tables = [own for own in map(_named, found) if "Step" in own[0] and _known(own[0])]
         printed = PrintedArguments()
         for line in self.text.splitlines():
             printed.add(clean(line.encode("utf-8", "replace")))
-        code = [_joined(own.get("source")) for own in cells if own.get("cell_type") == "code"]
-        self.config = _arguments(code) | printed.config
+        self.config = _arguments(notebook_outputs.code(document)) | printed.config
 
     def console(self) -> Container | None:
         """The container that reads what was printed."""
@@ -110,10 +106,6 @@ def _as_file(text: str) -> Iterator[Path]:
         path = Path(folder) / "printed"
         path.write_text(text, encoding="utf-8", errors="replace")
         yield path
-
-
-def _joined(text: Any) -> str:
-    return "".join(own for own in text if isinstance(own, str)) if isinstance(text, list) else str(text or "")
 
 
 def _named(table: HtmlTable) -> HtmlTable:

@@ -48,13 +48,23 @@ def possible(keys: Collection[str]) -> list[Framework]:
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
 
 
+_OF_TRAINING = (
+    "train/",
+    "train_",
+    "training/",
+    "training_",
+    "rewards/",
+    "completions/",
+)  # the last are TRL's
+
+
 def of_training(key: str) -> bool:
     """Return whether a metric's key, alone, says that it is of training batches.
 
     >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "train_acc", "val/acc", "acc")]
     [True, True, True, False, False]
     """
-    if key.lower().startswith(("train/", "train_", "training/", "training_")):
+    if key.lower().startswith(_OF_TRAINING):
         return True
     own = find([key], {})
     target = own.metric(key) if own else None
