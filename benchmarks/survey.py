@@ -54,7 +54,7 @@ def true_curve(truth: dict[str, Any], folder: Path) -> Curve:
 
 
 def _number(value: Any) -> float:
-    found = re.search(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan", str(value))
+    found = re.search(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan", str(value).rpartition("(")[2])
     return float(found[0]) if found else math.nan
 
 
@@ -166,6 +166,7 @@ def outcome(own: dict[str, Any], folder: Path) -> dict[str, Any]:
         "missing": 0,
         "wrong": 0,
         "more": 0,
+        "cut": 0,
         "unread": 0,
     }
     wrong: list[str] = []
@@ -190,7 +191,9 @@ def outcome(own: dict[str, Any], folder: Path) -> dict[str, Any]:
             same = [step for step in curve if step in values and _same(values[step], curve[step])]
             counts["equal"] += len(same)
             differing = [step for step in values if step in curve and step not in same]
-            lacking = [step for step in curve if step not in values and not math.isnan(curve[step])]
+            absent = [step for step in curve if step not in values and not math.isnan(curve[step])]
+            lacking = [step for step in absent if step < max(values, default=math.inf)]
+            counts["cut"] += len(absent) - len(lacking)  # a killed run's tracker ends before its console
             counts["missing"] += len(lacking)
             counts["wrong"] += len(differing)
             counts["more"] += len([step for step in values if step not in curve])  # a console may be cut
