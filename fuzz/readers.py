@@ -194,12 +194,24 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     quoted = fixtures("containers/test_wandb_folder").DEBUG.format(config=verl.config).encode()
     runs.append(SEPARATOR.join([b"", console, b"", quoted]))
     pq.write_table(pa.table({"run": ["a", "b"], "step": [1, 2], "v": [0.5, None]}), folder / "t.parquet")
+    steps, notebooks = fixtures("containers/test_step_console"), fixtures("containers/test_notebook")
+    book = notebooks.write(
+        folder / "a.ipynb", notebooks.stream(notebooks.BANNER), notebooks.display(notebooks.html([0.5, 0.25]))
+    )
+    project = folder / "a.db"
+    fixtures("containers/test_trackio").database(project).close()
     texts = [*metrics, *documents, console, *stdout, *state, *exports, *events]
     return {
         "jsonl": metrics,
         "json": documents,
         "verl-console": [console, hostile["train.log"]],
         "prime-rl-console": ["\n".join(fixtures("containers/test_prime_rl_console").LINES).encode()],
+        "step-console": [
+            own([0.5, 0.25]).encode()
+            for own in (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
+        ],
+        "notebook": [book.read_bytes()],
+        "trackio": [project.read_bytes()],
         "stdout-dicts": [*stdout, hostile["stdout.txt"]],
         "trainer-state": state,
         "wandb-csv": exports,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ABOVE_ONE = 1 + 1e-6
 # Containers that round, the coarsest first: a console prints some digits, TensorBoard keeps 32 bits.
-_ROUNDED = ("prime-rl-console", "stdout-dicts", "verl-console", "tensorboard")
+_ROUNDED = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # people write 7.1e-7
 _BEYOND = 0.1  # of a copy's steps: one of two logs may have been cut off before the other

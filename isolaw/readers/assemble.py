@@ -175,7 +175,7 @@ def _which_framework(
     by_calls = [
         own.name for own in possible if not own.counted_by_trackers and not {*own.step_keys} & {*keys}
     ]
-    of_tracker = all(part.container.startswith("wandb") for part in parts)
+    of_tracker = all(part.container.startswith(("wandb", "trackio")) for part in parts)
     if by_calls and of_tracker and "logging_steps" not in run.assignments:
         needs.append("logging_steps")
         text += f". For {by_calls[0]}, W&B's step counts records: set logging_steps, the updates between two"

@@ -4,6 +4,8 @@
 
     [exp_s042]   3/500 | loss=-1.5000 | reward=0.300 | acc=30.0%
     [step 12/500] correct=2/4 rewards=['0.80', '0.01'] loss=-0.0051 lr=1.00e-05
+    Epoch:[1/2](3/9751), Reward: -2.3041, KL_ref: -0.0010, Actor Loss: 0.0000
+    step 12: reward=0.25
 
 A row for each such line that counts to the same number: ``step``, and a column for each key. A value with %
 is divided by 100, and ``2/4`` is a share. Lists and texts are left out. B_p, n and the reward's name are the
@@ -15,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,8 +30,18 @@ _FEWEST = 3  # lines, of which a console is known
 _LONGEST = 5_000  # bytes of a line
 _HEAD = 1 << 20  # bytes that are looked at to know one
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
+_STEP = re.compile(
+    r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
+)
+_EPOCH = re.compile(r"epochs?[\W_]{0,4}$", re.I)  # before a counter
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
-_PAIR = re.compile(rf"([A-Za-z_][\w.@/-]{{0,80}}) ?[=:] ?({_NUMBER})(?:(%)|/(\d{{1,9}}))?(?=[\s,;|\])}}]|$)")
+_WORD = r"[A-Za-z_][\w.@/-]{0,80}"
+# A key of several words begins behind a separator.
+_PAIR = re.compile(
+    rf"(?:(?<=[,|;)\]>] )({_WORD}(?: {_WORD}){{1,3}})|(?<![\w.@/-])({_WORD})) ?[=:] ?"
+    rf"({_NUMBER})(?:(%)|/(\d{{1,9}}))?"
+    r"(?=[\s,;|\])}]|$)"
+)
 
 
 def is_console(content: bytes) -> bool:
@@ -43,9 +56,9 @@ def is_console(content: bytes) -> bool:
     if head.count(b"=") + head.count(b":") < _FEWEST or b"\0" in head:
         return False
     found: dict[int, set[float]] = {}
-    for total, _, values in _lines(head):
-        found.setdefault(total, set()).add(values["step"])
-        if len(found[total]) == _FEWEST:
+    for own in _lines(head):
+        found.setdefault(own.total, set()).add(own.values["step"])
+        if len(found[own.total]) == _FEWEST:
             return True
     return False
 
@@ -56,31 +69,57 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     Raises `DataError` where the counter does not rise: a second training in one file.
     """
     found = list(_lines(content))
-    counts = Counter(total for total, _ in {(total, row["step"]) for total, _, row in found})
+    counts = Counter(
+        own.total for own in {(own.total, own.epoch, own.values["step"]): own for own in found}.values()
+    )
     ((total, _),) = counts.most_common(1)
-    rows = [(line, row) for own, line, row in found if own == total]  # model output has fractions, too
-    for (before, _), (line, row) in pairwise(rows):
-        if row["step"] <= rows[0][1]["step"]:
+    rows = [own for own in found if own.total == total]  # model output has fractions, too
+    if any(
+        row.epoch > before.epoch and row.values["step"] <= before.values["step"]
+        for before, row in pairwise(rows)
+    ):
+        for row in rows:  # steps that start again with each epoch
+            row.values["step"] += max(row.epoch - 1, 0) * total
+    for before, row in pairwise(rows):
+        if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
             raise DataError(
-                f"{path}:{line}: the counter starts again (at {row['step']:g}, after line {before}): another "
-                "training begins; give each a file of its own"
+                f"{path}:{row.line}: the counter starts again (at {row.values['step']:g}, after line "
+                f"{before.line}): another training begins; give each a file of its own"
             )
-    frame = pd.DataFrame([row for _, row in rows], index=pd.Index([line for line, _ in rows], name="line"))
+    frame = pd.DataFrame(
+        [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
+    )
     return frame.drop_duplicates("step", keep="last")
 
 
-def _lines(content: bytes) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """Yield each line with a counter and pairs behind it: what it counts to, its number and its values."""
+@dataclass
+class _Line:
+    """A line with a counter and pairs behind it."""
+
+    line: int
+    total: int  # what it counts to; 0 if it does not say
+    epoch: int  # 0 without one
+    values: dict[str, float]
+
+
+def _lines(content: bytes) -> Iterator[_Line]:
     for number, line in enumerate(content.replace(b"\r", b"\n").split(b"\n"), 1):
-        if b"/" not in line or len(line) > _LONGEST:
+        if len(line) > _LONGEST or not (b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line):
             continue
         text = clean(line)
-        if not (counter := _COUNTER.search(text)) or int(counter[1]) > int(counter[2]):
+        counters = [own for own in _COUNTER.finditer(text) if int(own[1]) <= int(own[2])]
+        epochs = [own for own in counters if _EPOCH.search(text, 0, own.start(1))]
+        steps = [own for own in counters if own not in epochs]
+        counter = next(iter(steps or epochs), None) or _STEP.search(text)
+        if counter is None:
             continue
-        values = {}
-        for key, value, percent, whole in _PAIR.findall(text, counter.end()):
-            scale = 100.0 if percent else float(whole or 1)
+        total = int(counter[2]) if counter.re is _COUNTER else 0
+        values: dict[str, float] = {}
+        for words, word, value, percent, whole in _PAIR.findall(text[counter.end() :]):
+            key, scale = words or word, 100.0 if percent else float(whole or 1)
             if scale and key.lower() not in ("step", "eta"):
-                values[key] = float(value) / scale
+                again = sum(own == key or own.startswith(f"{key}#") for own in values)
+                values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         if values:
-            yield int(counter[2]), number, {"step": float(counter[1]), **values}
+            epoch = int(epochs[0][1]) if epochs and steps else 0
+            yield _Line(number, total, epoch, {"step": float(counter[1]), **values})

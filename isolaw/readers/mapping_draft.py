@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from isolaw import commands
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.mapping import in_percent
-from isolaw.readers.table_files import load
+from isolaw.readers.table_files import STEP_NAMES, load
 
 # The data model's columns → their names elsewhere. The user sees every guess.
 _CALLED = {
-    "step": "step steps global_step training_step train_step trainer_step iteration iter update updates",
+    "step": " ".join(STEP_NAMES),
     "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
     "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
     "num_samples_per_prompt_rollout num_generations_per_prompt",
@@ -40,6 +40,8 @@ _HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdou
 PHASES = ("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set")
 _REWARD = {"reward", "rewards", "score", "scores"}
 _SOLVED = {"success", "solve", "solved", "correct", "win"}
+# What only a log of training has next to a reward.
+_TRAINER = re.compile(r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning_rate|learning rate)(?:[/_ ].*)?", re.I)
 _SHOWN = 200
 
 
@@ -113,7 +115,7 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
             continue
         words = set(re.split(r"[^a-z]+", column.lower()))
         reward, accuracy = bool(words & _REWARD), is_accuracy(column)
-        trained = bool(words & _TRAINING) or frameworks.of_training(column)
+        trained = of_training(column, list(map(str, frame.columns)))
         held_out = bool(words & _HELD_OUT) or (accuracy and not trained)
         eval_set = "validation" if held_out else "train"
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
@@ -137,6 +139,25 @@ def eval_set_of(value: object) -> str:
     return "validation" if word in _HELD_OUT else "train" if word in _TRAINING else ""
 
 
+def of_training(column: str, columns: Sequence[str]) -> bool:
+    """Return whether a table's column is measured on training batches, by its name and those next to it.
+
+    A reward next to a loss or a learning rate is of training batches, unless its name says otherwise.
+
+    >>> names = ("train_acc", "mean_reward", "val_reward", "acc")
+    >>> [of_training(name, ["step", "loss", name]) for name in names]
+    [True, True, False, False]
+    >>> of_training("mean_reward", ["step", "mean_reward"])
+    False
+    """
+    words = set(re.split(r"[^a-z]+", column.lower()))
+    if words & _HELD_OUT:
+        return False
+    if words & _TRAINING or frameworks.of_training(column):
+        return True
+    return bool(words & _REWARD) and not is_accuracy(column) and any(map(_TRAINER.fullmatch, columns))
+
+
 def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
     """Return the column of numbers that looks most like a held-out accuracy or reward; "" if none does."""
     ranks: list[tuple[bool, bool, bool, str]] = []
@@ -145,7 +166,7 @@ def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
         if pd.api.types.is_numeric_dtype(frame[column]) and (
             is_accuracy(column) or words & (_REWARD | _SOLVED)
         ):
-            trained = bool(words & _TRAINING) or frameworks.of_training(column)
+            trained = of_training(column, list(map(str, frame.columns)))
             ranks.append((trained, not words & _HELD_OUT, not is_accuracy(column), column))
     return min(ranks, key=lambda rank: rank[:3])[3] if ranks else ""
 

@@ -156,7 +156,7 @@ def _steps(
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the (R,) steps that the log itself gives; NaN for none and for what is no step."""
     own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
-    if part.container.startswith("wandb") and not framework.counted_by_trackers:
+    if part.container.startswith(("wandb", "trackio")) and not framework.counted_by_trackers:
         own = np.full(own.size, np.nan)
     keyed: Floats = np.full(own.size, np.nan)
     for key in framework.step_keys:

@@ -1,4 +1,4 @@
-"""A table's file as a pandas table: CSV, Parquet, or JSON lines, recognised by content."""
+"""A table's file as a pandas table, recognised by content: CSV, Parquet, JSON, HTML, or a console's lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,24 @@ import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.parquet import column_names, read_parquet
+from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
+from isolaw.readers.html_tables import tables
 from isolaw.readers.limits import MB, os_errors
 from isolaw.readers.raw_log import HEAD
 
 PARQUET_MAGIC = b"PAR1"
+STEP_NAMES = (
+    *("step", "steps", "global_step", "training_step", "train_step", "trainer_step", "iteration", "iter"),
+    *("update", "updates"),
+)
+CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings", "meta")
 WRITTEN_NAN = "written_nan"  # in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # as text; Parquet has its own limits
 _LONGEST_LINE = 1 * MB  # of JSON
+_DEEPEST = 4  # of a document's list
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
 _MOST_CELLS = 5_000_000  # of up to 100 bytes each, as objects
@@ -48,8 +57,13 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
     if not content.strip():
         raise DataError(f"{path}: the file is empty")
-    if content.lstrip().startswith(b"{"):
+    start = content.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if _is_document(start):
+        return _not_empty(path, _read_document(path, start))
+    if start.startswith(b"{"):
         return _not_empty(path, _read_jsonl(path, content))
+    if start.startswith(b"<"):
+        return _not_empty(path, _read_html(path, content))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
         return _not_empty(path, _read_export(path))
     return _not_empty(path, (read_console if is_console(content) else _read_csv)(path, content))
@@ -134,11 +148,8 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
     for number, line in enumerate(io.BytesIO(content), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line) if len(line) <= _LONGEST_LINE else None
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
+        row = _parsed(line)
+        if row is None:
             if rows and not line.endswith(b"\n"):
                 notes.append("a torn last line was left out")
                 continue
@@ -152,9 +163,111 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         if len(columns) > _MOST_COLUMNS:
             raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {number}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
+    if len(rows) > 2 and _is_header(rows):
+        header = {name: value for name, value in rows[0].items() if not any(name in row for row in rows[1:])}
+        notes.append(
+            f"line {lines[0]} has no step: a header, whose values are columns: {', '.join(header)}"[:500]
+        )
+        rows, lines = [header | row for row in rows[1:]], lines[1:]
     frame = pd.DataFrame(rows, index=pd.Index(lines, name="line"))
     frame.attrs["notes"] = notes
     return frame
+
+
+def _is_header(rows: list[dict[str, Any]]) -> bool:
+    """Whether the first record lacks the step that every other one has."""
+    return any(
+        name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
+        for name in STEP_NAMES
+    )
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line) if len(line) <= _LONGEST_LINE else None
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _is_document(start: bytes) -> bool:
+    """Whether JSON is one document: several lines of one object, a list, or an object with a list of them."""
+    if not start.startswith(b"{"):
+        return start.startswith(b"[")
+    line, _, more = start.partition(b"\n")
+    first = _parsed(line)
+    return first is None or (not more.strip() and any(_lists(first, {}, 1)))
+
+
+def _read_document(path: Path, content: bytes) -> pd.DataFrame:
+    """The longest list of objects in a document; plain values next to it and above are columns, too."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
+    _check_size(path, 0, content.count(b":"))
+    if notebook_outputs.is_notebook(document):
+        return _read_notebook(path, document)
+    records, beside = max(_lists(document, {}, 1), key=lambda found: len(found[0]), default=([], {}))
+    if not records:
+        raise DataError(
+            f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
+        )
+    try:
+        rows = [{name: value for name, value in flatten(row).items() if _plain(value)} for row in records]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    columns = set().union(*rows)
+    _check_size(path, len(rows), len(rows) * len(columns), len(columns))
+    constant = {name: value for name, value in beside.items() if name not in columns}
+    frame = pd.DataFrame(
+        [row | constant for row in rows], index=pd.RangeIndex(1, len(rows) + 1, name="record")
+    )
+    frame.attrs["notes"] = [f"columns from outside the list: {', '.join(constant)}"[:500]] if constant else []
+    return frame
+
+
+def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
+    """What the cells printed, if it is a console of one's own, else the longest table that they show."""
+    text = notebook_outputs.printed(document).encode("utf-8", "replace")
+    html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
+    if is_console(text):
+        return read_console(path, text)
+    if b"<table" in html:
+        return _read_html(path, html)
+    raise DataError(
+        f"{path}: a notebook whose outputs hold no metrics: expected a table with Step, or lines such as "
+        "'step 3: reward=0.5'. If its cells were run, save it with their outputs"
+    )
+
+
+def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Yield the lists of objects in a document, with the plain values next to each and above it."""
+    if isinstance(document, list):
+        records = [own for own in document if isinstance(own, dict)]
+        if len(records) > 1:
+            yield records, beside
+    elif isinstance(document, dict) and depth <= _DEEPEST:
+        plain = {name: own for name, own in document.items() if _plain(own)}
+        for name, below in document.items():
+            if isinstance(below, dict) and name in CONFIGURATIONS:
+                plain |= {key: own for key, own in flatten(below).items() if _plain(own)}
+        for name, below in document.items():
+            if name not in CONFIGURATIONS:
+                yield from _lists(below, beside | plain, depth + 1)
+
+
+def _read_html(path: Path, content: bytes) -> pd.DataFrame:
+    """The longest table of an HTML file."""
+    header, rows = max(
+        tables(content.decode("utf-8-sig", "replace")), key=lambda own: len(own[1]), default=([], [])
+    )
+    if not rows:
+        raise DataError(f"{path}: found no table with a header and rows in its HTML")
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *rows])
+    frame = _read_csv(path, text.getvalue().encode())
+    return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
 
 
 def _plain(value: Any) -> bool:

@@ -23,6 +23,8 @@ REWARDS = [0.1, 0.25, -0.5, 0.75, 1.0]
         ("[step {i}/5] rewards=['0.8', '0.1'] mean_reward={r} wasted=0", "mean_reward", 1),
         ("\x1b[32m2026-01-02 10:00:00\x1b[0m iter {i} / 5: reward: {r}, note: none", "reward", 1),
         ("Epoch ({i}/5) - acc = {r}%", "acc", 100),
+        ("Epoch:[1/1]({i}/5), Reward: {r}, Actor Loss: 0.5, Critic Loss: 0.1", "Reward", 1),
+        ("iteration: {i}, reward={r} loss=0.1", "reward", 1),
         ("train  {i}/5 [00:12<01:00, 2.1it/s, reward={r}]", "reward", 1),
     ],
 )
@@ -41,6 +43,29 @@ def test_lines_are_rows(tmp_path: Path, form: str, column: str, scale: float) ->
 def test_a_share_is_one(tmp_path: Path) -> None:
     content = b"".join(b"[step %d/4] correct=%d/4 lr=1e-5\n" % (i, i) for i in (1, 2, 3, 4))
     assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_steps_that_start_again_with_each_epoch(tmp_path: Path) -> None:
+    lines = [f"Epoch {e}/2 step {i}/3 reward={e + i / 10}\n" for e in (1, 2) for i in (1, 2, 3)]
+    frame = read_console(tmp_path / "a.log", "".join(lines).encode())
+    assert frame["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert frame["reward"].tolist() == [1.1, 1.2, 1.3, 2.1, 2.2, 2.3]
+    lines = [f"Epoch {(i + 2) // 3}/2 step {i}/6 reward={i}\n" for i in range(1, 7)]  # these go on
+    assert read_console(tmp_path / "a.log", "".join(lines).encode())["step"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_names_of_several_words_and_names_that_repeat(tmp_path: Path) -> None:
+    lines = b"".join(
+        b"(%d/3), Actor Loss: 0.5, Critic Loss: 0.1, lr 1e-5 kl: 0.2, kl: 0.3\n" % i for i in (1, 2, 3)
+    )
+    frame = read_console(tmp_path / "a.log", lines)
+    assert frame.iloc[0].to_dict() == {
+        "step": 1,
+        "Actor Loss": 0.5,
+        "Critic Loss": 0.1,
+        "kl": 0.2,
+        "kl#2": 0.3,
+    }
 
 
 def test_a_second_training_is_refused(tmp_path: Path) -> None:

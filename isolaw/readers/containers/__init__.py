@@ -19,11 +19,14 @@ CONTAINERS: dict[str, str] = {
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
     "tensorboard": "isolaw.readers.containers.tensorboard",
     "trainer-state": "isolaw.readers.containers.trainer_state",
+    "trackio": "isolaw.readers.containers.trackio",
     "wandb-csv": "isolaw.readers.containers.wandb_csv",
+    "notebook": "isolaw.readers.containers.notebook",
     "jsonl": "isolaw.readers.containers.jsonlines",
     "json": "isolaw.readers.containers.json_document",
     "verl-console": "isolaw.readers.containers.verl_console",
     "prime-rl-console": "isolaw.readers.containers.prime_rl_console",
+    "step-console": "isolaw.readers.containers.step_console",
     "stdout-dicts": "isolaw.readers.containers.stdout_dicts",
 }
 

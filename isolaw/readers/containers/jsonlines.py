@@ -2,7 +2,7 @@
 
 veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests what its keys join with
 slashes, ``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …,
-"optim/lr": …}``, with several lines for one step.
+"optim/lr": …}``, with several lines for one step. A first line ``{"config": {…}}`` is the configuration.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from isolaw.readers import configs, frameworks
 from isolaw.readers.mapping_draft import PHASES, eval_set_of
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
+from isolaw.readers.table_files import CONFIGURATIONS
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined
@@ -73,6 +74,9 @@ def read(path: Path) -> Iterator[RawLog]:
             if line.strip(b"\0 \t\r"):
                 torn = at
             continue
+        if not log.step and "step" not in record and (header := _configuration(record)):
+            log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
+            continue
         began = add(log, record, began, escaped=b"\\" in line)
     if not log.step:
         raise DataError(f"{path}: found no JSON object; expected an object on each line")
@@ -102,6 +106,17 @@ def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> flo
 def _held_out(key: str) -> str:
     """Return the key of a metric measured in an evaluation, with the prefix that frameworks give it."""
     return key if key.startswith(("eval", "val")) else f"eval{'/' if '/' in key else '_'}{key}"
+
+
+def _configuration(record: dict[str, Any]) -> dict[str, Any]:
+    """The configuration in a header's record, under flat keys; empty for any other record."""
+    for name in CONFIGURATIONS:
+        if isinstance(own := record.get(name), dict):
+            try:
+                return configs.flatten(own)
+            except DataError:
+                return {}
+    return {}
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -2,8 +2,9 @@
 
 *Wide*, a panel's "Export CSV": the first column is the panel's x axis, the others are ``<run> - <metric>``,
 each followed by ``…__MIN`` and ``…__MAX``, its range within a bin; where x is not the step, a run may have a
-column ``<run> - _step``. *Long*: ``run_name, metric, step, value``. *History*, ``run.history().to_csv()``:
-``_step`` and a column for each metric; some tools leave only the names of a framework.
+column ``<run> - _step``. Runs that the panel groups are called by their settings. *Long*: ``run_name, metric,
+step, value``. *History*, ``run.history().to_csv()``: ``_step`` and a column for each metric; some tools leave
+only the names of a framework.
 
 None has the configuration. The points are a sample of the run's.
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import frameworks, limits
+from isolaw.readers.literals import literal
 from isolaw.readers.raw_log import Container, PointCollector, RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
@@ -31,6 +34,9 @@ SAMPLED = (
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
 _LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
+# W&B's labels of runs that it groups by settings: ``model.path: Qwen/Qwen3-4B, seed: 1``.
+_LABEL = re.compile(r"([A-Za-z_][\w.]{0,100}): ([^,:]{1,200})(?:, |$)")
+_OF_GROUP = re.compile(rf"(?:{_LABEL.pattern}){{1,20}}")
 Rows = Iterable[list[str]]
 LogOf = Callable[[str], RawLog]
 
@@ -73,6 +79,12 @@ def read(path: Path) -> Iterator[RawLog]:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
             logs[run] = RawLog(str(path), "wandb-csv", run, notes=[SAMPLED], held=held)
+            if _OF_GROUP.fullmatch(run):
+                logs[run].config = {key: literal(value) for key, value in _LABEL.findall(run)}
+                logs[run].config_source = "its label"
+                logs[run].notes.append(
+                    "its label is of a W&B group: its values are means of the group's runs"
+                )
         return logs[run]
 
     def whole(row: list[str]) -> bool:

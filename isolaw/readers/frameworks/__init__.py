@@ -12,6 +12,7 @@ from isolaw.readers.frameworks.base import Framework
 # Each framework, as users write it → its module, imported when it is needed; the most specific first.
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
+    "ROLL": "isolaw.readers.frameworks.roll",  # before veRL, whose names it shares
     "veRL": "isolaw.readers.frameworks.verl",
     "tinker-cookbook": "isolaw.readers.frameworks.tinker",
     "prime-rl": "isolaw.readers.frameworks.prime_rl",
@@ -20,6 +21,9 @@ FRAMEWORKS: dict[str, str] = {
     "NeMo-RL": "isolaw.readers.frameworks.nemo_rl",
     "open-instruct": "isolaw.readers.frameworks.open_instruct",
     "OpenRLHF": "isolaw.readers.frameworks.openrlhf",
+    "AReaL": "isolaw.readers.frameworks.areal",
+    "ART": "isolaw.readers.frameworks.art",
+    "mlx-lm-lora": "isolaw.readers.frameworks.mlx_lm",
     "TRL": "isolaw.readers.frameworks.trl",
 }
 
@@ -44,13 +48,23 @@ def possible(keys: Collection[str]) -> list[Framework]:
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
 
 
+_OF_TRAINING = (
+    "train/",
+    "train_",
+    "training/",
+    "training_",
+    "rewards/",
+    "completions/",
+)  # the last are TRL's
+
+
 def of_training(key: str) -> bool:
     """Return whether a metric's key, alone, says that it is of training batches.
 
     >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "train_acc", "val/acc", "acc")]
     [True, True, True, False, False]
     """
-    if key.lower().startswith(("train/", "train_", "training/", "training_")):
+    if key.lower().startswith(_OF_TRAINING):
         return True
     own = find([key], {})
     target = own.metric(key) if own else None

@@ -59,6 +59,7 @@ FRAMEWORK = Framework(
         "temperature": ("policy.generation.temperature",),
         "model": ("policy.model_name",),
     },
+    counts=("generated",),  # which its console prints
     more_facts=_facts,
     seconds_keys=("timing/train/total_step_time",),
 )

@@ -57,6 +57,8 @@ def metric(key: str) -> tuple[str, str] | None:
     section, _, rest = key.partition("/")
     if section in ("val-core", "val-aux"):
         return _validation(rest)
+    if rest.startswith("generations"):  # a table of samples, of which W&B keeps its size
+        return None
     if section in ("validation", "eval", "test") and rest:  # of recipes
         return "validation", rest
     if section == "test_score" and rest:

@@ -12,6 +12,7 @@ import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.wandb_csv import CONTAINER
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.read import survey
 
 HELD_OUT = "val-core/aime24/acc/mean@8"
 # A panel's export: every field quoted, no newline at the end, runs evaluated at different steps.
@@ -260,3 +261,14 @@ def test_calls_to_log_are_no_steps(tmp_path: Path) -> None:
     settings = {"B_p": 4, "n": 8, "logging_steps": 20}
     points = isolaw.read(tmp_path / "export.csv", settings=settings).points
     assert points["step"].unique().tolist() == [20, 40]
+
+
+def test_a_panel_grouped_by_settings(tmp_path: Path) -> None:
+    runs = [f"actor_rollout_ref.rollout.n: {n}, data.train_batch_size: 32" for n in (4, 8)]
+    header = ["Step", *(f"{run} - critic/score/mean" for run in runs)]
+    lines = [header, *([k, k / 8, k / 16] for k in (1, 2, 3))]
+    path = tmp_path / "panel.csv"
+    path.write_text("\n".join(",".join(f'"{cell}"' for cell in line) for line in lines))
+    found = survey([path]).candidates
+    assert [(own.n, own.facts["problems_per_batch"].value) for own in found] == [(4, 32), (8, 32)]
+    assert all(any("means of the group's runs" in note for note in own.notes) for own in found)

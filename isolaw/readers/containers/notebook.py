@@ -1,0 +1,165 @@
+"""Jupyter notebooks: what their cells printed, and the tables of the Trainer's progress.
+
+In a notebook transformers' Trainer shows an HTML table, with a row for each logging: ``Step``,
+``Training Loss``, ``reward``, ``rewards / correct / mean``. What was printed as text is read as any console.
+The configuration is what was printed (a banner), and the arguments of a ``GRPOConfig(…)`` in the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isolaw.errors import DataError, NoHistory
+from isolaw.readers import containers, frameworks, limits, notebook_outputs
+from isolaw.readers.containers.printed_config import PrintedArguments
+from isolaw.readers.html_tables import HtmlTable, tables
+from isolaw.readers.raw_log import Container, RawLog, finite
+from isolaw.readers.text_lines import clean
+
+_LARGEST = 50 * limits.MB
+_TEXTS = ("verl-console", "prime-rl-console", "step-console", "stdout-dicts")  # that a cell may print
+_NAMES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
+_CONFIG = re.compile(r"\w{0,40}(?:GRPO|RLOO|GSPO|DAPO|PPO)\w{0,40}(?:Config|Arguments)")
+_MOST_CODE = 200_000  # characters of a cell
+
+
+def is_notebook(path: Path, head: bytes) -> bool:
+    """Return whether a file is a notebook that shows a framework's metrics."""
+    if head.lstrip()[:1] != b"{" or b'"cells"' not in head:
+        return False
+    try:
+        found = _Notebook(path)
+    except DataError:
+        return False
+    return bool(found.tables) or found.console() is not None
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a notebook; raise `DataError` if it is none, and `NoHistory` if no metrics are shown in it."""
+    found = _Notebook(path)
+    if found.tables:
+        for number, table in enumerate(found.tables, 1):
+            run = str(path) if number == 1 else f"{path}#{number}"
+            log = RawLog(str(path), "notebook", run, found.config, "the notebook")
+            _add(log, table)
+            yield log
+        return
+    container = found.console()
+    if container is None:
+        raise NoHistory(
+            f"{path}: no output of its cells has metrics; expected a table with Step, or a console's lines"
+        )
+    with _as_file(found.text) as text:
+        for log in container.read(text):
+            name = log.run.replace(str(text), str(path))
+            config = found.config | log.config
+            yield replace(
+                log,
+                source=str(path),
+                container="notebook",
+                run=name,
+                config=config,
+                config_source="the notebook",
+            )
+
+
+class _Notebook:
+    """What a notebook's outputs hold."""
+
+    def __init__(self, path: Path) -> None:
+        with limits.opened(path) as file:
+            content = file.read(_LARGEST + 1)
+        try:
+            document = orjson.loads(content)
+        except ValueError:
+            document = None
+        if not notebook_outputs.is_notebook(document):
+            raise DataError(f"{path}: not a notebook of up to {_LARGEST // limits.MB} MB")
+        self.text = notebook_outputs.printed(document)
+        found = (table for html in notebook_outputs.shown(document) for table in tables(html))
+        self.tables = [own for own in map(_named, found) if "Step" in own[0] and _known(own[0])]
+        printed = PrintedArguments()
+        for line in self.text.splitlines():
+            printed.add(clean(line.encode("utf-8", "replace")))
+        self.config = _arguments(notebook_outputs.code(document)) | printed.config
+
+    def console(self) -> Container | None:
+        """The container that reads what was printed."""
+        with _as_file(self.text) as path:
+            head = limits.start(path, 65_536)
+            return next((own for own in map(containers.get, _TEXTS) if own.file(path, head)), None)
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[Path]:
+    """A text as a file: a console is read from one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "printed"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        yield path
+
+
+def _named(table: HtmlTable) -> HtmlTable:
+    header, rows = table
+    return [_NAMES.get(name, name.replace(" / ", "/")) for name in header], rows
+
+
+def _known(header: list[str]) -> bool:
+    return frameworks.find(header, {}) is not None
+
+
+def _add(log: RawLog, table: HtmlTable) -> None:
+    header, rows = table
+    for row in rows:
+        values = dict(zip(header, row, strict=True))
+        log.add(values, finite(values.pop("Step")))
+
+
+def _arguments(code: list[str]) -> dict[str, Any]:
+    """The keywords of calls of a trainer's configuration: literals, and names that always were one literal.
+
+    Of a keyword with several values, none: which of the calls was made for the last training is not known.
+    """
+    found: dict[str, list[Any]] = {}
+    names: dict[str, list[Any]] = {}
+    for node in (node for cell in code for node in ast.walk(_tree(cell))):
+        if isinstance(node, ast.Assign):
+            own = node.value.value if isinstance(node.value, ast.Constant) else None
+            for target in node.targets:
+                names.setdefault(getattr(target, "id", ""), []).append(own)
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for keyword in node.keywords if _CONFIG.fullmatch(called) else ():
+                found.setdefault(keyword.arg or "", []).append(keyword.value)
+    config = {
+        key: values[0].value if isinstance(values[0], ast.Constant) else _only(names.get(values[0].id, []))
+        for key, values in found.items()
+        if len({ast.dump(own) for own in values}) == 1 and isinstance(values[0], ast.Constant | ast.Name)
+    }
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _only(values: list[Any]) -> Any:
+    """The value of a name that never had another."""
+    return values[0] if values and all(own == values[0] for own in values) else None
+
+
+def _tree(cell: str) -> ast.AST:
+    """A cell's syntax, without lines of the shell; empty if it is not Python."""
+    lines = ("pass" if line[:1] in ("%", "!") else line for line in cell[:_MOST_CODE].split("\n"))
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+CONTAINER = Container("notebook", read, file=is_notebook)

@@ -1,0 +1,222 @@
+"""Consoles that announce a step and list its values next to it or below it.
+
+::
+
+    … Epoch 1/10 Step 3/116 Train step 3/1160 done.         AReaL's StatsLogger, then tables
+    │ ppo_actor/task_reward/avg │ 3.2000e-01 │
+    ========== Step 3/100 ==========                        NeMo-RL, then lists; per epoch
+      • Avg Reward: 0.1200
+    Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
+    … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
+
+Values get the names that they have in a tracker. A console may hold one training after another:
+where the steps start again, unless the same configuration was printed again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isolaw.errors import DataError
+from isolaw.readers import configs, limits
+from isolaw.readers.containers.printed_config import PrintedConfig
+from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
+from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
+
+_NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
+_EXACT_COUNT = 99_999  # AReaL prints five digits
+# File names that say what a file is, not of which run.
+_GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
+_LONGEST_KEY = 200
+_SEARCHED = 4 * limits.MB  # what is printed before the first step may be long
+_LONGEST_STEP = 65_536  # bytes from a step's line to its first value
+_MOST_TRIED = 20  # steps without values
+_SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
+StepValues = dict[str, Any]
+
+
+def _areal(text: str) -> StepValues:
+    found = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
+    counts = {key for key, value in found if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
+    return {key: value for key, value in found if key not in counts}
+
+
+_NEMO_NAMES = {
+    "Loss": "train/loss",
+    "Generation KL Error": "train/gen_kl_error",
+    "Avg Reward": "train/reward",
+    "Avg Total Reward": "train/reward",  # with dynamic sampling, of all that was generated
+    "Avg Filtered Reward": "train/filtered_reward",
+    "Mean Generation Length": "train/mean_gen_tokens_per_sample",
+    "Accuracy": "validation/accuracy",
+    "Average response length": "validation/avg_length",
+}
+
+
+_NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})")
+
+
+def _nemo_rl(text: str) -> StepValues:
+    if batch := _NEMO_BATCH.match(text):
+        return {"generated": batch[1]}
+    found = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
+    return {_NEMO_NAMES[found[1]]: found[2]} if found and found[1] in _NEMO_NAMES else {}
+
+
+_MLX_NAMES = {
+    "Total Rewards": "total_rewards_mean",
+    "Group Rewards": "grouped_rewards_mean",
+    "KL Divergence": "kl",
+    "Avg tokens": "average_generated_tokens",
+}
+
+
+def _mlx_lm(text: str) -> StepValues:
+    if " loss " in text:  # all in one line
+        pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
+        return {
+            f"train_{key.lower().removeprefix('train ').replace(' ', '_')}": value for key, value in pairs
+        }
+    found = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER}(%?)", text)
+    if not found or not (found[1] in _MLX_NAMES or "μ=" in text):
+        return {}
+    return {f"train_{_MLX_NAMES.get(found[1], f'{found[1]}_mean')}": found[2]}
+
+
+def _roll(text: str) -> StepValues:
+    try:
+        record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
+        return dict(record["metrics"]) if isinstance(record["metrics"], dict) else {}
+    except (ValueError, KeyError, TypeError):  # NaN is not JSON, and not a measurement
+        return {}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How one framework announces a step, and lists its values."""
+
+    # With the groups ``step`` and, where steps start again with each epoch, ``of``: its steps.
+    step: re.Pattern[str]
+    values: Callable[[str], StepValues]  # of a line
+    signs: tuple[bytes, ...]  # one is in every line with values
+    ahead: int = 0  # by how much it counts higher than its trackers do
+
+    def may_hold(self, line: bytes) -> bool:
+        """Whether a line may hold values."""
+        return any(sign in line for sign in self.signs)
+
+
+_FORMS = (
+    _Form(
+        re.compile(r"Epoch \d{1,9}/\d{1,9} Step \d{1,9}/\d{1,9} Train step (?P<step>\d{1,9})/\d{1,9} done"),
+        _areal,
+        ("│".encode(),),
+        ahead=1,
+    ),
+    _Form(
+        re.compile(r"={5,80} Step (?P<step>\d{1,9})/(?P<of>\d{1,9}) ={5,80}"),
+        _nemo_rl,
+        ("•".encode(), "▶ Gen".encode()),
+    ),
+    _Form(re.compile(r"^\s{0,4}Iter (?P<step>\d{1,9}):(?= Train loss |\s*$)"), _mlx_lm, (b": ",)),
+    _Form(
+        re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{'), _roll, (b"metrics_tag: {",)
+    ),
+)
+_EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
+_STEP_IN_BYTES = re.compile(
+    rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
+    rb'|metrics_tag: \{"step": ?\d'
+)
+
+
+def _form(text: bytes) -> _Form | None:
+    """The form of a console that has a step and a value in this beginning of it."""
+    seen: list[_Form] = []
+    for found in _STEP_IN_BYTES.finditer(text):
+        begin, end = text.rfind(b"\n", 0, found.start()) + 1, text.find(b"\n", found.start())
+        line = unprefixed(clean(text[begin : end if end >= 0 else len(text)].partition(b"\r")[0]))[1]
+        if own := next((own for own in _FORMS if own.step.search(line)), None):
+            below = text[begin : begin + _LONGEST_STEP].replace(b"\r", b"\n").split(b"\n")
+            if any(own.values(unprefixed(clean(one))[1]) for one in below if own.may_hold(one)):
+                return own
+            seen.append(own)
+        if len(seen) == _MOST_TRIED:
+            return None
+    return None
+
+
+def is_console(path: Path, head: bytes) -> bool:
+    """Return whether a text file has a step of one of the frameworks, with values, in its first 4 MB."""
+    if b"\0\0\0\0" in head or not is_text(head):
+        return False
+    return _form(limits.start(path, _SEARCHED) if len(head) >= HEAD else head) is not None
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a console, a log for each training in it; raise `DataError` if it has no step."""
+    form = _form(limits.start(path, _SEARCHED))
+    log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
+    if form is None:
+        raise DataError(f"{path}: found no step; expected a console of AReaL, NeMo-RL, mlx-lm-lora or ROLL")
+    reader = _Reader(form, log)
+    for _, line in lines(path, log, returns=True):
+        if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):
+            reader.take(line)
+    reader.close()
+    found, source = configs.beside(path)
+    for own in (one for one in reader.logs if one.step):
+        own.config_source = "the printed configuration" if own.config else source
+        own.config = own.config or found
+        yield own
+
+
+class _Reader:
+    """Collects the values of each step, in a log for each training."""
+
+    def __init__(self, form: _Form, log: RawLog) -> None:
+        self.form, self.logs = form, [log]
+        self.printed = PrintedConfig()
+        self._step, self._values = 0, StepValues()  # what comes before any step is of before training
+        self._epoch = 1
+        self._first = self._last = -1  # of this training
+
+    def take(self, line: bytes) -> None:
+        """Take a line."""
+        worker, text = unprefixed(clean(line))
+        self.printed.add(worker, text)
+        if epoch := _EPOCH.search(text):
+            self._epoch = int(epoch[1])
+        elif found := self.form.step.search(text):
+            self._begin(found)
+        if self.form.may_hold(line):
+            self._values |= self.form.values(text)
+
+    def _begin(self, found: re.Match[str]) -> None:
+        self.close()
+        step = int(found["step"]) - self.form.ahead
+        if "of" in found.re.groupindex:
+            step += (self._epoch - 1) * int(found["of"])
+        log, config = self.logs[-1], self.printed.config
+        if step <= self._first < self._last and not (config and config == log.config):
+            name = f"{self.logs[0].run}#{len(self.logs) + 1}"
+            self.logs.append(RawLog(log.source, log.container, name, held=log.held))
+            self._first = -1
+        self.logs[-1].config = dict(config)
+        self._first = step if self._first < 0 else self._first
+        self._last = self._step = step
+
+    def close(self) -> None:
+        """Add the values of the last step."""
+        if self._values:
+            self.logs[-1].add(self._values, self._step)
+        self._values = {}
+
+
+CONTAINER = Container("step-console", read, file=is_console)

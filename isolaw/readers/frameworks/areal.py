@@ -1,0 +1,62 @@
+"""AReaL: its metric names, and where B_p and n are (areal 1.0).
+
+``ppo_actor/task_reward/avg`` is the mean reward of the batch that is trained on, ``eval-rollout/reward`` of
+the evaluation, after the step's update. Trackers count steps from 0, the console from 1. By default it
+generates while it trains (``rollout.max_head_offpolicyness``).
+"""
+
+from __future__ import annotations
+
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, by_rules
+
+_ACTOR = "(?:ppo|grpo)_actor"
+_NAMES = {
+    "task_reward/avg": "reward",
+    "seq_len/avg": "response_length",
+    "entropy/avg": "entropy",
+    "update/entropy/avg": "entropy",
+    "update/grad_norm": "grad_norm",
+    "kl_rewards/avg": "kl",
+}
+_NOT_KEPT = (
+    r"(?:timeperf|time_perf|version_stats)/.*"
+    r"|.*(?:/(?:min|max|std)|n_(?:seqs|tokens|valid_tokens)|lr|__count)"
+)
+
+
+def _facts(config: Config, _facts: Facts) -> Facts:
+    """It is on-policy with one update a batch and no rollouts of older weights."""
+    lag = config.count("rollout.max_head_offpolicyness", least=0)
+    updates = config.count("actor.ppo_n_minibatches")
+    if lag is None or updates is None:
+        return {}
+    origin = f"{lag.origin} = {lag.value}, {updates.origin} = {updates.value}"
+    return {"on_policy": Fact(lag.value == 0 and updates.value == 1, origin)}
+
+
+FRAMEWORK = Framework(
+    "AReaL",
+    by_rules(
+        ("eval-rollout/(?P<name>.+)", "validation", ""),
+        (f"{_ACTOR}/(?P<name>.+)", "train", ""),
+        ("rollout/(?P<name>reward)", "train", "rollout_reward"),
+        ("(?P<name>.+)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
+    own_keys=((f"{_ACTOR}/(?:task_reward/avg|n_seqs|correct_n_seqs|final_reward/avg)|eval-rollout/.+",),),
+    own_config=((r"gconfig\.n_samples", r"train_dataset\.batch_size"),),
+    settings={
+        "rollouts_per_problem": ("gconfig.n_samples",),
+        "problems_per_batch": ("train_dataset.batch_size",),
+        "seed": ("seed",),
+        "problem_set": ("train_dataset.path",),
+        "lr": ("actor.optimizer.lr",),
+        "kl": ("actor.kl_ctl",),
+        "temperature": ("gconfig.temperature",),
+        "model": ("actor.path",),
+    },
+    counts=("ppo_actor/n_seqs", "grpo_actor/n_seqs"),
+    more_facts=_facts,
+    first_step=0,
+)

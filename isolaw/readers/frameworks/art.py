@@ -1,0 +1,23 @@
+"""ART (openpipe-art 0.5): ``history.jsonl`` in a model's folder, or W&B.
+
+Its step is the checkpoint's number, the updates made. The sizes of a batch are in the user's code; newer
+versions count the trajectories of a step.
+"""
+
+from __future__ import annotations
+
+from isolaw.readers.frameworks.base import Framework, by_rules
+
+FRAMEWORK = Framework(
+    "ART",
+    by_rules(
+        ("val/(?P<name>.+)", "validation", ""),
+        ("(?:train|loss)/(?P<name>.+)", "train", ""),
+        names={"grad_norm": "grad_norm", "entropy": "entropy", "kl_div": "kl"},
+        not_kept="learning_rate|num_.*|.*std_dev|loss",
+    ),
+    own_keys=(("(?:train|val)/exception_rate",), ("train/reward_std_dev", "train/reward")),
+    counts=("data/step_num_trajectories",),
+    step_keys=("training_step",),
+    counted_by_trackers=False,
+)

@@ -1,0 +1,41 @@
+"""What a Jupyter notebook's outputs hold: what its cells printed, and the HTML that they show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_notebook(document: Any) -> bool:
+    """Return whether a JSON document is a notebook."""
+    return isinstance(document, dict) and isinstance(document.get("cells"), list) and "nbformat" in document
+
+
+def code(document: dict[str, Any]) -> list[str]:
+    """Return the source of each cell of code."""
+    cells = (own for own in document["cells"] if isinstance(own, dict))
+    return [_joined(own.get("source")) for own in cells if own.get("cell_type") == "code"]
+
+
+def printed(document: dict[str, Any]) -> str:
+    """Return what the cells printed, in their order."""
+    return "\n".join(
+        _joined(own.get("text")) for own in _outputs(document) if own.get("output_type") == "stream"
+    )
+
+
+def shown(document: dict[str, Any]) -> list[str]:
+    """Return the HTML that the cells show."""
+    found = (own["data"].get("text/html") for own in _outputs(document) if isinstance(own.get("data"), dict))
+    return [_joined(own) for own in found if own]
+
+
+def _outputs(document: dict[str, Any]) -> list[dict[str, Any]]:
+    cells = (own for own in document["cells"] if isinstance(own, dict))
+    lists = (own["outputs"] for own in cells if isinstance(own.get("outputs"), list))
+    return [own for outputs in lists for own in outputs if isinstance(own, dict)]
+
+
+def _joined(text: Any) -> str:
+    if isinstance(text, list):
+        return "".join(own for own in text if isinstance(own, str))
+    return text if isinstance(text, str) else ""

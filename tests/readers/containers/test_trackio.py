@@ -1,0 +1,119 @@
+"""Trackio's database and its export, as trackio 0.43 makes them (`trackio/sqlite_storage.py`)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.readers.containers.trackio import CONTAINER
+from isolaw.readers.read import survey
+
+# Table metrics of version 0.43, and of its first versions, which kept no configuration.
+NEW = "id INTEGER PRIMARY KEY, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT"
+OLD = "id INTEGER PRIMARY KEY, timestamp TEXT, project_name TEXT, run_name TEXT, step INTEGER, metrics TEXT"
+CONFIG = "id INTEGER PRIMARY KEY, run_id TEXT, run_name TEXT, config TEXT, created_at TEXT"
+
+
+def rows() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+    """As transformers' callback logs a GRPOTrainer: the step counts calls, and not updates."""
+    for run, n in (("a-n4", 4), ("b-n8", 8)):
+        for call in range(4):
+            values = {
+                "train/reward": call / 8 + n,
+                "train/global_step": 5 * call + 5,
+                "train/rewards/f/mean": 0.5,
+            }
+            yield run, f"2026-01-02T10:00:0{call}+00:00", call, values | {"train/kl": "NaN"}
+
+
+def database(path: Path, schema: str = NEW, wal: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(path)
+    if wal:
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"CREATE TABLE metrics ({schema})")
+    insert = "INSERT INTO metrics (run_name, timestamp, step, metrics) VALUES (?, ?, ?, ?)"
+    connection.executemany(insert, [(*own[:3], json.dumps(own[3]).encode()) for own in rows()])
+    if schema == NEW:
+        connection.execute(f"CREATE TABLE configs ({CONFIG})")
+        for run, n in (("a-n4", 4), ("b-n8", 8)):
+            config = {"num_generations": n, "per_device_train_batch_size": 8, "seed": n}
+            connection.execute(
+                "INSERT INTO configs (run_name, config) VALUES (?, ?)", (run, json.dumps(config))
+            )
+    connection.commit()
+    return connection
+
+
+def expect(path: Path, settings: list[str]) -> None:
+    reading = survey([path], settings=settings)
+    points = reading.runs.points
+    own = (
+        points[points["metric"] == "reward"].set_index(["rollouts_per_problem", "step"])["value"].sort_index()
+    )
+    assert own[4].to_dict() == {5: 4, 10: 4.125, 15: 4.25, 20: 4.375}
+    assert own[8].to_dict() == {5: 8, 10: 8.125, 15: 8.25, 20: 8.375}
+    assert {value for found in reading.candidates for value in found.left_out} == {
+        "values that are not finite"
+    }
+
+
+def test_a_database(tmp_path: Path) -> None:
+    database(tmp_path / "grpo.db").close()
+    before = sorted(tmp_path.iterdir())
+    expect(tmp_path, ["B_p=8"])
+    assert sorted(tmp_path.iterdir()) == before  # SQLite writes next to what it opens
+
+
+def test_the_first_versions(tmp_path: Path) -> None:
+    database(tmp_path / "grpo.db", OLD).close()
+    expect(tmp_path / "grpo.db", ["B_p=8", "*a-n4:n=4", "*b-n8:n=8"])
+
+
+def test_what_is_in_the_log_of_writes_is_read(tmp_path: Path) -> None:
+    with closing(database(tmp_path / "grpo.db", wal=True)):  # a run that goes on
+        assert (tmp_path / "grpo.db-wal").stat().st_size
+        expect(tmp_path / "grpo.db", ["B_p=8"])
+
+
+def test_its_export(tmp_path: Path) -> None:
+    flat = [
+        {"run_name": run, "timestamp": when, "step": step, **values} for run, when, step, values in rows()
+    ]
+    pd.DataFrame(flat).to_parquet(tmp_path / "grpo.parquet")
+    config = [{"run_name": run, "num_generations": n} for run, n in (("a-n4", 4), ("b-n8", 8))]
+    pd.DataFrame(config).to_parquet(tmp_path / "grpo_configs.parquet")
+    expect(tmp_path, ["B_p=8"])
+
+
+def test_other_databases_are_no_logs(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE VIEW metrics AS SELECT 1 AS run_name, 2 AS step")
+        connection.commit()
+    assert not CONTAINER.file(path, path.read_bytes())
+    with pytest.raises(DataError, match="not a project of Trackio"):
+        list(CONTAINER.read(path))
+    with pytest.raises(DataError):
+        isolaw.read(path)
+
+
+def test_a_view_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "endless.db"
+    endless = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) SELECT 'r' AS run_name, "
+    endless += "0 AS step, '' AS timestamp, '{}' AS metrics, 1 AS rowid FROM c WHERE i < 0"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE VIEW metrics AS {endless}")
+        connection.commit()
+    monkeypatch.setattr("isolaw.readers.limits.FLOOR_S", 0.1)
+    assert CONTAINER.file(path, path.read_bytes())
+    with pytest.raises(DataError, match="interrupted"):
+        list(CONTAINER.read(path))

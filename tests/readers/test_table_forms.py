@@ -1,0 +1,85 @@
+"""Tables in other forms than CSV: a JSON document with a list of steps, JSON lines with a header, HTML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.readers.table_files import load
+
+REWARDS = [0.125, 0.25, 0.375]
+STEPS = [{"step": k, "eval": {"acc": r}, "lengths": [1, 2]} for k, r in enumerate(REWARDS, 1)]
+OF_STEPS: list[Any] = [
+    STEPS,
+    {"steps": STEPS, "group_size": 4, "samples": [{"text": "a"}, {"text": "b"}]},
+    {
+        "run": {"history": STEPS, "name": "r"},
+        "config": {"train": {"lr": 1e-6}, "group_size": 4},
+        "notes": [1],
+    },
+]
+
+
+@pytest.mark.parametrize("document", OF_STEPS)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_documents_list_of_steps(tmp_path: Path, document: Any, indent: int | None) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document, indent=indent) + "\n")
+    frame = load(path)
+    assert frame["eval.acc"].tolist() == REWARDS
+    given = {"B_p": 8} | ({"n": 4} if isinstance(document, list) else {})
+    columns = {} if isinstance(document, list) else {"n": "group_size"}
+    runs = isolaw.read(path, metric="eval.acc", constants=given, columns=columns)
+    assert runs.points["compute"].tolist() == [32, 64, 96]
+    assert runs.points["value"].tolist() == REWARDS
+    if not isinstance(document, list):
+        with pytest.raises(DataError, match=r"\"n\": \"group_size\""):  # its own proposal
+            isolaw.read(path, constants={"B_p": 8}).points  # noqa: B018
+
+
+def test_a_header_is_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    header = {"type": "config", "num_generations": 4, "time": 1}
+    rows = [{"type": "step", "time": k, "iteration": k, "acc": r} for k, r in enumerate(REWARDS, 1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)))
+    frame = load(path)
+    assert frame.index.tolist() == [2, 3, 4]
+    assert frame["num_generations"].tolist() == [4, 4, 4]
+    assert frame["type"].tolist() == ["step"] * 3
+    assert any("line 1 has no step" in note for note in frame.attrs["notes"])
+    path.write_text("".join(json.dumps(row) + "\n" for row in ({"iteration": 0, "acc": 0.1}, *rows)))
+    assert len(load(path)) == 4  # an evaluation before training is a step
+
+
+def test_a_frameworks_lines_below_their_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    rows = [{"config": {"num_generations": 4, "seed": 3}}]
+    rows += [{"step": k, "reward": r, "reward_std": 0.1} for k, r in enumerate(REWARDS, 1)]  # type: ignore[dict-item]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = isolaw.read(path, settings=["B_p=8"]).points
+    assert points[["rollouts_per_problem", "seed"]].iloc[0].tolist() == [4, 3]
+    assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
+
+
+def test_html(tmp_path: Path) -> None:
+    path = tmp_path / "results.html"
+    table = pd.DataFrame({"step": [1, 2, 3], "acc": REWARDS}).to_html()
+    path.write_text(f"<!doctype html><p>a &lt; b</p><table><tr><th>x<th>y<tr><td>1<td>2</table>{table}")
+    runs = isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 4})
+    assert runs.points["value"].tolist() == REWARDS
+
+
+@pytest.mark.parametrize(
+    "content", ["[1, 2]", "{\n}", '{"a":\n', "<html></html>", "[[[]]]", '{"a": {"b": [1]}\n}']
+)
+def test_what_has_no_steps_says_so(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"other\.json"):
+        load(path)
