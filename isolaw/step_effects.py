@@ -57,11 +57,6 @@ class StepEffects:
         mean = float(self._weights @ means)
         return mean, math.sqrt(float(self._weights @ (np.array(variances) + (np.array(means) - mean) ** 2)))
 
-    def near(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
-        """Return whether a timed configuration is within a factor of four."""
-        at = np.log2([problems_per_batch, rollouts_per_problem])
-        return bool(np.hypot(*(self._places - at).T).min() <= REACH)
-
     @cached_property
     def _places(self) -> Floats:
         return np.log2(np.array(self.places, dtype=float))
