@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 _NO_SPREAD = 1e-9
+_NEAR = 2.0  # doublings from a timed configuration, a factor of four
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
@@ -100,7 +101,8 @@ class LeftOut(NamedTuple):
     configurations: int  #: or batch sizes, where B_p and n do not vary apart
     median: float  #: of the absolute error of a configuration
     inside: float  #: share of configurations inside their intervals
-    errors: Mapping[str, float]  #: by model, the root mean square
+    #: by model, the root mean square of configurations' errors; None where it predicts no positive time
+    errors: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class Cost:
     error: float | None = None  #: of log seconds, of left-out batch sizes; None with fewer than three
     notes: tuple[str, ...] = field(default=())  #: what was left out
     effects: StepEffects | None = None  #: f, where it was kept
+    timed: tuple[tuple[int, int], ...] = ()  #: the (B_p, n) of recorded steps
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
@@ -140,8 +143,11 @@ class Cost:
         """Return whether the timed steps have other B_p · n, or (B_p, n) further than a factor of four."""
         batch = problems_per_batch * rollouts_per_problem
         outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
-        far = self.effects is not None and not self.effects.near(problems_per_batch, rollouts_per_problem)
-        return outside or far
+        doublings = [
+            math.hypot(math.log2(b / problems_per_batch), math.log2(n / rollouts_per_problem))
+            for b, n in self.timed
+        ]
+        return outside or (bool(doublings) and min(doublings) > _NEAR)
 
     def seconds(
         self,

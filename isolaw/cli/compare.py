@@ -40,7 +40,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 
 
 @click.command()
-@click.argument("first", type=click.Path())
+@click.argument("first", type=click.Path(), required=False)
 @click.argument("second", type=click.Path(), required=False)
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
 @click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
@@ -52,6 +52,9 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 )  # fmt: skip
 @click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
 @click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="With --a, --b and --cost: compare the hours of these steps."
+)
 @click.option("--target", type=float, help="With --a and --b: compare what this reward takes.")
 @click.option(
     "--hours", metavar="48h|384gpuh",
@@ -62,7 +65,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @source_options
 @json_option
 def compare(
-    first: str,
+    first: str | None,
     second: str | None,
     by: str | None,
     base: str | None,
@@ -73,6 +76,7 @@ def compare(
     b: dict[str, int] | None,
     target: float | None,
     hours: str | None,
+    steps: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -86,7 +90,12 @@ def compare(
 
     With --a and --b, compare two configurations (B_p, n) of one SOURCE, at --compute, after --hours or on the
     way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. Neither needs runs.
+    What steps of both cost needs no SOURCE: isolaw compare --a B_p=128,n=8 --b B_p=64,n=16 --steps 100 --cost
+    FILE.
     """
+    if steps is not None:
+        _costs(a, b, steps, first, options, as_json)
+        return
     if a is not None or b is not None:
         _shapes(
             first,
@@ -110,7 +119,7 @@ def compare(
     import isolaw
     from isolaw.report.text.recipes import axis_summary, comparison_summary, verdict
 
-    if (by is None) == (second is None) or (base is not None and by is None):
+    if first is None or (by is None) == (second is None) or (base is not None and by is None):
         raise click.UsageError("compare takes FIRST and SECOND, or FIRST with --by NAME (and --base)")
     if second is None:
         assert by is not None
@@ -133,8 +142,26 @@ def compare(
         note(f"note: {text}")
 
 
+def _costs(
+    a: dict[str, int] | None, b: dict[str, int] | None, steps: int, first: str | None,
+    options: dict[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    """Compare what steps of two configurations cost."""
+    from isolaw.report.text import costs
+
+    whole = a is not None and b is not None and len(a) == len(b) == 2
+    if not whole or a is None or b is None or first is not None or options["cost"] is None:
+        raise click.UsageError("--steps: expected --a B_p=…,n=…, --b B_p=…,n=… and --cost, without FIRST")
+    cost = cost_of(options)
+    assert cost is not None
+    shapes = [(own["problems_per_batch"], own["rollouts_per_problem"]) for own in (a, b)]
+    found = [cost.seconds(*shape, steps) for shape in shapes]
+    data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
+    print_result(as_json, data | {"cost": cost.to_dict()}, costs.steps_summary(cost, shapes, steps))
+
+
 def _shapes(
-    source: str, other: str | None, a: dict[str, int] | None, b: dict[str, int] | None,
+    source: str | None, other: str | None, a: dict[str, int] | None, b: dict[str, int] | None,
     options: dict[str, Any], asked: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
     """Compare two configurations of one source."""
@@ -142,7 +169,7 @@ def _shapes(
     from isolaw.report.text.shapes import shapes_summary
 
     given = [f"--{name}" for name, value in asked.items() if value is not None]
-    if a is None or b is None or other is not None or len(given) != 1:
+    if source is None or a is None or b is None or other is not None or len(given) != 1:
         raise click.UsageError(
             "expected FIRST with --a, --b and one of --compute, --target and --hours; "
             f"found {', '.join(given) or 'none of the three'}"

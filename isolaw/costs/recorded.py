@@ -20,6 +20,7 @@ medians is kept, the simpler of equals.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ REST = "rest"  # of the wall time
 WHOLE = "step"  # a step whose parts were not recorded
 EVALUATE = "evaluate"
 GENERATE = "generate"
+LEAST_SQUARES = "least squares"
 _LEAST = 3  # batch sizes, for the error of one that is left out
 _LEAST_CELLS = 6  # configurations that vary in B_p and n apart, for more than a line
 StepParts = dict[str, StepPart]
@@ -164,6 +166,7 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
         error=validated and validated.error,
         notes=tuple(notes),
         effects=effects,
+        timed=tuple(configurations),
         left_out=validated and validated.kept,
     )
 
@@ -252,6 +255,12 @@ class _Intervals:
         found, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
         return [float(value) for value in found]
 
+    def least_squares(self) -> StepPart:
+        """Return the ordinary least squares line through seconds of a step, a rival; it may be negative."""
+        design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
+        a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
+        return StepPart(float(a), float(b))
+
     def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
         """Return (B_p, n) of each run, (R, 2), and log(measured / predicted seconds) of it, (R,)."""
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
@@ -260,7 +269,7 @@ class _Intervals:
         runs, first, own = np.unique(self.run, return_index=True, return_inverse=True)
         said, took = (np.bincount(own, column, len(runs)) for column in (predicted, self.wall_s))
         with np.errstate(divide="ignore"):
-            return self.cells[first], np.log(took) - np.log(said)
+            return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
 
     def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
         """Return what these parts miss at each configuration."""
@@ -284,6 +293,7 @@ def _validate(table: _Intervals) -> _Validated:
     names = ("line", "tail", "effects") if table.apart else ("line",)
     own: dict[str, list[Floats]] = {name: [] for name in names}
     deviations: list[float] = []
+    plain: list[Floats] = []
     places = np.unique(groups, axis=0)
     for place in places:
         left = (groups == place).all(axis=1)
@@ -296,11 +306,15 @@ def _validate(table: _Intervals) -> _Validated:
                 errors = errors - mean
                 deviations.append(deviation)
             own[name].append(errors)
+        own_line = table.only(left)
+        plain.append(own_line.errors({WHOLE: rest.least_squares()}, 0.0)[1])
     medians = {name: np.array([np.median(errors) for errors in found]) for name, found in own.items()}
     rms = {name: float(np.sqrt(np.mean(found**2))) for name, found in medians.items()}
+    rival = float(np.sqrt(np.mean([np.median(errors) ** 2 for errors in plain])))
     kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
     error = float(np.sqrt(np.mean(np.concatenate(own[kept]) ** 2)))
     half = student(len(places) - 1) * (np.array(deviations) if kept == "effects" else error)
     found = medians[kept]
     inside = float(np.mean(np.abs(found) <= half + 1e-9))
-    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(found))), inside, rms), error)
+    more = {LEAST_SQUARES: rival if math.isfinite(rival) else None}
+    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(found))), inside, rms | more), error)

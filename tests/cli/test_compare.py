@@ -185,3 +185,34 @@ def named(runs: Runs, name: str) -> Runs:
     table = runs.to_pandas()
     attributes = {name + run: own for run, own in runs.attributes.items()}
     return Runs(table.assign(run_id=name + table["run_id"]), attributes)
+
+
+def test_two_configurations_of_one_source(
+    isolaw: Call, synthetic: Callable[..., Runs], tmp_path: Path
+) -> None:
+    synthetic([(32, 4), (32, 8), (32, 32)], noise=0.004).to_parquet(tmp_path / "runs.parquet")
+    code, stdout, stderr = isolaw(
+        "compare", tmp_path / "runs.parquet", "--a", "n=16", "--b", "B_p=32,n=4", "--compute", "5e5"
+    )
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith("A is better at C = 500000")
+    assert "A has no runs: the surface through 9 runs says what is known." in stdout
+    code, stdout, _ = isolaw(
+        "compare", tmp_path / "runs.parquet", "--a", "n=8", "--b", "n=4", "--target", "0.45", "--json"
+    )
+    assert code == 0
+    data = strict(stdout)
+    assert (data["shapes"], data["quantity"]) == ([[32, 8], [32, 4]], "rollouts")
+    for words, message in (
+        (["--a", "n=8", "--b", "n=4"], "one of --compute, --target and --hours; found none"),
+        (["--a", "n=8", "--compute", "1e5"], "expected FIRST with --a, --b"),
+        (
+            ["--a", "k=8", "--b", "n=4", "--compute", "1e5"],
+            "--a: found 'k=8' in 'k=8'; expected e.g. B_p=128,n=8",
+        ),
+        (["--by", "lr", "--target", "0.5"], "--target: requires --a and --b"),
+        (["--a", "n=8", "--b", "n=4", "--steps", "5"], "--steps: expected --a B_p=…"),
+    ):
+        code, _, stderr = isolaw("compare", tmp_path / "runs.parquet", *words)
+        assert code == 2
+        assert message in stderr

@@ -322,7 +322,7 @@ def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]
 
     >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
     >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
-    FurtherRuns(a=2, b=3, compute=(1000000.0, 1000000.0), shows='better')
+    FurtherRuns(a=4, b=6, compute=(1000000.0, 1000000.0), shows='better')
     """
     covariance, c = np.cov(rewards.T), np.array([1.0, -1.0])
     mean = abs(float(c @ rewards.mean(axis=0)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.report.text.numbers import count, interval, number, share
-from isolaw.step_cost import CostOrigin
+from isolaw.report.text.numbers import columns, count, interval, number, share
+from isolaw.step_cost import HOUR_S, CostOrigin
 
 if TYPE_CHECKING:
     from isolaw.step_cost import Cost, Estimate, Spent
@@ -52,6 +52,64 @@ def origin(cost: Cost) -> str:
     return f"the throughputs given ({where})"
 
 
+_MODELS = {
+    "line": "a + b · T",
+    "tail": "and a tail, c · log2(B_p)",
+    "effects": "and effects of configurations",
+    "least squares": "least squares on rollouts",
+}
+
+
+def validation(cost: Cost) -> list[str]:
+    """Return how well the cost predicts left-out configurations, next to its rivals; nothing if not known."""
+    own = cost.left_out
+    if own is None:
+        return ["The cost was not cross-validated: that takes recorded steps of three sizes."]
+    errors = ", ".join(
+        f"{_MODELS[name]}: {'none, negative' if value is None else f'{value:.2f}'}"
+        for name, value in own.errors.items()
+    )
+    kind = "configurations" if len(own.errors) > 2 else "batch sizes"
+    return [
+        f"Each of {own.configurations} {kind} predicted from the others: error {own.median:.0%} in the "
+        f"median, {own.inside:.0%} inside their intervals.",
+        f"Root mean square of the log error by model ({own.model} is used): {errors}.",
+    ]
+
+
+def steps_summary(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> list[str]:
+    """Return what ``steps`` of two configurations cost, the answer first."""
+    found = [cost.seconds(*shape, steps) for shape in shapes]
+    rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
+    for name, shape, own in zip("AB", shapes, found, strict=True):
+        label = f"{name}: B_p = {shape[0]}, n = {shape[1]}"
+        if own is None:
+            rows.append([label, "not known"])
+            continue
+        hours, gpu_hours = own.times(1 / HOUR_S), cost.in_gpu_hours(own)
+        more = [_ends(gpu_hours)] if gpu_hours else []
+        rows.append([label, _ends(hours), *more, number(own.value / steps)])
+    a, b = found
+    first = (
+        "The seconds of a step are not known for both."
+        if a is None or b is None
+        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times the hours of B."
+    )
+    far = [f"B_p = {b}, n = {n}" for b, n in shapes if cost.extrapolates(b, n)]
+    return [
+        first,
+        *columns(rows),
+        f"From {origin(cost)}.",
+        *validation(cost),
+        *([f"Caution: {' and '.join(far)}: extrapolated; no such step was timed."] if far else []),
+    ]
+
+
+def _ends(own: Estimate) -> str:
+    ends = "" if own.low is None else f" ({interval((own.low, own.high))})"
+    return number(own.value) + ends
+
+
 def time_by_part(seconds: Mapping[str, float]) -> str:
     """Return the shares of a time by part, the largest first.
 
@@ -74,5 +132,5 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
 
 
 def _interval(own: Estimate, unit: str) -> str:
-    ends = "" if own.low is None else f" ({interval((own.low, own.high))})"
-    return f"{number(own.value)} {unit}{ends}"
+    value, *ends = _ends(own).split(" ", 1)
+    return " ".join([value, unit, *ends])

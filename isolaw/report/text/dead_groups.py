@@ -9,18 +9,20 @@ from isolaw.report.text.numbers import columns, count, number
 if TYPE_CHECKING:
     from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
 
+_USUAL = 16
+
 
 def dead_groups_summary(found: DeadGroups) -> list[str]:
-    """Return the share of dead groups of a problem set; its first line says of which n most are alive."""
+    """Return the share of dead groups of a problem set; the first line is about n = 16."""
     least, most = found.samples
-    best = max(found.sizes, key=lambda own: own.per_thousand)
+    usual = min(found.sizes, key=lambda own: abs(own.rollouts_per_problem - _USUAL))
     samples = f"{least}" if least == most else f"{least} to {most}"
     heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "from")
     rows = [["n", "dead", "95 % interval", *heads]]
     rows += [_row(own) for own in found.sizes]
     lines = [
-        f"Groups of n = {best.rollouts_per_problem} give the most groups with a signal: "
-        f"{number(best.per_thousand)} in 1,000 rollouts; {best.live:.0%} of the groups are alive.",
+        f"{_share(usual.dead.value or 0.0)} of groups of n = {usual.rollouts_per_problem} have no signal: "
+        f"of 100 problems in a batch {100 * usual.live:.0f} count.",
         f"{count(found.problems, 'problem')}, {samples} samples of each, {found.mean:.1%} correct.",
         *columns(rows),
         "A group is dead if all its rollouts are right, or all are wrong: its advantages are 0.",

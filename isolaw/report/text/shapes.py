@@ -42,13 +42,17 @@ def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str
             f"{named} {have} no runs: the surface through {count(sum(found.runs) + found.others, 'run')} "
             "says what is known."
         )
-    lines += [_settles(found)] if found.quantity == "reward" and found.probability is not None else []
+    lines += (
+        [_settles(found, cost is not None)]
+        if found.quantity == "reward" and found.probability is not None
+        else []
+    )
     if found.neither:
         lines.append(
             f"In {share(found.neither)} of the draws neither reaches it within ten times the runs' compute."
         )
     if cost is not None:
-        lines.append(f"Hours are from {costs.origin(cost)}.")
+        lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
         if far := [_label(shape) for shape in found.shapes if cost.extrapolates(*shape)]:
             lines.append(f"Caution: the cost of {' and '.join(far)} is extrapolated; no such step was timed.")
     return lines + [
@@ -86,11 +90,12 @@ def _verdict(found: ShapeComparison) -> str:
     return f"The runs do not say which is better {at}: {name} is with probability {share(most)}"
 
 
-def _settles(found: ShapeComparison) -> str:
+def _settles(found: ShapeComparison, in_hours: bool) -> str:
     """What would settle it."""
     own = found.further
     if own is None:
-        return "To settle it, more than 16 further runs of each are needed: the difference is small."
+        text = "To settle it, more than 16 further runs of each are needed: the difference is small."
+        return text + (" Timed steps of both would narrow it, too." if in_hours else "")
     if not own.a and not own.b:
         return "No further run is needed."
     runs = [
