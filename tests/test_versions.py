@@ -84,4 +84,5 @@ def test_make_doctor_and_pages_name_the_same_command() -> None:
 def test_the_wheel_holds_the_pinned_requirements() -> None:
     """``isolaw doctor`` names them, in a clone or not."""
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"requirements": "isolaw/requirements"}
+    assert wheel["force-include"]["requirements"] == "isolaw/requirements"
+    assert all(f"isolaw/{own}" == there for own, there in wheel["force-include"].items())  # commands.shipped

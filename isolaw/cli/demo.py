@@ -31,13 +31,16 @@ def demo(ctx: click.Context, directory: Path) -> int:
     def run(*words: str) -> int:
         return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
 
-    with Console(stderr=True).status("simulating 45 runs"):  # on a terminal alone
-        said = io.StringIO()  # what is printed begins with the answer
+    said = io.StringIO()  # what is printed begins with the answer
+    with Console(stderr=True).status("simulating 45 runs, and fitting them"):  # on a terminal alone
         with redirect_stdout(said), redirect_stderr(said):
             code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
+        if code == 0:
+            with redirect_stderr(said):
+                code = run("answer", out, "--compute", _BUDGET, "--out", out)
     if code != 0:
         note(said.getvalue().rstrip())
         return code
-    code = run("answer", out, "--compute", _BUDGET, "--out", out)
     print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
-    return code
+    note(said.getvalue().splitlines()[-1])  # where the law and the page are
+    return 0
