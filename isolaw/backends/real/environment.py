@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from isolaw.errors import RunError
-from isolaw.machine import nvidia_smi, visible_gpus
+from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
@@ -78,6 +78,12 @@ def gpu_memory() -> int:
     return min((int(row[2]) * 2**20 for row in mine or found), default=0)
 
 
+@functools.cache
+def host_memory() -> int:
+    """Return the bytes of this machine's own memory, or of its control group's; 0 for other machines."""
+    return 0 if _cores else machine_memory()
+
+
 def cores() -> int:
     """Return how many cores this machine has."""
     return _cores or os.cpu_count() or 1
@@ -93,7 +99,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
     """While entered, `cores`, `gpus` and `gpu_memory` are those of other machines.
 
     A login node plans for GPU nodes: it does not know the memory of their GPUs without ``gpu_bytes``, given
-    here or where this was entered before.
+    here or where this was entered before. Their own memory is unknown.
     """
     global _cores, _memory
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
@@ -111,8 +117,8 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
 
 def forget() -> None:
     """Forget the GPUs, because the visible ones have changed."""
-    gpus.cache_clear()
-    gpu_memory.cache_clear()
+    for known in (gpus, gpu_memory, host_memory):
+        known.cache_clear()
 
 
 def prepare() -> None:
