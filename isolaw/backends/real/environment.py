@@ -129,13 +129,16 @@ def prepare() -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
+_holding = False  # whether there is a model in this process
+
+
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """`prepare`; while entered, collect no garbage, and never look for any in what there is at the end.
 
     The modules of torch, transformers and vLLM are millions of objects and no garbage. To go through them
     takes a third of the time in which a process imports them and starts vLLM, which collects several times.
-    A trainer that exists would not be collected either: import before there is one.
+    After `hold` a later look finds all of it.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()
@@ -145,8 +148,17 @@ def importing() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-        if len(sys.modules) > before:
+        if len(sys.modules) > before and not _holding:
             gc.freeze()
+
+
+def hold() -> None:
+    """Let no later import freeze what this process has: there are weights from here on, which are let go.
+
+    The parts of a trainer and of vLLM refer to each other, so that only the collector frees them.
+    """
+    global _holding
+    _holding = True
 
 
 @contextlib.contextmanager

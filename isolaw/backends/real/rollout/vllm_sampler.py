@@ -85,6 +85,7 @@ class VLLMSampler:
         if overrides:
             arguments["hf_overrides"] = overrides
         alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
+        environment.hold()
         try:
             with alone, _collectable():
                 self.llm = LLM(settings.model, **arguments)

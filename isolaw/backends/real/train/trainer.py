@@ -90,6 +90,7 @@ class Trainer:
         self._zero = config if zero_stage == 3 else None
         self._float32_head = float32_head
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
+        environment.hold()
         self.adapters = Adapters(policy.model, lora) if lora else None
         if self.adapters:
             self._train_beside(policy)
