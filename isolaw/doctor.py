@@ -253,6 +253,9 @@ def _system(machine: Machine) -> Iterator[Check]:
     if machine.on_gpu and not machine.compiler:
         what = "there is no C compiler, and vLLM compiles kernels for the GPU"
         yield Check("real", what, "apt-get install gcc")
+    if machine.on_gpu and not machine.header:
+        what = "Python.h is missing, which the kernels that Triton compiles for the GPU include"
+        yield Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:
         state = "each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
         what = f"{free / 2**30:.1f} GiB are free on this disk; {state}. Keep sweeps on another disk"

@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,7 @@ class Machine:
     visible_gpus: int = 0  # the number in CUDA_VISIBLE_DEVICES
     libnuma: bool = True  # whether libnuma.so.1 loads
     compiler: bool = True  # whether a C compiler exists
+    header: bool = True  # whether Python.h does, which C code for this Python includes
     packages: Mapping[str, str] = field(default_factory=dict)  # installed versions by normalised name
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the requirements of some of them
 
@@ -97,12 +99,13 @@ def examine(checked: Iterable[str]) -> Machine:
         machine=platform.machine(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         vector=_vector(),
-        memory_bytes=_memory(),
+        memory_bytes=machine_memory(),
         free_disk_bytes=shutil.disk_usage(".").free,
         gpus=_gpus(),
         visible_gpus=len(visible_gpus()),
         libnuma=_loads("libnuma.so.1"),
         compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
+        header=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         packages=packages,
         requires={
             name: tuple(importlib.metadata.requires(name) or ()) for name in checked if name in packages
@@ -116,8 +119,8 @@ def _vector() -> tuple[str, ...]:
     return tuple(name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX512")) if flag in flags)
 
 
-def _memory() -> int:
-    """Bytes of memory: the machine's, or its control group's where that has less."""
+def machine_memory() -> int:
+    """Return the bytes of memory: the machine's, or its control group's where that has less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total

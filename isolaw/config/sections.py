@@ -132,8 +132,11 @@ class Recipe(Section):
     max_grad_norm: Positive | None = None
     # The advantage and which rollouts enter the gradient.
     advantage: (
-        Literal["group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"] | None
-    ) = None
+        Literal[
+            "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"
+        ]
+        | None
+    ) = None  # fmt: skip
     gradient_rollouts: Count | None = None
     zero_variance_filter: bool | None = None
     dynamic_sampling: bool | None = None

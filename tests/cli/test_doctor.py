@@ -146,6 +146,7 @@ FAULTS = {
         INSTALL_GPU,
     ),
     "no compiler on a GPU": (replace(NODE, compiler=False), "real", "no C compiler", "apt-get install gcc"),
+    "no header on a GPU": (replace(NODE, header=False), "real", "Python.h", "apt-get install python3.11-dev"),
     "GPUs that are not there": (
         replace(REAL, visible_gpus=2), "real", "CUDA_VISIBLE_DEVICES names 2 GPUs; nvidia-smi lists 0",
         "unset CUDA_VISIBLE_DEVICES",

@@ -105,10 +105,11 @@ class Real:
         ]
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return as many runs as there are GPUs for their processes, or cores without a GPU."""
+        """Return as many runs as there are GPUs, and host memory, for their processes; else cores."""
         options = RealOptions.of(spec)
-        gpus = environment.gpus()
-        return max(1, gpus // options.processes if gpus else environment.cores() // options.cores)
+        if gpus := environment.gpus():
+            return max(1, min(gpus // options.processes, planner.runs_at_a_time(spec)))
+        return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
         """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from isolaw.errors import RunError
-from isolaw.machine import nvidia_smi, visible_gpus
+from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
@@ -78,6 +78,12 @@ def gpu_memory() -> int:
     return min((int(row[2]) * 2**20 for row in mine or found), default=0)
 
 
+@functools.cache
+def host_memory() -> int:
+    """Return the bytes of this machine's own memory, or of its control group's; 0 for other machines."""
+    return 0 if _cores else machine_memory()
+
+
 def cores() -> int:
     """Return how many cores this machine has."""
     return _cores or os.cpu_count() or 1
@@ -93,7 +99,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
     """While entered, `cores`, `gpus` and `gpu_memory` are those of other machines.
 
     A login node plans for GPU nodes: it does not know the memory of their GPUs without ``gpu_bytes``, given
-    here or where this was entered before.
+    here or where this was entered before. Their own memory is unknown.
     """
     global _cores, _memory
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
@@ -111,8 +117,8 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
 
 def forget() -> None:
     """Forget the GPUs, because the visible ones have changed."""
-    gpus.cache_clear()
-    gpu_memory.cache_clear()
+    for known in (gpus, gpu_memory, host_memory):
+        known.cache_clear()
 
 
 def prepare() -> None:
@@ -123,13 +129,16 @@ def prepare() -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
+_holding = False  # whether there is a model in this process
+
+
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """`prepare`; while entered, collect no garbage, and never look for any in what there is at the end.
 
     The modules of torch, transformers and vLLM are millions of objects and no garbage. To go through them
     takes a third of the time in which a process imports them and starts vLLM, which collects several times.
-    A trainer that exists would not be collected either: import before there is one.
+    After `hold` a later look finds all of it.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()
@@ -139,8 +148,17 @@ def importing() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-        if len(sys.modules) > before:
+        if len(sys.modules) > before and not _holding:
             gc.freeze()
+
+
+def hold() -> None:
+    """Let no later import freeze what this process has: there are weights from here on, which are let go.
+
+    The parts of a trainer and of vLLM refer to each other, so that only the collector frees them.
+    """
+    global _holding
+    _holding = True
 
 
 @contextlib.contextmanager

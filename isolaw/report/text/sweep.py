@@ -112,10 +112,12 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
     rows += [[part, *(_gib(phase.get(part)) for phase in phases)] for part in parts]
     rows.append(["total", *(_gib(sum(phase.values())) for phase in phases)])
     rows.append(["capacity", *[_gib(table["gpu_bytes"])] * len(phases)])
-    host = f", and {_gib(table['host_bytes'])} GiB of host memory" if table["host_bytes"] else ""
     gpus = count(table["processes"], "GPU")
     tokens = number(table["row_tokens"])
-    about = f"{count(table['runs'], 'run')} with {gpus} each{host}, rows of up to {tokens} tokens:"
+    about = (
+        f"{count(table['runs'], 'run')} with {gpus} each and {_gib(table['host_bytes'])} GiB of a machine's "
+        f"own memory, rows of up to {tokens} tokens:"
+    )
     chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _CHOSEN)
     return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), about, f"  {chosen}"))]
 

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def test_nothing_heavy_is_imported_and_torch_is_told_when_it_is_there() -> None:
 def test_what_is_imported_is_no_garbage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_once.py").write_text("import gc\ncollecting = gc.isenabled()\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(environment, "_holding", False)
     counts = [gc.get_freeze_count()]
     for _ in range(2):
         with environment.importing():
@@ -134,6 +136,29 @@ def test_what_is_imported_is_no_garbage(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ImportError), environment.importing():
         import no_such_package  # noqa: F401
     assert gc.isenabled()
+
+
+class Weights:
+    """As vLLM's and DeepSpeed's parts do, it refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_weights_are_let_go_though_a_library_was_imported_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(environment, "_holding", False)
+    environment.hold()
+    weights = Weights()
+    alive = weakref.ref(weights)
+    with environment.importing():
+        import imported_late  # noqa: F401
+    del weights
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_library_that_starts_alone_inside_torchrun(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

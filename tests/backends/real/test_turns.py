@@ -96,12 +96,13 @@ def test_a_turn_of_each(spec, stand_in: ModuleType) -> None:
     """Sleep, compute, wake with the new weights, draw; and nothing twice."""
     books, _ = stand_in.run(spec())
     told = turns(books.events)
-    begin, end = 6, 6 * len(CYCLE)
+    begin, end = 7, 6 * len(CYCLE)
     assert told[:begin] == [
         "forward",
+        "load",
         "sleep 2",
         *CYCLE[2:],
-    ]  # the trainer tries itself; the first evaluation
+    ]  # the trainer tries itself; vLLM starts; the first evaluation
     # A comparison after each evaluation, and an update after each batch.
     assert told[begin : begin + end] == CYCLE * 6
     assert told[begin + end :] == ["sleep 2", "forward", "wake weights", "wake kv_cache"]  # and closed
@@ -165,6 +166,7 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
             "logprobs_mode": "processed_logprobs",
             "enable_prefix_caching": False,
             "seed": 0,
+            "load_format": "dummy",
             "gpu_memory_utilization": 0.3,
             "enable_sleep_mode": True,
         }

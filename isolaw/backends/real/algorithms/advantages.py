@@ -69,19 +69,21 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     With r̄ and σ the mean and standard deviation of a group:
 
-    ================= ============================================================================
-    ``group_std``     (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
-    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (TRL's
-                      ``scale_rewards="batch"``), as in the simulators
-    ``advantage_std`` (r - r̄) / (σ_A + ε), σ_A that of all r - r̄ of the batch (ScaleRL, arXiv 2510.13786,
-                      section 4)
-    ``centred``       r - r̄, Dr. GRPO (arXiv 2503.20783)
-    ``leave_one_out`` r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
-    ``none``          r
-    ================= ============================================================================
+    ==================== =========================================================================
+    ``group_std``        (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
+    ``group_sample_std`` (r - r̄) / (s + ε), s = σ · √(n / (n - 1)): GRPO as veRL and TRL compute it, for
+                         replications of their runs
+    ``batch_std``        (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (TRL's
+                         ``scale_rewards="batch"``), as in the simulators
+    ``advantage_std``    (r - r̄) / (σ_A + ε), σ_A that of all r - r̄ of the batch (ScaleRL, arXiv
+                         2510.13786, section 4)
+    ``centred``          r - r̄, Dr. GRPO (arXiv 2503.20783)
+    ``leave_one_out``    r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
+    ``none``             r
+    ==================== =========================================================================
 
-    Deviations are those of the population (divided by n): with n - 1 the step would depend on n by itself,
-    and be shorter by 29 % at n = 2 and by 6 % at n = 8.
+    The deviations σ divide by n: with n - 1, as in s, the step depends on n by itself, and is shorter by 29 %
+    at n = 2 and by 6 % at n = 8.
 
     r̄ and both deviations are always of all n rollouts of a group, also when only some of them enter the
     gradient (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and no part
@@ -89,7 +91,8 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     ``rewards``, (B_p, n), include penalties: a KL penalty makes equal rewards differ, and ``group_std``
     scales that small difference up to one. ``kept``, (B_p,), are the groups that the filter keeps (None:
-    all). Raise `ValueError` for an unknown ``kind``, and for ``leave_one_out`` with n = 1.
+    all). Raise `ValueError` for an unknown ``kind``, and for ``leave_one_out`` or ``group_sample_std`` with
+    n = 1.
 
     >>> advantages(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "group_std")
     tensor([[-1.0000, -1.0000,  1.0000,  1.0000]], dtype=torch.float64)
@@ -101,8 +104,12 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
         kept = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
     centred = rewards - rewards.mean(1, keepdim=True)
     n = rewards.shape[1]
+    if n < 2 and kind in ("leave_one_out", "group_sample_std"):
+        raise ValueError(f"{kind}: a group of one rollout has no others")
     if kind == "group_std":
         out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
+    elif kind == "group_sample_std":
+        out = centred / (rewards.std(1, keepdim=True) + EPSILON)
     elif kind == "batch_std":
         spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
         out = centred / (spread + EPSILON)
@@ -112,8 +119,6 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     elif kind == "centred":
         out = centred
     elif kind == "leave_one_out":
-        if n < 2:
-            raise ValueError("leave_one_out: a group of one rollout has no others")
         out = centred * (n / (n - 1))
     elif kind == "none":
         out = rewards

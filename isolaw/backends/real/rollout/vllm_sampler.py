@@ -64,6 +64,9 @@ class VLLMSampler:
             "logprobs_mode": "processed_logprobs",
             "enable_prefix_caching": False,
             "seed": 0,
+            # Every weight is random until it has arrived: one that does not shows at the first comparison,
+            # though its name is among those of a fused parameter that vLLM reports as loaded.
+            "load_format": "dummy",
         }
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
@@ -81,10 +84,10 @@ class VLLMSampler:
         self.tied = is_tied(settings.model)
         if self.tied:
             overrides["tie_word_embeddings"] = False
-            arguments["load_format"] = "dummy"
         if overrides:
             arguments["hf_overrides"] = overrides
         alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
+        environment.hold()
         try:
             with alone, _collectable():
                 self.llm = LLM(settings.model, **arguments)
@@ -105,8 +108,7 @@ class VLLMSampler:
         self.llm.apply_model(_remember_loaded)
         # Its allocator's switch, at every waking.
         warnings.filterwarnings("ignore", message=".*_set_allocator_settings is deprecated")
-        if self.tied:
-            self._load(stored_weights(settings.model))
+        self._load(stored_weights(settings.model))
         # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 

@@ -1,11 +1,12 @@
 """A batch of rollouts, and the part of it that each process of a run holds.
 
-Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each. So the
-shares are equal for any B_p and n, also of the rollouts that are trained on, and a problem's rollouts stay
-together if the number of samplers divides B_p. Each process samples and rewards its own. The rewards and
-lengths of the whole batch are gathered, so that advantages and weights are the same for any number of
-ranks. Processes that share one sampler's model (tensor parallel) draw the same rollouts and train on a
-part of them each.
+Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each, and so
+on, each time from the next sampler on. So the shares are equal for any B_p and n, also of the rollouts that
+are trained on, and a problem's rollouts, whose lengths are alike, are spread. Each process samples and
+rewards its own. The rewards and lengths of the whole batch are gathered, so that advantages and weights are
+the same for any number of ranks. Before training, rows move from processes with more tokens than the mean to
+those with fewer (`Batch.balance`). Processes that share one sampler's model (tensor parallel) draw the same
+rollouts and train on a part of them each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from isolaw.backends.real.train import process_group
 
 # Fields of the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
+_NEAR = 0.01  # of the mean: by so much a process's tokens may be more
 _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 
@@ -77,6 +79,42 @@ class Batch:
     def own_rows(self, enters: torch.Tensor) -> list[int]:
         """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
+
+    def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Move rows, so that all processes train on about as many tokens; all of them take part.
+
+        ``enters``, (B_p, n), are the rows that enter the gradient, ``tokens``, (B_p, n), their costs. Each row
+        is then held by one process.
+        """
+        if ranks.world == 1:
+            return
+        held = [
+            list(rows)[rank % self.parts :: self.parts] for rank, rows in enumerate(ranks.all_of(self.rows))
+        ]
+        moves = _moves(held, (tokens * enters).reshape(-1).tolist())
+        own, place = set(held[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
+        given = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
+        old = self.old_logprobs
+        told = (
+            given,
+            vars(self.rollouts.rows([place[row] for row in given])),
+            None if old is None else [old[place[row]].tolist() for row in given],
+        )
+        rows = sorted(own.difference(given))
+        kept = [place[row] for row in rows]
+        rollouts = self.rollouts.rows(kept)
+        logprobs = None if old is None else [old[k] for k in kept]
+        for sent, values, theirs in ranks.all_of(told):
+            mine = [k for k, row in enumerate(sent) if moves[row][1] == ranks.rank]
+            rows += [sent[k] for k in mine]
+            rollouts += Rollouts(**values).rows(mine)
+            if logprobs is not None:
+                device = ranks.device
+                logprobs += [torch.tensor(theirs[k], dtype=torch.float64, device=device) for k in mine]
+        order = np.argsort(rows).tolist()
+        self.rows, self.rollouts = [rows[k] for k in order], rollouts.rows(order)
+        self.old_logprobs = None if logprobs is None else [logprobs[k] for k in order]
+        self.part, self.parts = 0, 1
 
     def keep_informative(self, wanted: int) -> int:
         """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
@@ -151,8 +189,10 @@ class RankGroup:
     def share(self, problems: int, n: int) -> list[int]:
         """Return which rows of n rollouts of each of ``problems`` this process samples, ascending."""
         samplers = self.world // self.tensor_parallel
-        dealt = range(self.rank // self.tensor_parallel, problems * n, samplers)
-        return sorted(place % problems * n + place // problems for place in dealt)
+        sample, place = divmod(np.arange(self.rank // self.tensor_parallel, problems * n, samplers), problems)
+        # Sample i begins at place i B_p: so turned, problem j's goes to sampler i + j, but for a wrap.
+        problem = (place - sample * (1 - problems) % samplers) % problems
+        return sorted((problem * n + sample).tolist())
 
     def all_of(self, value: Any) -> list[Any]:
         """Return every process's value, by rank; values are data for JSON, and tuples may become lists."""
@@ -203,3 +243,30 @@ class RankGroup:
         parts = [part for part in self.all_of({k: v.tolist() for k, v in sums.items()}) if part]
         tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in part.items()} for part in parts)
         return functools.reduce(merge, tensors)
+
+
+def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]:
+    """Return which rows move, each with the processes that give and take it, until all costs are alike.
+
+    ``held`` are each process's rows, ``cost`` is by row. The most loaded process gives the row that comes
+    closest to half its distance to the least loaded; attention's squares do not count.
+
+    >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
+    {1: (0, 1)}
+    """
+    rows = [[row for row in own if cost[row]] for own in held]
+    loads = [sum(cost[row] for row in own) for own in rows]
+    moved: dict[int, tuple[int, int]] = {}
+    near = sum(loads) / len(loads) * (1 + _NEAR)
+    while max(loads) > near:
+        giver, taker = loads.index(max(loads)), loads.index(min(loads))
+        gap = loads[giver] - loads[taker]
+        row = min(rows[giver], key=lambda own: abs(2 * cost[own] - gap))
+        if cost[row] >= gap:  # it would only change sides
+            break
+        rows[giver].remove(row)
+        rows[taker].append(row)
+        loads[giver] -= cost[row]
+        loads[taker] += cost[row]
+        moved[row] = (moved.get(row, (giver, taker))[0], taker)
+    return {row: ends for row, ends in moved.items() if ends[0] != ends[1]}

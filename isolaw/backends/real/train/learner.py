@@ -43,6 +43,7 @@ class Learner:
 
     def __init__(self, spec: RunSpec, options: RealOptions, trainer: Trainer, worker: RolloutWorker) -> None:
         self.spec, self.recipe, self.options, self.trainer = spec, spec.recipe, options, trainer
+        self.prompts = worker.prompts["train"]
         self.sampler, self.ranks, self.clock = worker.sampler, worker.ranks, worker.clock
         self.temperature = self.recipe.temperature or 1.0
         self.reference = trainer.frozen(options.model) if self.recipe.kl else None
@@ -63,12 +64,15 @@ class Learner:
         """Make the updates of a step and return what they measure; none if no rollout enters them."""
         recipe = self.recipe
         with self.clock("prepare"):
-            several = recipe.epochs * recipe.minibatches > 1
-            if several and batch.old_logprobs is None:
-                batch.old_logprobs = self.logprobs(batch.rollouts)
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
                 kept = adv.informative(batch.rewards)
+            enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
+            prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
+            batch.balance(self.ranks, enters, batch.lengths + prompts[:, None])
+            several = recipe.epochs * recipe.minibatches > 1
+            if several and batch.old_logprobs is None:
+                batch.old_logprobs = self.logprobs(batch.rollouts)
             penalised = batch.rewards - self.penalties(batch)
             targets = None
             if self.ppo:
@@ -76,7 +80,6 @@ class Learner:
                 advantages = targets.advantages
             else:
                 advantages = batch.own(adv.advantages(penalised, recipe.advantage or "group_std", kept))
-            enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
         # lr · `RunSpec.lr_factor`, reached over the warm-up steps.
         factor = self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
         lr, critic_lr = (recipe.lr or 0.0) * factor, (recipe.critic_lr or 0.0) * factor

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,13 +25,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import process_group
+from isolaw.backends.real.train import process_group, tensor_file
 from isolaw.backends.real.train.adapters import Adapters
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
@@ -89,6 +90,7 @@ class Trainer:
         self._zero = config if zero_stage == 3 else None
         self._float32_head = float32_head
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
+        environment.hold()
         self.adapters = Adapters(policy.model, lora) if lora else None
         if self.adapters:
             self._train_beside(policy)
@@ -211,16 +213,15 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write what is trained, and its moments; all processes take part, the first one writes."""
-        tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in ("model", *_MOMENTS)}
-        for name, parameter in self._trained():
-            for kind in tensors:
-                if kind == "model" or self.steps:
-                    whole = _read(self.engine, parameter, kind)
-                    if self.rank == 0:
-                        tensors[kind][name] = whole.float().cpu().contiguous().clone()
+        trained = self._trained()
+        shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in trained}
+        for kind in self._kinds():
+            whole = (_read(self.engine, p, kind) for _, p in trained)
+            if self.rank == 0:
+                tensor_file.write(folder / f"{self.prefix}{kind}.safetensors", shapes, whole)
+            else:
+                deque(whole, maxlen=0)
         if self.rank == 0:
-            for kind, values in tensors.items():
-                save_file(values, folder / f"{self.prefix}{kind}.safetensors")
             (folder / f"{self.prefix}optimizer.json").write_text(json.dumps({"steps": self.steps}))
 
     def restore(self, folder: Path) -> None:
@@ -228,14 +229,18 @@ class Trainer:
         steps = int(json.loads((folder / f"{self.prefix}optimizer.json").read_text())["steps"])
         if steps:
             self._materialise()
-        for kind in ("model", *_MOMENTS) if steps else ("model",):
-            stored = load_file(folder / f"{self.prefix}{kind}.safetensors")
-            for name, parameter in self._trained():
-                _write(self.engine, parameter, kind, stored[name].to(self.device))
+        self.steps = steps
+        for kind in self._kinds():
+            with safe_open(folder / f"{self.prefix}{kind}.safetensors", framework="pt") as stored:
+                for name, parameter in self._trained():
+                    _write(self.engine, parameter, kind, stored.get_tensor(name).to(self.device))
         if steps:
             for state in _adam_states(self.engine.optimizer):
                 state["step"].fill_(steps)
-        self.steps = steps
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Return what a state holds of each parameter: its value and, after a first step, AdamW's moments."""
+        return ("model", *_MOMENTS) if self.steps else ("model",)
 
     def _materialise(self) -> None:
         """Create AdamW's moments by an update with lr 0 and no gradient."""

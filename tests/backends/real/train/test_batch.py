@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +170,86 @@ def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, fir
         assert max(counts) - min(counts) <= 1
 
 
-def test_a_problems_rollouts_stay_together_where_that_costs_nothing() -> None:
-    shares = [RankGroup(rank, 4, 1, CPU).share(8, 3) for rank in range(4)]
-    assert [{row // 3 for row in share} for share in shares] == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
+@pytest.mark.parametrize(("problems", "n", "samplers"), [(8, 3, 4), (32, 64, 8), (16, 8, 16), (15, 32, 16)])
+def test_a_problems_rollouts_are_spread(problems: int, n: int, samplers: int) -> None:
+    dealt = np.zeros((samplers, problems), dtype=int)
+    for rank in range(samplers):
+        for row in RankGroup(rank, samplers, 1, CPU).share(problems, n):
+            dealt[rank, row // n] += 1
+    assert dealt.max() <= -(-n // samplers) * (1 + (problems % samplers > 0))
+
+
+def held_by(world: int, made: Batch, tensor_parallel: int = 1) -> list[Batch]:
+    state = json.loads(json.dumps(made.gathered_state(ALONE)))
+    return [Batch.from_state(state, RankGroup(rank, world, tensor_parallel, CPU)) for rank in range(world)]
+
+
+class Together:
+    """The processes of a run in one: what each says is told to all, once it is known."""
+
+    def __init__(self, world: int) -> None:
+        self.told: list[list[Any]] = []
+        self.world = world
+
+    def run(self, step: Callable[[int, Any], None]) -> None:
+        """Repeat ``step`` of every rank, each time with one more answer of all."""
+        while True:
+            said: list[Any] = []
+            for rank in range(self.world):
+                answers = iter(self.told)
+
+                def all_of(value: Any, answers: Any = answers, said: list[Any] = said) -> list[Any]:
+                    try:
+                        return json.loads(json.dumps(next(answers)))
+                    except StopIteration:
+                        said.append(value)
+                        raise InterruptedError from None
+
+                with contextlib.suppress(InterruptedError):
+                    step(rank, all_of)
+            if not said:
+                return
+            self.told.append(said)
+
+
+@pytest.mark.parametrize(("world", "tensor_parallel"), [(2, 1), (3, 1), (8, 1), (4, 2)])
+@pytest.mark.parametrize("stale", [False, True])
+def test_rows_are_balanced_by_tokens_and_each_is_trained_on_once(
+    world: int, tensor_parallel: int, stale: bool
+) -> None:
+    random = np.random.default_rng(0)
+    lengths = random.lognormal(random.normal(3, 0.7, (12, 1)), 0.4, (12, 16)).astype(int) + 1
+    rows = [(p, i) for p in range(12) for i in range(16)]
+    own = Rollouts(
+        [[p] for p, _ in rows],
+        [[p, i] * int(lengths[p, i]) for p, i in rows],
+        [[-0.1] * 2 * int(lengths[p, i]) for p, i in rows],
+        [True] * len(rows),
+    )
+    made = ALONE.batch(list(range(12)), 16, own, random.integers(0, 2, 192).astype(float))
+    if stale:
+        made.old_logprobs = [torch.tensor(row, dtype=torch.float64) - k for k, row in enumerate(own.logprobs)]
+    enters = torch.zeros(12, 16, dtype=torch.bool)
+    enters[[0, 3, 4, 7, 9], :12] = True  # a filter leaves few problems
+    done: dict[int, Batch] = {}
+
+    def step(rank: int, all_of: Any) -> None:
+        part = held_by(world, made, tensor_parallel)[rank]
+        ranks = SimpleNamespace(rank=rank, world=world, device=CPU, all_of=all_of)
+        part.balance(ranks, enters, made.lengths)  # type: ignore[arg-type]
+        done[rank] = part
+
+    Together(world).run(step)
+    assert sorted(row for part in done.values() for row in part.rows) == list(range(192))
+    trained = [[part.rows[k] for k in part.own_rows(enters)] for part in done.values()]
+    assert sorted(row for one in trained for row in one) == torch.nonzero(enters.reshape(-1))[:, 0].tolist()
+    flat = made.lengths.reshape(-1).tolist()
+    loads = [sum(flat[row] for row in one) for one in trained]
+    assert max(loads) <= 1.05 * np.mean(loads)
+    for part in done.values():
+        assert part.rollouts == made.rollouts.rows(part.rows)
+        if stale:
+            assert part.old_logprobs is not None
+            for row, values in zip(part.rows, part.old_logprobs, strict=True):
+                assert torch.equal(values, made.old_logprobs[row])
+        assert whole(part) == whole(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -17,14 +18,14 @@ from typing import Any
 import pytest
 
 from isolaw import SweepSpec, engine, executors
-from isolaw.backends.real import environment, models
+from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
 from isolaw.errors import SpecError
-from isolaw.machine import Cards, cards
+from isolaw.machine import Cards, cards, examine
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ("real-qwen-easy.toml", "real-qwen-hard.toml", "cluster/real-ray.toml", "cluster/real-slurm.toml")
@@ -338,6 +339,51 @@ def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..
         mended = [part.replace(" = ", "=") for part in problem.accepted.split(" and ")]
         assert problem.where == mended[0].partition("=")[0]
         planned("real-qwen-easy.toml", machine, *settings, *mended)  # is as good as its word
+
+
+def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
+    planned: Callable[..., engine.Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_memory(gib: float) -> None:
+        monkeypatch.setattr(environment, "host_memory", functools.cache(lambda: int(gib * GIB)))
+
+    # By hand: 8 processes of 4 GiB; the model in bfloat16, for each of them or, at ZeRO-3, for one.
+    weights = 2 * 7_615_616_512 / GIB
+    (every,) = planned("real-qwen-easy.toml", H100, "real.zero_stage=2").notes
+    assert every["host_bytes"] / GIB == pytest.approx(8 * (4 + weights))
+    (one,) = planned("real-qwen-easy.toml", H100, "real.zero_stage=3", "recipe.kl=0").notes
+    assert one["host_bytes"] / GIB == pytest.approx(8 * 4 + max(weights, 8 * 4 * 152_064 * 3_584 / GIB))
+    with_memory(100)
+    with pytest.raises(
+        SpecError, match=r"needs 145\.5 GiB of this machine's own memory, which has 100\.0"
+    ) as raised:
+        planned("real-qwen-easy.toml", H100, "real.zero_stage=2")
+    mended = raised.value.issues[0].accepted.replace(" = ", "=").split(" and ")
+    assert "real.zero_stage=3" in mended
+    planned("real-qwen-easy.toml", H100, "real.zero_stage=2", *mended)
+    offload = ("real.offload_optimizer=true", "real.zero_stage=3")
+    with pytest.raises(SpecError, match=r"real\.offload_optimizer: .*found True") as raised:
+        planned("real-qwen-easy.toml", H100, *offload)  # 18 bytes a parameter, 128 GiB
+    documented = (ROOT / "docs" / "real.md").read_text()
+    assert str(raised.value.issues[0]) in documented, str(raised.value.issues[0])
+    planned("real-qwen-easy.toml", H100, *offload, raised.value.issues[0].accepted.replace(" = ", "="))
+    with_memory(8)
+    with pytest.raises(SpecError, match=r"no setting of .* a machine of that size"):
+        planned("real-qwen-easy.toml", H100)
+    # Four runs of two GPUs each, of which the memory holds three.
+    with_memory(75)
+    few = ("real.processes=2", "real.zero_stage=3", "recipe.lora_rank=8")
+    run = planned("real-qwen-easy.toml", H100, *few).runs[0]
+    with environment.on_machines(8, 8, cards(H100).gpu_bytes):
+        (each,) = planner.tables([run])
+        assert 4 * each["host_bytes"] > 75 * GIB > 3 * each["host_bytes"]
+        assert BACKEND.jobs(run) == 3
+
+
+def test_memory_of_other_machines_is_unknown() -> None:
+    assert environment.host_memory() == examine([]).memory_bytes > 0
+    with environment.on_machines(8, 8, 80 * GIB):
+        assert environment.host_memory() == 0
 
 
 def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan]) -> None:

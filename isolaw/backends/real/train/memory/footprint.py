@@ -20,6 +20,12 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
 
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
 
+    in the host memory of the first machine, of m processes
+        programs      m × the libraries
+        weights       b P for each process while it loads the model; in stage 3 for the first one alone
+        optimiser     (16 + b) P' / w for each process, if offloaded, from then on
+        state         the largest tensor in float32 for each process, while a state is written or read
+
 A phase takes what its largest moment does: for training the backward pass of the head, that of the first
 layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
 without data and agrees with these equations. **What no tensor holds is guessed** (`GUESSES`).
@@ -48,12 +54,13 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Guesses:
-    """Bytes on a GPU that belong to no tensor, guessed until a GPU is measured."""
+    """Bytes that belong to no tensor, guessed until a machine with several GPUs is measured."""
 
     driver: int = round(0.75 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs
     context: int = round(0.75 * GIB)  # CUDA's, with the kernels of torch, vLLM and cuBLAS
     nccl: int = GIB  # buffers, with several processes
     graphs: int = round(1.5 * GIB)  # vLLM's CUDA graphs, which stay while it sleeps
+    program: int = 4 * GIB  # of host memory, of a process with torch, vLLM and DeepSpeed (3.2 on an H200)
     fragmentation: float = 0.03  # share of the trainer's tensors that the allocator holds beyond them
     # Tokens and rows of a step of vLLM, whose activations and logits come out of its share.
     sampler_tokens: int = 16_384
@@ -75,6 +82,8 @@ class Demand:
     critic: bool = False  # whether there is a value model
     lora_rank: int | None = None  # None: full fine-tuning
     lora_targets: tuple[str, ...] | None = None  # None: all linear maps of a layer
+    host_bytes: int = 0  # of this machine's memory; 0: unknown
+    gpus: int = 0  # of this machine, each with a process; 0: as many as the run has processes
 
 
 class Footprint:
@@ -119,10 +128,18 @@ class Footprint:
         return sum((self._kept() | self._training()).values())
 
     def host(self) -> int:
-        """Return the bytes that a process keeps in host memory: the offloaded optimiser's."""
-        each = 16 + self.b  # gradients, and the weights on their way back
-        critic = self.adapters or self.model.critic.parameters
-        return each * (self.trained + critic * self.demand.critic) // self.w if self.offload else 0
+        """Return the peak of the host memory of the first machine's processes together."""
+        demand, model = self.demand, self.model
+        processes = min(self.w, demand.gpus or self.w)
+        loading = self.b * model.parameters * (1 if self.stage == 3 else processes)
+        # The critic and the reference are loaded when the policy's optimiser exists.
+        again = loading if demand.critic or (demand.reference and not self.adapters) else 0
+        each = 16 + self.b  # the offloaded optimiser's, with gradients, and the weights on their way back
+        critic = self.adapters or model.critic.parameters
+        trained = self.trained + critic * demand.critic
+        kept = processes * (each * trained // self.w) if self.offload else 0
+        state = processes * 4 * self.largest
+        return processes * GUESSES.program + max(loading, kept + max(again, state))
 
     def sampler_minimum(self) -> int:
         """Return the least that vLLM takes: weights, work space, and the cache of one row of full length."""

@@ -52,12 +52,16 @@ class MemoryPlan:
         self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
     def fits(self, spare: float = _SPARE) -> bool:
-        """Return whether every phase leaves that share of the card free, and vLLM can start."""
+        """Return whether every phase leaves that share of card and host memory free, and vLLM can start."""
         starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
-        return starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
+        return self.host_fits(spare) and starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
+
+    def host_fits(self, spare: float = 0.0) -> bool:
+        """Return whether the run leaves that share of its machine's memory free; True where it is unknown."""
+        return not self.demand.host_bytes or self.footprint.host() <= (1 - spare) * self.demand.host_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as data for JSON; ``host_bytes`` are of host memory, for each process."""
+        """Return the plan as data for JSON; ``host_bytes`` are of each machine's own memory."""
         return {
             "gpu_bytes": self.demand.gpu_bytes,
             "host_bytes": self.footprint.host(),
@@ -86,6 +90,8 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
             return plan
         if tight is None and plan.fits(spare=0.0):
             tight = plan
+        if not plan.host_fits():  # the optimiser there would need more
+            break
     return tight or plan
 
 
@@ -123,6 +129,14 @@ def plan(spec: RunSpec) -> MemoryPlan | None:
     """Return the plan of a resolved spec's run; None for an unknown GPU or model."""
     demand = _demand(spec)
     return _cheapest(demand, RealOptions.of(spec)) if demand else None
+
+
+def runs_at_a_time(spec: RunSpec) -> int:
+    """Return how many such runs this machine's own memory holds, at least one; unknown memory holds any."""
+    own = plan(spec)
+    if own is None or not own.demand.host_bytes:
+        return environment.gpus() or 1
+    return max(1, own.demand.host_bytes // own.footprint.host())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
@@ -193,7 +207,8 @@ def _demand(spec: RunSpec) -> Demand | None:
         row += _phrase_tokens(recipe.interrupt_phrase, folder, stamps[1])
     critic = recipe.algorithm == "ppo"
     lora = recipe.lora_rank, recipe.lora_targets
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic, *lora)
+    host = environment.host_memory(), environment.gpus()
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic, *lora, *host)
 
 
 @functools.lru_cache(maxsize=8)
@@ -231,7 +246,12 @@ def issues(spec: RunSpec) -> list[Issue]:
         return []
     phase, size = own.largest
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
-    if size <= demand.gpu_bytes:  # then it is vLLM that cannot start
+    if size <= demand.gpu_bytes and not own.host_fits():
+        needs = (
+            f"the run needs {own.footprint.host() / GIB:.1f} GiB of this machine's own memory, which has "
+            f"{demand.host_bytes / GIB:.1f}"
+        )
+    elif size <= demand.gpu_bytes:  # then it is vLLM that cannot start
         needs = (
             f"vLLM needs {own.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, its "
             f"work space and the cache of one row, and may take {own.sampler_share / GIB:.1f}"
@@ -252,7 +272,7 @@ def issues(spec: RunSpec) -> list[Issue]:
             "(executor.nodes adds machines)"
         )
         return [_issue(options, fitting, needs, more)]
-    return [Issue("real.model", f"{needs}; no setting of [real] makes it fit GPUs of that size")]
+    return [Issue("real.model", f"{needs}; no setting of [real] makes it fit a machine of that size")]
 
 
 def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
