@@ -73,7 +73,7 @@ class SizeLaw:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """A quantity that diverges with N0: unknown if the estimate is at the search's end, else open."""
+        """A quantity that diverges with N0: unknown (open) if the estimate (if draws) reach the search's end."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
