@@ -68,7 +68,7 @@ class Emulator:
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
-        """Fit simulated ``rewards`` (J, P) at points ``x`` (J, d); ``measured`` (P,) are the runs' rewards."""
+        """Fit simulated ``rewards`` (J, P) at points ``x`` (J, d); ``measured`` (P,) are those of runs."""
         x, rewards = x[-_MOST:], rewards[-_MOST:]
         middle = rewards.mean(axis=0)
         components = min(COMPONENTS, len(measured))
