@@ -39,15 +39,15 @@ from isolaw.machine import visible_gpus
 
 FORMAT = "isolaw.checkup/1"
 OUT = "isolaw-gpu-report.json"
-LIMIT_S = 900.0  # of everything
-_LOG_LINES = 30  # shown of a stage that failed
+LIMIT_S = 900.0  # limit of all stages together
+_LOG_LINES = 30  # log lines that are shown of a failed stage
 _STOPPING_S = 5.0
 _GOOD = ("passed", "skipped")
 
 
 @dataclass(frozen=True)
 class SelftestStage:
-    """One stage: its time limit, and its expected seconds, on one H200 and on two busy cores."""
+    """One stage: its time limit, and its expected seconds on one H200 and on two busy cores."""
 
     name: str
     limit_s: float
