@@ -9,8 +9,8 @@ Let e_p be the measured reward p minus the ensemble's mean, at compute C in the 
 correlation, and Δ the difference between two points. δ and the variances of level, cell level and noise
 (those between two sets of runs of one population) come from the calibration; the lengths l_C and l maximise
 the marginal likelihood of e under log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Forecasts add a draw of d given
-e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n. With
-δ = 0 nothing is added.
+e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n. δ = 0
+adds nothing.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Discrepancy:
     def of(cls, size: float, cells: Sequence[SimulatedCell], left: Floats, noise: Floats) -> Discrepancy:
         """Return d given the residuals ``left`` (P,) of the rewards of ``cells``, end to end.
 
-        ``noise`` (P, P) is the covariance between two sets of runs. Rewards before the first step are not
-        used.
+        ``noise`` (P, P) is the covariance between two sets of runs. Rewards before the first step are unused.
         """
         where = np.concatenate(
             [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]

@@ -237,8 +237,7 @@ def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[s
 def _spread(mean: float, known: Mapping[tuple[str, int], float]) -> float | None:
     """Return the ν for which Beta(μ ν, (1 − μ) ν) comes closest to the given best@k and worst@k.
 
-    For Beta(a, b), E[p^k] = Π_{i<k} (a + i) / (a + b + i), and E[(1 − p)^k] is the same with a and b
-    exchanged.
+    For Beta(a, b), E[p^k] = Π_{i<k} (a + i) / (a + b + i), and for E[(1 − p)^k] a and b change places.
 
     >>> round(_spread(0.5, {("worst", 2): 1 / 3, ("best", 2): 2 / 3}), 1)  # uniform
     2.0

@@ -93,8 +93,7 @@ def sizes(
 def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
     """Return the rule of `isolaw.config.run.POWERS` that lr(B) follows.
 
-    Raises `DataError` if a recorded lr follows no rule, since no lr at other batch sizes would follow from
-    it.
+    Raises `DataError` if a recorded lr follows no rule, as it determines no lr at other batch sizes.
     """
     recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
     if recorded in POWERS:

@@ -28,8 +28,7 @@ _LEAST = 2  # configurations needed at one C
 def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], answers: int) -> Floats:
     """Return weights of truths, which sum to 1; equal weights if the runs say nothing.
 
-    ``truths`` are over the cells of ``configurations``; ``answers`` is the number of answers in an
-    evaluation.
+    ``truths`` are over the cells of ``configurations``; ``answers`` is their number in an evaluation.
     """
     score = np.zeros(len(truths))
     firsts = [c.checkpoints[c.checkpoints > 0][0] for c in configurations]

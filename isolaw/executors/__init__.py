@@ -106,8 +106,7 @@ def idle(chosen: ExecutorSection) -> list[str]:
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     """Raise `SpecError` before isolaw writes anything, if ``run`` cannot execute.
 
-    Causes are a cluster that this machine does not reach, and, for local runs, too few GPUs for
-    ``command.gpus``.
+    Causes: this machine does not reach the cluster, or has too few GPUs for ``command.gpus`` of local runs.
     """
     if chosen.kind in ("inline", "processes") and run.backend == "command":
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())

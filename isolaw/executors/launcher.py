@@ -140,8 +140,7 @@ class _Ranks:
     def failure(self) -> str:
         """How the first failed process ended, in words; empty if none has failed.
 
-        Other processes fail soon after the first and say less. A signal says more than the exit codes that
-        follow it.
+        Other processes fail soon after the first and say less. A signal says more than exit codes after it.
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}

@@ -131,8 +131,8 @@ def in_seconds(
 ) -> list[CandidateAllocation]:
     """Return the candidates of which ``seconds`` buy at least one step, with step costs in seconds.
 
-    With S the seconds of one step, a budget in hours buys a different compute at each (B_p, n): C = seconds /
-    S(B_p · n) · B_p · n.
+    A step takes S seconds, so hours buy different computes at each (B_p, n): C = seconds / S(B_p · n) · B_p ·
+    n.
     """
     steps = [(candidate, cost.step(*candidate.key)) for candidate in candidates]
     known = [(candidate, step) for candidate, step in steps if step is not None]

@@ -37,8 +37,7 @@ def search(at: Sequence[RewardByK]) -> list[int]:
     """Return the k to try next, ascending; empty when the search ends.
 
     ``at`` has the rewards at ascending horizons. While the best k at the last horizon is the smallest or
-    largest tried, the range grows by a factor of 4 in lr; then the best k of every horizon gets both
-    neighbours.
+    largest tried, the range grows by a factor of 4 in lr; then each horizon's best k gets both neighbours.
 
     >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
     ([4], [1, 3])

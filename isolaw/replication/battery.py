@@ -52,8 +52,7 @@ class Battery:
 
     ``base`` is what all sweeps share: budget, grid, recipe, problems, model, preset, constants. ``sizes`` is
     the number of training set sizes D; ``control`` says whether η is also re-tuned at each C. ``tabular``
-    holds the rules lr(n) for the single problem, and ``tabular_constants`` its constants that differ from the
-    preset's.
+    holds the rules lr(n) for the single problem, and ``tabular_constants`` its own constants.
     """
 
     base: SweepSpec
@@ -199,7 +198,7 @@ def battery(
 
     ``settings`` are ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the
     model. ``options`` are fields of `Battery`. ``preset`` defaults to the model's first. Raises `SpecError`
-    with all issues at once.
+    with all issues.
 
     >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
     array([   7800., 1000000.])

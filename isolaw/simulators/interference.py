@@ -28,8 +28,7 @@ weights β of KL(π ‖ π0) and γ of the entropy of right and wrong, the polic
 The noise, from the styles of rollouts, is N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) in total over all
 directions, with σ² = S dim θ. With GRPO's advantage, all rollouts used, p̂ = k/n and q̂ = 1 − p̂, a group's
 signal is √(p̂ q̂), KL apart, and its noise (ρ q̂ + p̂) σ²/n, none in a group of equals. Directions are so
-many, S ≪ σ², that all noise falls on the rest. With sums over the batch, and B_p its number of groups, the
-step is
+many, S ≪ σ², that all noise falls on the rest. With batch sums over B_p groups, the step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p

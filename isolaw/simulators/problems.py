@@ -98,7 +98,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
     ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct
     (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not sum to 1, and
-    invalid histograms.
+    bad histograms.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -139,8 +139,7 @@ class Constants:
     """The constants that `arms` and `interference` share; their docstrings define the symbols.
 
     ``sigma2`` is σ², the variance of style over all directions, and ``rho`` is ρ, its ratio in right answers;
-    ``s`` and ``m`` are the strengths of the individual and of the common part of φ, which has ``r``
-    directions.
+    ``s`` and ``m`` are the strengths of the individual and common part of φ, with ``r`` directions.
     """
 
     q: float

@@ -8,8 +8,7 @@ A step draws n answers and makes one plain gradient step of size ℓ = lr(n)::
 
 For binary rewards and with all n rollouts in the gradient, E ĝ = f(n, p) ∇p. f is 1 without a baseline and
 with the leave-one-out baseline, 1 − 1/n with the group's mean, and E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO,
-which grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. The training and the validation problem are the
-same.
+which grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. The validation problem is the same one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Checksums of a sweep's files: isolaw detects damage when it reads a file, and ignores damaged content.
 
-CRC-32 detects every change of up to 32 consecutive bits, and all but one in 2³² of other changes. It starts
-from an owner (the run's id), so a file of another run counts as damaged, too.
+CRC-32 detects every change of up to 32 consecutive bits, and all but one in 2³² of others. It starts from an
+owner (the run's id), so a file of another run counts as damaged, too.
 
 A document is JSON with its checksum under the key ``crc``. ``points.jsonl`` has a checksum on each line that
 continues the checksum of the line before, so all lines after a lost, repeated or misplaced line count as

@@ -3,8 +3,8 @@
 The kernel's lock (`flock`) comes first. It ends with its process, however that ends, so after ``kill -9`` the
 same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with ``flock``. Not every
 mount does, so the holder also has a heartbeat: it touches the file every ``BEAT_S`` seconds. A process that
-gets the kernel's lock is refused if another host touched the file within ``STALE_S``. Ages are by the file
-server's clock.
+gets the kernel's lock is refused if another host touched the file within ``STALE_S``. The file server's clock
+counts.
 
 isolaw assumes that a holder without a heartbeat for ``STALE_S`` has ended, or has lost the disk.
 """
@@ -38,8 +38,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
     """Hold a folder exclusively; its file ``lock`` names the holder.
 
-    Raises `InUse` if another process still holds it after ``wait_s``, and OSError if the disk is not
-    writable.
+    Raises `InUse` if another process still holds it after ``wait_s``, and OSError for a read-only disk.
     """
     until = time.monotonic() + wait_s
     with _opened(folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:

@@ -43,8 +43,7 @@ OWN: dict[str, EntryKind] = {
 class RunStore:
     """The folder of one run of a sweep.
 
-    ``damage`` lists what `resume` found damaged. Setting ``asked_to_stop`` ends the run from within this
-    process.
+    ``damage`` lists what `resume` found damaged. Setting ``asked_to_stop`` ends the run from inside.
     """
 
     def __init__(self, sweep: SweepFolders, run_id: str) -> None:

@@ -20,8 +20,8 @@ class TrackedRun:
     """One of isolaw's runs as a tracker sees it; a tracker has one run per ``run_id``.
 
     ``name`` is for people: ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is for the tracker's files, and
-    ``project`` is the tracker's project. ``config`` has B_p, n, seed and the rest under one name:
-    ``{"isolaw": {…}}``.
+    ``project`` is the tracker's project. ``config`` has B_p, n, seed etc. under one name: ``{"isolaw":
+    {…}}``.
     """
 
     run_id: str

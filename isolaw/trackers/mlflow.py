@@ -1,8 +1,7 @@
 """MLflow: the server in ``MLFLOW_TRACKING_URI``, or else a file store in ``<directory>/mlruns``.
 
 There is one experiment per project, and one MLflow run per isolaw run, identified by the tag
-``isolaw.run_id``. MLflow accepts no ``@`` in names; like veRL, isolaw writes ``_at_``:
-``validation/avg_at_4``.
+``isolaw.run_id``. MLflow accepts no ``@`` in names; isolaw writes ``_at_``, as veRL does.
 """
 
 from __future__ import annotations

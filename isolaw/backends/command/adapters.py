@@ -40,8 +40,7 @@ class Adapter:
     def settings(self, resumes: bool, recipe: Iterable[str], given: Iterable[str]) -> dict[str, str | None]:
         """Return the settings of a run, with placeholders.
 
-        ``recipe`` are the recipe keys that the sweep sets, ``given`` the settings that the command itself
-        sets.
+        ``recipe`` are the recipe keys that the sweep sets, ``given`` the settings of its command.
         """
         known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
         defaults = {name: value for name, value in self.defaults.items() if name not in {*given}}

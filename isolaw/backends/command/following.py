@@ -84,7 +84,7 @@ class Following:
         self._first: RawLog | None = None  # the beginning, which shows whether steps count from 0
         self._containers: dict[str, Any] = {}
         self._places: dict[str, int] = {}  # how much of each file was read
-        self._seen: dict[str, tuple[int, int]] = {}  # modification time and size of each file that is read as a whole
+        self._seen: dict[str, tuple[int, int]] = {}  # stamp of each file that is read as a whole
         self._starts: dict[str, int] = {}  # size of each such file when the training began
         self._due = 0.0
         self._gather(final=True)

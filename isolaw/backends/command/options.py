@@ -49,8 +49,7 @@ class CommandOptions(BaseModel):
     If the framework has an adapter, its settings are appended to the command, or replace ``{settings}``,
     unless the command itself uses ``{n}`` or ``{B_p}``. The adapter then also locates log and checkpoints.
     Otherwise, without a ``log``, isolaw reads what the command prints, as JSON lines if there is no
-    framework. ``checkpoints`` is the pattern of a finished checkpoint below the run's folder, with
-    ``{step}``.
+    framework. ``checkpoints`` is the pattern of a finished checkpoint in the run's folder, with ``{step}``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -106,8 +106,7 @@ def fit_curves(
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
     ``compute`` is (P,), in rollouts. ``reward`` and ``weights`` are (D, P), or (1, P) if all versions share
-    them. Weight 0 leaves a checkpoint out; ``power`` leaves out C = 0. ``robust`` replaces squares by Huber's
-    loss.
+    them. Weight 0 leaves a checkpoint out; ``power`` leaves out C = 0. ``robust`` uses Huber's loss.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]

@@ -55,8 +55,7 @@ def retune(
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
     ``runs`` are of a sweep with the numeric attribute ``name`` as an axis, or anything that `isolaw.read`
-    reads with ``reading``; they share checkpoints and seeds. ``fixed`` selects runs by values of columns or
-    attributes.
+    reads with ``reading``; they share checkpoints and seeds. ``fixed`` selects runs by columns or attributes.
 
     Raises
     ------

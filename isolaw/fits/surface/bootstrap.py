@@ -16,13 +16,12 @@ of freedom instead of nine times two; this assumes that runs vary alike at all c
 estimated by the mean deviation of a seed's runs, which contains a share of their own effects; h̄, the mean of
 h_cd / √S_c over configurations, removes it, so that the variances equal those of the two-way analysis of
 variance. With S seeds, the first sum has S − 1 degrees of freedom. Each sum is multiplied by √(ν/χ²_ν), drawn
-once per draw, which turns normal intervals into Student's t with ν degrees of freedom: the small-sample
-correction.
+once per draw, which turns normal intervals into Student's t with ν degrees of freedom.
 
 If configurations share no seeds, a is zero. With one run per configuration there are no residuals between
 seeds. Then e holds the residuals of the curves from a smooth surface over n (`hat`), if at least 3 degrees of
-freedom remain; otherwise blocks of a run's residuals about its own curve are drawn, which leaves out the
-variation between runs.
+freedom remain; otherwise blocks of a run's residuals about its own curve are drawn, which omits the variation
+between runs.
 """
 
 from __future__ import annotations

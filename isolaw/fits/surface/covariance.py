@@ -1,7 +1,6 @@
 """The covariance of rewards between allocations and budgets (equation: `isolaw.fits.surface.process`).
 
-Hyperparameters θ are passed by name, on their own scales; covariances are relative to the variance of
-rewards.
+Hyperparameters θ are passed by name, on their own scales; covariances are over the variance of rewards.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281) with few futures.
 
 **The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
 one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
-are the sizes of the pool's backtest errors, with priors worth one backtest: a failed backtest widens the
-answer.
+are the sizes of the pool's backtest errors, with priors worth one backtest: failure widens the answer.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ class Backtest:
     def spread(self, weights: Floats) -> Floats:
         """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
 
-        These are (squared mean error, mean square about the mean, room); room is h Δ², or doublings for other
-        n.
+        These are (squared mean error, mean square about the mean, room); room is h Δ², or for other n
+        doublings.
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size

@@ -84,8 +84,7 @@ class Process:
     """The Gaussian process given observations.
 
     ``names`` are the hyperparameters that these observations involve, in the order of θ. ``gap`` are the two
-    neighbouring log2 n between which a step may lie: those that differ most, by ``height`` (in units of
-    ``scale``).
+    neighbouring log2 n between which a step may lie: those that differ most, by ``height`` · ``scale``.
     """
 
     def __init__(self, observations: Observations) -> None:

@@ -5,8 +5,7 @@
 Here x and y are a layer's input and output, r is the rank and α a scale. A starts as in the paper's code
 (Kaiming, from the run's seed) and B at 0, so training starts at the base model. α is 32 by default at any r:
 the best lr then hardly depends on r (https://thinkingmachines.ai/blog/lora, "LoRA Without Regret", which also
-finds that lr ten times the best for full fine-tuning, and adapters on all layers better than on attention
-alone).
+finds that lr ten times the best for full fine-tuning, and adapters on all layers better than on attention).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 `resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`), then
 from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which
 regularises by ``problems.difficulty`` (`EASY`). A key without effect stays None, and `recipe_issues` refuses
-it if it is set: otherwise equal runs would have two identities, and one could sweep over a key that does
-nothing.
+it if it is set: otherwise equal runs would have two identities, and idle keys could be axes.
 """
 
 from __future__ import annotations

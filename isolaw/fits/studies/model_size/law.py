@@ -73,7 +73,7 @@ class SizeLaw:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """A quantity that diverges with N0: unknown (open) if the estimate (if draws) reach the search's end."""
+        """A quantity that diverges with N0: unknown, or open, where the search's end is reached."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
@@ -85,7 +85,7 @@ class SizeLaw:
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
         """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
 
-        A fitted size keeps its E(N), even far beyond its last checkpoint. For any other size E(N) is
+        A fitted size keeps its E(N), even far beyond its last checkpoint. For other sizes E(N) is
         extrapolated:
 
             E(N) = K(N) · (a + r · log10 N) + ε,
