@@ -4,9 +4,8 @@
    rung, the n that continue are all from the smallest to the largest that is within ε = 0.005 of the best in
    more than 5 % of draws, and the next n above, since larger n win later; at least three continue. If failed
    runs leave fewer than three n, other n replace them.
-2. *Neighbours.* At C, the grid neighbours of the best cell, along n and along B_p, run to C as well, until
-the
-   best cell's neighbours are all measured, or for four rounds.
+2. *Neighbours.* At C, the grid neighbours of the best cell, along n and along B_p, run to C, too, until its
+   neighbours are all measured, or for four rounds.
 3. *Seeds.* The best cell and its two strongest rivals get their next seed, to C, until the expected regret is
    below the tolerance or the spend is used up.
 

@@ -6,8 +6,8 @@ Rewards are float64, (B_p, n), with one row per problem, and are processed in th
    is kept, and whether its problem is visited again;
 2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl`, with the KL
    term in the reward);
-3. `advantages` subtracts baselines and scales; 4. `gradient_rows` selects the rollouts that enter the
-gradient.
+3. `advantages` subtracts baselines and scales;
+4. `gradient_rows` selects the rollouts that enter the gradient.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def mastered(rewards: Tensor, threshold: float) -> Tensor:
 
 
 def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> Tensor:
-    """Return the penalty to add to the reward of a long response, in [-1, 0] (DAPO, arXiv 2503.14476, eq.
-    13).
+    """Return the penalty on the reward of a long response, in [-1, 0] (DAPO, arXiv 2503.14476, eq. 13).
 
     ::
 
