@@ -93,8 +93,8 @@ def execute(
     run begins.
 
     Raises `SpecError` for a cluster that does not exist, and `StoreError` for a directory that holds
-    something else or is in use, before anything is written; and `RunError`, keeping the runs, if the whole
-    sweep broke.
+    something else or is in use, before anything is written; and `RunError`, keeping the runs, if the sweep
+    broke.
     """
     store = SweepStore(out)
     store.claim()

@@ -9,8 +9,8 @@ Let e_p be the measured reward p minus the ensemble's mean, at compute C in the 
 correlation, and Δ the difference between two points. δ and the variances of level, cell level and noise
 (those between two sets of runs of one population) come from the calibration; the lengths l_C and l maximise
 the marginal likelihood of e under log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Forecasts add a draw of d given
-e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n. δ = 0
-adds nothing.
+e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n.
+δ = 0 adds nothing.
 """
 
 from __future__ import annotations

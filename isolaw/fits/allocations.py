@@ -131,8 +131,7 @@ def in_seconds(
 ) -> list[CandidateAllocation]:
     """Return the candidates of which ``seconds`` buy at least one step, with step costs in seconds.
 
-    A step takes S seconds, so hours buy different computes at each (B_p, n): C = seconds / S(B_p · n) · B_p ·
-    n.
+    With S seconds a step, each (B_p, n) gets its own compute: C = seconds / S(B_p · n) · B_p · n.
     """
     steps = [(candidate, cost.step(*candidate.key)) for candidate in candidates]
     known = [(candidate, step) for candidate, step in steps if step is not None]

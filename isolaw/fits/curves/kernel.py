@@ -2,8 +2,7 @@
 
 Each function works on one data set: arrays x, y and weights w (P,), and one or two shape parameters θ. The
 level of the line is fitted if ``free`` and equals ``origin`` otherwise. Family codes are those of
-`isolaw.fits.curves.varpro.CODES`; statuses are those of its `FitStatus`. Numba compiles once and caches on
-disk.
+`isolaw.fits.curves.varpro.CODES`; statuses are those of its `FitStatus`. Numba caches on disk.
 """
 
 from __future__ import annotations

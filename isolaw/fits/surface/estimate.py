@@ -2,8 +2,7 @@
 
 The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: normal around its mode
 with the curvature there (Laplace), corrected by importance weights. Given θ, rewards are normal with known
-mean and covariance. A draw thus varies through uncertain rewards *and* uncertain θ; n*, B_p*, regrets and
-laws follow.
+mean and covariance. A draw thus varies through uncertain rewards *and* uncertain θ; n* and laws follow.
 
 Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
 of their rate, between 0 and 1 and different for each θ. So is the position of a step within its gap.

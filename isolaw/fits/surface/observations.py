@@ -258,8 +258,7 @@ def _learnt(
     """Return the trend (k,), and t with the share of the rise that was learnt by then, (2, k + 2).
 
     The trend sums mean increments between neighbouring bins over the configurations in both, so that it does
-    not jump where configurations begin or end. The share is 1 throughout if reward rises by no more than
-    noise.
+    not jump where configurations begin or end. The share is 1 throughout if reward rises less than noise.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]

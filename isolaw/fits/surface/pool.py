@@ -84,8 +84,7 @@ class Backtest:
     def spread(self, weights: Floats) -> Floats:
         """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
 
-        These are (squared mean error, mean square about the mean, room); room is h Δ², or for other n
-        doublings.
+        These are (squared mean error, mean square about the mean, room); room is h Δ², or doublings.
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size

@@ -127,7 +127,7 @@ def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) ->
     """Return which rollouts enter the gradient, (B_p, n): the first ``gradient_rollouts`` of each kept group.
 
     All n rollouts estimate a problem's baseline; at most ``gradient_rollouts`` of them (None: all) are
-    trained on. The rollouts of a group are exchangeable, so the first ones are a random choice that no reward
+    trained on. A group's rollouts are exchangeable, so the first ones are a random choice that no reward
     affects.
 
     >>> gradient_rows(torch.tensor([True, False]), n=4, gradient_rollouts=2)

@@ -1,11 +1,10 @@
 """A batch of rollouts, and the part of it that each process of a run holds.
 
-Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each. So the
-shares are equal for any B_p and n, also of the rollouts that are trained on, and a problem's rollouts stay
-together if the number of samplers divides B_p. Each process samples and rewards its own. The rewards and
-lengths of the whole batch are gathered, so that advantages and weights are the same for any number of
-ranks. Processes that share one sampler's model (tensor parallel) draw the same rollouts and train on a
-part of them each.
+Rollouts are dealt to the samplers in turn: the first of every problem, then the second of each. So shares are
+equal for any B_p and n, also among the rollouts that are trained on, and a problem's rollouts stay together
+if the number of samplers divides B_p. Each process samples and rewards its own share. Rewards and lengths of
+the whole batch are gathered, so advantages and weights do not depend on the number of ranks. Processes that
+share one sampler's model (tensor parallel) draw the same rollouts, and each trains on a part of them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 @dataclass
 class Batch:
-    """Rollouts of some problems, the fields of `_WHOLE` and `_PLAIN` those of all processes."""
+    """Rollouts of some problems; fields in `_WHOLE` and `_PLAIN` cover all processes."""
 
     visited: list[int]  # the problems, indices of the training set, (B_p,)
     rewards: torch.Tensor  # (B_p, n)
@@ -41,7 +40,7 @@ class Batch:
     rollouts: Rollouts  # those of `rows`
     generated: int  # rollouts, also those that a filter discards
     generated_tokens: int
-    reward_failures: int = 0  # responses whose reward failed, and which count as wrong
+    reward_failures: int = 0  # responses whose reward failed, which count as wrong
     # This process trains on every `parts`-th of its rows, from the one at `part`.
     part: int = 0
     parts: int = 1
@@ -75,7 +74,7 @@ class Batch:
         return values.reshape(-1)[self.rows]
 
     def own_rows(self, enters: torch.Tensor) -> list[int]:
-        """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
+        """Return the rows that this process trains on, of those that enter the gradient (B_p, n)."""
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
 
     def keep_informative(self, wanted: int) -> int:

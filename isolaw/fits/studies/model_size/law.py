@@ -85,8 +85,7 @@ class SizeLaw:
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
         """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
 
-        A fitted size keeps its E(N), even far beyond its last checkpoint. For other sizes E(N) is
-        extrapolated:
+        A fitted size keeps its E(N), also beyond its checkpoints. For other sizes E(N) is extrapolated:
 
             E(N) = K(N) · (a + r · log10 N) + ε,
 
