@@ -1,6 +1,6 @@
 """isolaw: compute-optimal allocation of sampling budgets in RL post-training.
 
-A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small runs, which split to use.
+A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw estimates the best split.
 
     isolaw.answer("DIR", 1e7)                       read, fit, predict, backtest: how to spend a budget
     runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
@@ -13,7 +13,7 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     isolaw.calibrate(runs, out="preset.toml")       fit the simulator to runs, to predict far beyond them
     isolaw.write_report(runs, law, "report.html")   a page about them
 
-Every command has its function here, imported when it is first used: importing the package costs nothing.
+Every command has a function here that is imported at first use, so importing the package costs nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The command ``isolaw``, also as ``python -m isolaw``.
 
-Ctrl-C ends it with one line and exit code 130, at once: as an exception it would be lost, or end in a
-traceback, where it meets an import or a library's callback. Files of isolaw bear that at any instant.
-Commands that have more to end than themselves put handlers of their own in its place. ``scripts/isolaw``
-answers while Python gets here.
+Ctrl-C ends it at once, with one line and exit code 130. As an exception it could be lost, or end in a
+traceback, inside an import or a library's callback. isolaw's files tolerate such an end at any time. Commands
+that also have to end other things install their own handlers. ``scripts/isolaw`` answers while Python starts.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    for number in range(3):  # a stream that is closed leaves its number to the next file that is opened
+    for number in range(3):  # the next file that is opened gets the number of a closed stream
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if callable(signal.getsignal(signal.SIGINT)):  # in the background it is ignored
+    if callable(signal.getsignal(signal.SIGINT)):  # it is ignored in the background
         signal.signal(signal.SIGINT, _interrupted)
     from isolaw.cli import run
 
     code = run()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python only clears up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only Python's own clean-up is left
     sys.exit(code)
 
 

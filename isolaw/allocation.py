@@ -1,7 +1,7 @@
 """How a budget of rollouts is split: C = B_p · n · M.
 
-B_p (`problems_per_batch`) problems a step, n (`rollouts_per_problem`) rollouts for each of them,
-M (`steps`) update steps. C counts rollouts *generated*.
+C is the number of rollouts *generated*, B_p (`problems_per_batch`) the problems per step, n
+(`rollouts_per_problem`) the rollouts per problem, and M (`steps`) the update steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Allocation:
 
     @classmethod
     def within(cls, compute: float, problems_per_batch: int, rollouts_per_problem: int) -> Allocation:
-        """Return the longest run that the budget pays for: M = floor(C / (n · B_p)).
+        """Return the longest run that the budget buys: M = floor(C / (n · B_p)).
 
         >>> Allocation.within(1e6, 32, 512)
         Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=61)
@@ -80,5 +80,5 @@ def grid_issues(
             batch = f"a batch of {value} · {least} = {value * least} rollouts is above the cap"
             message = f"{batch}, even with the smallest {other}"
             issues.append(Issue(f"grid.{name}", message, value, accepted))
-    # One pair alone is one mistake, and users rather change n.
+    # A single pair is a single mistake, and users prefer to change n.
     return issues[-1:] if len(b) == len(n) == 1 else issues

@@ -1,7 +1,7 @@
 """The protocol between the sweep engine and what trains.
 
-A backend knows how to make one run; an executor knows where. `run` yields a `Checkpoint` at each step of
-``spec.schedule()``; the store keeps its rows and may call ``checkpoint.save(folder)`` before it takes the
+A backend knows how to execute one run; an executor knows where. `run` yields a `Checkpoint` at each step of
+``spec.schedule()``. The store keeps its rows, and may call ``checkpoint.save(folder)`` before it requests the
 next one. Given that folder as ``ctx.state``, `run` must continue so that the finished run equals an
 uninterrupted one.
 """
@@ -42,11 +42,11 @@ class AnswerCounts:
 
 @dataclass(frozen=True)
 class Response:
-    """One response of an evaluation, kept to be read; long texts lack their middle (`cut`)."""
+    """One response of an evaluation, kept for reading; long texts lack their middle (`cut`)."""
 
     eval_set: str
     problem_id: str
-    prompt: str  # as the model got it
+    prompt: str  # as the model received it
     response: str
     answer: str
     reward: float
@@ -55,7 +55,7 @@ class Response:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most ``most`` characters: the beginning and the end of a longer one.
+    """Return a text cut to ``most`` characters: a longer one keeps its beginning and end.
 
     >>> cut("0123456789", 8), cut("0123456789", 10)
     ('0123 … 9', '0123456789')
@@ -70,12 +70,11 @@ def cut(text: str, most: int) -> str:
 class Checkpoint:
     """The results after ``step`` updates: rollouts and tokens generated (None: no tokens), measured values.
 
-    ``save`` writes the state from which `Backend.run` continues into an empty folder; None where the run
-    cannot continue from here. A checkpoint without
-    rows only saves the state; ``final`` is the last one of the horizon. ``counts`` are results of single
-    problems, where the backend has them, and ``responses`` some of the texts. For the line alone:
-    ``seconds``, the times of the run's parts so far, and ``machine``, the run's number of ``gpus`` and their
-    kind, ``gpu``.
+    ``save`` writes the state from which `Backend.run` continues into an empty folder; it is None if the run
+    cannot continue from here. A checkpoint without rows only saves the state; ``final`` marks the last one of
+    the horizon. ``counts`` are results of single problems, if the backend has them, and ``responses`` some of
+    the texts. Two fields only enter the line: ``seconds``, the times of the run's parts so far, and
+    ``machine``, the run's number of ``gpus`` and their kind, ``gpu``.
     """
 
     step: int
@@ -106,23 +105,23 @@ class Checkpoint:
 
 
 class Nodes(Protocol):
-    """The machines of a run on several; this one is the first of them."""
+    """The machines of a run on several machines, of which this is the first."""
 
     count: int
-    address: str  # of this one, as the others reach it
+    address: str  # address at which the other machines reach this one
 
     def call(self, meeting: dict[str, Any]) -> None:
-        """Start the others' part, which the backend describes (JSON-able)."""
+        """Start the other machines' part, which the backend describes (JSON-able)."""
 
     def dismiss(self) -> None:
-        """Release the others."""
+        """Release the other machines."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources of one run: of its machines, and the disk that its state takes permanently.
+    """The resources of one run: cores and GPUs, and the permanent disk space of its state.
 
-    Its machines divide its ``processes``.
+    The run's machines share its ``processes`` equally.
     """
 
     cpus: int = 1
@@ -135,9 +134,9 @@ class Needs:
 class Processes:
     """A run of several processes (`isolaw.executors.launcher`).
 
-    ``spec`` is the run for them. Each of the ``count`` processes, over all machines of the run, executes
-    ``python -m MODULE ADDRESS PORT``, where `isolaw.engine_connection` connects it. A
-    ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
+    ``spec`` is the run as they execute it. Each of the ``count`` processes, over all machines of the run,
+    executes ``python -m MODULE ADDRESS PORT``, where `isolaw.engine_connection` connects it. A ``threaded``
+    process uses its share of the machine's cores (for an optimiser in host memory).
     """
 
     spec: RunSpec
@@ -150,9 +149,8 @@ class Processes:
 class RunContext:
     """The executor's part of a run: the folder to continue from, and the run's machines if it has several.
 
-    ``folder`` is the run's own, which need not exist: what a backend's trainer writes there stays there.
-
-    Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
+    ``folder`` is the run's own folder, which need not exist; files that a backend's trainer writes there are
+    kept. Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
     """
 
     state: Path | None = None
@@ -162,9 +160,9 @@ class RunContext:
 
 
 class UnreadableState(RunError):
-    """A state is unchanged (its checksum is right), and the run cannot continue from it.
+    """A state is intact (its checksum is right), but the run cannot continue from it.
 
-    Another version wrote it, or this machine lacks a library: isolaw does not discard the run's work.
+    Another version wrote it, or this machine lacks a library; isolaw does not discard the run's work.
     """
 
     def __init__(self, folder: Path, error: Exception) -> None:
@@ -175,16 +173,16 @@ class UnreadableState(RunError):
 
 
 class Backend(Protocol):
-    """How one run is made; the defaults are for runs of one process without a GPU."""
+    """How one run is executed; the defaults are for runs of one process without a GPU."""
 
     name: str
     version: int  # of its semantics: raise it when the same spec gives other numbers
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the backend's defaults and content hashes; raise `SpecError` on bad options."""
+        """Fill in the backend's defaults and content hashes; raise `SpecError` for invalid options."""
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes for the user on the defaults of a spec that is not resolved yet."""
+        """Return notes for the user on the defaults of a spec that is not yet resolved."""
         return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
@@ -201,13 +199,13 @@ class Backend(Protocol):
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """While entered, resolve and check runs for machines of this kind instead of this machine.
 
-        ``gpu_bytes`` is the memory of a GPU; None: unknown.
+        ``gpu_bytes`` is the memory of one GPU, None if unknown.
         """
         return nullcontext()
 
     def processes(self, spec: RunSpec) -> Processes | None:
-        """Return the processes that make the run; None where `run` makes it in this one."""
+        """Return the processes that execute the run; None if `run` executes it in this process."""
         return None
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Make the run, or what is left of it after ``ctx.state``."""
+        """Execute the run, continuing from ``ctx.state``."""

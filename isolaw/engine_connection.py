@@ -1,7 +1,7 @@
-"""Messages between the engine and the processes of a run: a line of JSON each, over TCP.
+"""Messages between the engine and the processes of a run: one line of JSON each, over TCP.
 
 A process connects, sends the run's secret and its rank, and receives its job. The first process reports
-checkpoints. `EngineConnection` is a process's end, `isolaw.executors.launcher` the engine's.
+checkpoints. `EngineConnection` is the process's end; `isolaw.executors.launcher` is the engine's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EngineConnection:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError):  # the engine has closed it without reading all
+        with contextlib.suppress(OSError):  # the engine closed it without reading everything
             for line in self.lines:
                 message = json.loads(line)
                 if "stop" in message:
@@ -66,7 +66,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
-    """Return a file to read from and one to write to: a single one would lose what is read ahead."""
+    """Return a file to read from and one to write to: a single file would lose what it read ahead."""
     return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
 
 

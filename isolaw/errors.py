@@ -63,7 +63,7 @@ class InUse(StoreError):
 
 
 class NotOurs(StoreError):
-    """A link, or another kind of entry, where isolaw keeps a file or folder; ``what`` has no advice."""
+    """A link, or another kind of entry, in place of a file or folder of isolaw's; ``what`` has no advice."""
 
     def __init__(self, what: str, advice: str = "") -> None:
         self.what = what
@@ -82,9 +82,9 @@ class RunError(IsolawError):
     """A run failed while it was executing."""
 
 
-# Whether the user types commands: a message then shows one that helps, otherwise a call of Python.
+# Whether the user types commands: messages then show a command that helps, otherwise a Python call.
 at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
-# The options of the command that runs; None in Python.
+# The options of the running command; None in Python.
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
 _LONGEST_SHOWN = 500  # characters of a value in a message
@@ -112,7 +112,7 @@ class Issue:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message shows it: a long one by its beginning."""
+    """Return a value as a message shows it: the beginning, if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits
@@ -135,7 +135,7 @@ class SpecError(InputError):
 
 
 def option(keyword: str, name: str, value: object) -> str:
-    """Return what gives ``name`` a value: an option of the command line, or in Python a keyword.
+    """Return how the user gives ``name`` a value: a command-line option, or in Python a keyword.
 
     >>> option("columns", "seed", "trial")
     'columns={"seed": "trial"}'
@@ -148,7 +148,7 @@ def option(keyword: str, name: str, value: object) -> str:
 
 
 def offers(flag: str) -> bool:
-    """Return whether the command that runs has an option; true in Python, whose functions take keywords.
+    """Return whether the running command has an option; true in Python, whose functions take keywords.
 
     >>> offers("--setting")
     True

@@ -1,7 +1,7 @@
-"""`Simulated`: whether something rests on simulated runs, and how it says so first, in each of its forms.
+"""`Simulated`: whether something rests on simulated runs, and the words that say so first.
 
-Runs are simulated by what made them, also where they are replayed. Whatever is printed, drawn or written
-passes on the `Simulated` of its runs: text and figures begin with its words, JSON has its `json`.
+Runs count as simulated by what made them, even if they are replayed. Everything that is printed, drawn or
+written passes on the `Simulated` of its runs: text and figures begin with its words, and JSON has its `json`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIMULATOR = "bandit"  # the backend whose runs are simulated
-COLUMN = "simulated"  # of tables that leave isolaw
+COLUMN = "simulated"  # column in tables that isolaw writes
 _TRUE = {"true", "1", "1.0"}
 
 
 class Simulated(Enum):
-    """Of how many of the runs a simulator is the author; false for none.
+    """Whether a simulator made none, some or all of the runs; false for none.
 
     >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
     ([False, 'partly', True], [False, True, True])
@@ -35,7 +35,7 @@ class Simulated(Enum):
 
     @classmethod
     def among(cls, marks: Iterable[object]) -> Simulated:
-        """Return it for parts that are simulated, or partly, or not.
+        """Combine the marks of parts that are simulated, partly simulated, or not.
 
         >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
         (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
@@ -45,17 +45,17 @@ class Simulated(Enum):
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
-        """Return it for runs by their attributes."""
+        """Return the mark of runs, given their attributes."""
         return cls.among(own.get("backend") == SIMULATOR for own in runs)
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:
-        """Return it for a table by its rows (`simulated_rows`)."""
+        """Return the mark of a table, given its rows (`simulated_rows`)."""
         return cls.among(simulated_rows(table))
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Simulated:
-        """Return it for a document by its key ``simulated``; without one, nothing rests on runs."""
+        """Return the mark in a document's key ``simulated``; without the key, nothing rests on runs."""
         value = document.get("simulated", False)
         return cls.PARTLY if value == cls.PARTLY.value else cls.YES if value else cls.NO
 
@@ -66,13 +66,13 @@ class Simulated(Enum):
 
     @property
     def words(self) -> str:
-        """What the runs are called, empty for those that no simulator made."""
+        """How to call the runs; empty if no simulator made any."""
         if self is Simulated.PARTLY:
             return "partly simulated"
         return "simulated" if self else ""
 
     def first(self, text: str) -> str:
-        """Return text whose first line says so.
+        """Return text whose first line says that the runs are simulated.
 
         >>> Simulated.YES.first("n = 8."), Simulated.NO.first("n = 8.")
         ('Simulated runs. n = 8.', 'n = 8.')
@@ -80,7 +80,7 @@ class Simulated(Enum):
         return f"{self.words.capitalize()} runs. {text}".rstrip() if self else text
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """Return lines of which the first says so; where that is no sentence, an empty one leaves the room.
+        """Return lines of which the first says so, in place of an empty first line if there is one.
 
         >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
         (['Simulated runs.', 'n  reward'], ['n  reward'])

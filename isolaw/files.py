@@ -1,8 +1,8 @@
-"""Files that isolaw writes for the user: never inside a sweep, only over its own, each in one step.
+"""Files that isolaw writes for the user: atomically, never inside a sweep, and only over its own files.
 
-Every writer goes through `check_destination`: directly, or by `check_replaceable` and `replacing`. A sweep's
-folder is the user's to add to (``law.json``, ``figures/``, ``report.html``), except for the entries that
-belong to the sweep (`SWEEP_ENTRIES`) and all that is below them.
+Every writer goes through `check_destination`: directly, or by `check_replaceable` and `replacing`. Users may
+add to a sweep's folder (``law.json``, ``figures/``, ``report.html``), except for the entries that belong to
+the sweep (`SWEEP_ENTRIES`) and everything below them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 
-# What belongs to a sweep in its directory (`isolaw.store`); other libraries create the last three.
+# Entries of a sweep's directory that belong to it (`isolaw.store`); other libraries create the last three.
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
@@ -31,9 +31,9 @@ _MARKED_WITHIN = 1 << 20  # bytes
 
 
 def check_destination(path: str | Path) -> Path:
-    """Return where a path leads; raise `DataError` where a file or folder there would be part of a sweep.
+    """Return where a path leads; raise `DataError` if a file or folder there would be part of a sweep.
 
-    Links and ``..`` are followed, and neither the path nor the folders above it need exist.
+    Links and ``..`` are followed; neither the path nor the folders above it need to exist.
     """
     try:
         target = Path(path).resolve()
@@ -51,13 +51,13 @@ def check_destination(path: str | Path) -> Path:
 
 
 def _is_taken(folder: Path, target: Path) -> bool:
-    """Whether ``target``, somewhere below a folder, is a sweep's."""
+    """Whether ``target``, somewhere below a folder, belongs to a sweep."""
     first = target.relative_to(folder).parts[0].casefold()  # some disks ignore the case
     return (first in SWEEP_ENTRIES and _holds_sweep(folder)) or _holds_states(folder)
 
 
 def _holds_sweep(folder: Path) -> bool:
-    """Whether a folder is a sweep's, also of one that lost its ``sweep.json``."""
+    """Whether a folder is a sweep's, even one that lost its ``sweep.json``."""
     if _SWEEP_MARK in _beginning(folder / _SPEC):
         return True
     try:
@@ -67,7 +67,7 @@ def _holds_sweep(folder: Path) -> bool:
 
 
 def _holds_states(folder: Path) -> bool:
-    """Whether a folder has the states of a sweep whose directory is on another disk."""
+    """Whether a folder holds the states of a sweep whose directory is on another disk."""
     return folder.name.startswith("isolaw-") and _STATES_MARK in _beginning(folder / _STATES)
 
 
@@ -84,8 +84,8 @@ def _beginning(path: Path) -> bytes:
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise `DataError` unless ``path`` can be written: a new file, or an older one of the same kind.
 
-    ``what`` is the kind with its article, ``example`` a usual name, whose suffix is the kind's, and
-    ``is_ours`` whether an existing file is of this kind.
+    ``what`` names the kind with its article, ``example`` is a usual name with the kind's suffix, and
+    ``is_ours`` tells whether an existing file is of this kind.
     """
     check_destination(path)
     if path.is_dir():
@@ -118,8 +118,8 @@ runs.parquet
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name that becomes ``path`` at the end; `DataError` where that cannot be written."""
-    target = check_destination(path)  # resolved: a link stays one
+    """Yield a temporary name that becomes ``path`` at the end; `DataError` if that cannot be written."""
+    target = check_destination(path)  # resolved, so that a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

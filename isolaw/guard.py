@@ -1,11 +1,11 @@
 """The guard of a child process: ``python -I -S guard.py PARENT -- COMMAND…``, started by `isolaw.children`.
 
-It executes the command in a session of its own and stands above everything that this starts: a descendant
-whose parent has ended becomes the guard's child, whatever session it is in (Linux's subreaper). When the
-command ends, when ``PARENT`` (a process id) is gone, however that ended, or at SIGQUIT, the guard kills what
-is left, and ends as the command did: with its exit status or its signal. Other signals it passes on.
+It executes the command in its own session and is the ancestor of everything that the command starts: a
+descendant whose parent has ended becomes the guard's child, whatever its session (Linux's subreaper). When
+the command ends, when ``PARENT`` (a process id) is gone for any reason, or at SIGQUIT, the guard kills what
+is left, and ends as the command did, with its exit status or signal. It forwards other signals.
 
-Alone in its file and without isolaw's imports, it starts in 20 ms and takes 8 MB.
+It has its own file and imports nothing of isolaw, so it starts in 20 ms and takes 8 MB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-LIMIT_S = 2.0  # for the kernel to end killed processes
+LIMIT_S = 2.0  # time for the kernel to end killed processes
 _POLLING_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
@@ -26,7 +26,7 @@ _ENDED_BEFORE = 1
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below one, without those that have ended; none on a system without ``/proc``."""
+    """Return the live processes below one; empty on a system without ``/proc``."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -47,16 +47,16 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, as by SIGSTOP or a debugger."""
+    """Return whether a process is suspended, as by SIGSTOP or a debugger."""
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] in b"Tt"
     return False
 
 
 def kill_below(pid: int, child: int = 0) -> int | None:
-    """Kill everything below a process, also what starts meanwhile, for at most `LIMIT_S`.
+    """Kill everything below a process, including what starts meanwhile, for at most `LIMIT_S`.
 
-    Return the wait status of ``child`` if it ended meanwhile.
+    Returns the wait status of ``child`` if it ended meanwhile.
     """
     until, found = time.monotonic() + LIMIT_S, None
     while (below := descendants(pid)) and time.monotonic() < until:
@@ -117,7 +117,7 @@ def _execute(command: list[str], mask: set[int], guard: int) -> None:
 
 
 def _close_files() -> None:
-    """Leave the command's pipes to the command: who reads them sees its end."""
+    """Leave the command's pipes to the command, so that their readers see its end."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     null = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
@@ -127,7 +127,7 @@ def _close_files() -> None:
 
 
 def _reap(child: int) -> int | None:
-    """Collect what has ended; return the wait status of ``child`` if it is among them."""
+    """Reap ended processes; return the wait status of ``child`` if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -143,7 +143,7 @@ def _end_as(status: int) -> None:
     if not os.WIFSIGNALED(status):
         os._exit(os.waitstatus_to_exitcode(status))
     number = os.WTERMSIG(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -1,7 +1,7 @@
-"""Facts about this machine, without heavy imports, and GPUs by name, to plan for other machines.
+"""Facts about this machine, without heavy imports; and GPUs by name, to plan for other machines.
 
-Versions and requirements come from the metadata of installed packages, the processor from ``/proc``, this
-machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` are eight H100 of 80 GB.
+Versions and requirements come from the metadata of installed packages, the processor from ``/proc``, and this
+machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` means eight H100 with 80 GB each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_ANSWER_S = 30.0  # of nvidia-smi
+_ANSWER_S = 30.0  # limit for an answer of nvidia-smi
 
 # cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
@@ -43,13 +43,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine; cores, memory and disk are those that this process may use."""
+    """The facts of a machine; cores, memory and disk are what this process may use."""
 
     python: str  # as `platform` names it; so are the next two
     system: str
     machine: str
     cores: int
-    vector: tuple[str, ...]  # the processor's of AVX2 and AVX512
+    vector: tuple[str, ...]  # AVX2 and AVX512, as far as the processor has them
     memory_bytes: int
     free_disk_bytes: int
     gpus: tuple[Gpu, ...] = ()  # all that nvidia-smi lists
@@ -127,7 +127,7 @@ def machine_memory() -> int:
 
 
 def _text(path: str) -> str:
-    """The content of one of the system's files, "" where it does not exist."""
+    """Return the content of a system file, "" if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8")
     return ""
@@ -142,7 +142,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the numbers or UUIDs of the GPUs that this process may use; of a divided GPU its MIG devices."""
+    """Return numbers or UUIDs of the GPUs that this process may use; a divided GPU has its MIG devices."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
@@ -156,7 +156,7 @@ def visible_gpus() -> list[str]:
 
 
 def nvidia_smi(*options: str) -> list[str]:
-    """Return the lines that nvidia-smi prints, none where it does not exist."""
+    """Return the lines that nvidia-smi prints; empty if it does not exist."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", *options]
@@ -199,14 +199,14 @@ _MIB = {
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of one machine: their number, and the bytes of each."""
+    """The GPUs of one machine: their number, and the memory of each in bytes."""
 
     count: int
     gpu_bytes: int
 
 
 def cards(text: str, where: str = "--machine") -> Cards:
-    """Return the GPUs of a machine from ``NAME:COUNT``, by default one; raise `SpecError` for another form.
+    """Return the GPUs of a machine from ``NAME:COUNT`` (default 1); raise `SpecError` for another form.
 
     >>> cards("h100-80g:8")
     Cards(count=8, gpu_bytes=85520809984)

@@ -1,13 +1,13 @@
 """Metrics of correct counts: avg@k, best@k, worst@k and the pass@1 landscape.
 
-For one problem with K samples of which c were correct, the unbiased estimates over subsets of k ≤ K
-samples are (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is its mirror)::
+For one problem with K samples, c of them correct, the unbiased estimates over subsets of k ≤ K samples are
+(Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is its mirror)::
 
     avg@k   = c / K
     best@k  = 1 − C(K − c, k) / C(K, k)      at least one of k correct
     worst@k = C(c, k) / C(K, k)              all k correct
 
-A metric of a problem set is the mean over its problems.
+with C(·, ·) the binomial coefficient. A metric of a problem set is the mean over its problems.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
 
 
 class Landscape(NamedTuple):
-    """How pass@1 is spread over problems: share at zero, Gini coefficient, histogram."""
+    """The distribution of pass@1 over problems: share at zero, Gini coefficient, histogram."""
 
     zero_fraction: float
     gini: float
@@ -37,13 +37,13 @@ class Landscape(NamedTuple):
 
 
 def parse(metric: str) -> tuple[str, int] | None:
-    """Return ``("best", 4)`` for ``"best@4"``, and None for a name that is not of that form."""
+    """Return ``("best", 4)`` for ``"best@4"``; None for a name of another form."""
     match = _NAME.fullmatch(metric)
     return (match[1], int(match[2])) if match else None
 
 
 def is_accuracy(metric: str) -> bool:
-    """Return whether a name is that of a share of correct answers, so that its values are in [0, 1].
+    """Return whether a name denotes a share of correct answers, whose values are in [0, 1].
 
     >>> [is_accuracy(name) for name in ("avg@8", "pass@16", "holdout_acc", "reward", "accelerate")]
     [True, True, True, False, False]
@@ -52,7 +52,7 @@ def is_accuracy(metric: str) -> bool:
 
 
 def is_mean_accuracy(metric: str) -> bool:
-    """Return whether a name is that of the mean share of correct answers, not the best of several.
+    """Return whether a name denotes the mean share of correct answers, not the best of several.
 
     >>> [is_mean_accuracy(name) for name in ("avg@8", "pass@1", "accuracy", "best@8", "pass@8")]
     [True, True, True, False, False]
@@ -61,7 +61,7 @@ def is_mean_accuracy(metric: str) -> bool:
 
 
 def falls(metric: str) -> bool:
-    """Return whether a name is that of what falls as training improves.
+    """Return whether a name denotes something that falls as training improves.
 
     >>> [falls(name) for name in ("error_rate", "val/loss", "PPL", "avg@4", "lossless")]
     [True, True, True, False, False]
@@ -122,7 +122,7 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     counts = np.asarray(correct, dtype=np.int64).ravel()
     if counts.size <= samples:
         return float(np.mean(per_problem(metric, counts, samples)))
-    # With many problems, only the numbers of problems with 0, 1, … K correct matter.
+    # With many problems, count how many have 0, 1, … K correct, which is all that matters.
     if counts.min() < 0 or counts.max() > samples:
         raise InputError(f"correct counts must be within 0..{samples}")
     return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)

@@ -1,7 +1,7 @@
-"""Parquet files, read within limits: one of a few kB may unfold to many GB, and its footer may lie.
+"""Read Parquet files within limits: a few kB may decode to many GB, and a footer may be false.
 
-isolaw reads batch by batch and stops where the decoded values exceed the limit. Texts are first read as
-dictionaries: one long text that a million rows repeat is then in memory once.
+isolaw reads batch by batch and stops when the decoded values exceed the limit. Texts are first read as
+dictionaries, so a long text that a million rows repeat is in memory only once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _BATCH_ROWS = 16_384
-_WIDEST = 32  # bytes of a value of fixed length
+_WIDEST = 32  # bytes of a fixed-length value
 _HINT = "Keep only the rows and columns of the evaluations"
 
 
 def read_parquet(path: str | Path) -> pa.Table:
-    """Read a Parquet file's plain columns; nested ones are left out.
+    """Read a Parquet file's plain columns; nested columns are left out.
 
-    Raises `DataError` for a file that cannot be read, or has more than 1.5 million rows, 10,000 columns, 25
-    million cells or 300 MB.
+    Raises `DataError` if a file cannot be read, or has more than 1.5 million rows, 10,000 columns, 25 million
+    cells or 300 MB.
     """
     try:
         with _opened(path) as file:
@@ -56,7 +56,7 @@ def read_parquet(path: str | Path) -> pa.Table:
 
 
 def column_names(path: str | Path) -> list[str]:
-    """Return the names of a Parquet file's columns; none for a file that is not readable."""
+    """Return the names of a Parquet file's columns; empty if the file is not readable."""
     try:
         with _opened(path) as file:
             return list(file.schema_arrow.names)
@@ -89,7 +89,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds one short value a row: a number, a text, a date."""
+    """Return whether a column of this type holds one short value per row: a number, a text, a date."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_fixed_size_binary(kind):
@@ -98,7 +98,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def _decoded_bytes(column: pa.Array) -> int:
-    """Bytes of a column when each row has its own text."""
+    """Return the bytes of a column if each row had its own text."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64())
         counts = pc.value_counts(column.indices.drop_null())

@@ -1,4 +1,4 @@
-"""Where in a table: lines of a file or rows, with what was found there, for messages."""
+"""Places in a table for messages: lines of a file, or rows, with what was found there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Where the package's public names are, and its version.
+"""The modules of the package's public names, and its version.
 
-A lower module calls by its public name what is made of it above: a law knows neither its words nor its
-figure.
+A lower module uses public names for what is built above it: a law knows neither its words nor its figure.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ PUBLIC = {
 
 
 def public(name: str) -> Any:
-    """Return what `isolaw` offers under a name of `PUBLIC`, imported when it is first asked for.
+    """Return what `isolaw` offers under a name of `PUBLIC`, imported at first use.
 
     >>> public("Allocation")(32, 64, 100).compute
     204800

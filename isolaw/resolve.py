@@ -1,4 +1,4 @@
-"""What a sweep would do: `plan` writes nothing and finds all issues."""
+"""`plan`: resolve what a sweep would do, find all issues, and write nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Plan:
     spec: SweepSpec
     runs: list[RunSpec]
     todo: list[str]  # ids of the runs that are not finished up to their horizon, in their order of execution
-    begun: int  # how many of them have a state already
-    remaining: int  # rollouts that are left to generate
+    begun: int  # how many of the unfinished runs have a state
+    remaining: int  # rollouts left to generate
     notes: list[str]  # what was left out or filled in
     recorded: Runs | None = None  # runs that the directory has to keep, to replay them
     adaptive: Adaptive | None = (
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the whole sweep, finished ones included; at most, where a race chooses its runs."""
+        """Rollouts of the whole sweep, including finished ones; an upper limit if a race chooses its runs."""
         if self.adaptive is not None:
             return self.adaptive.race.spend
         return sum(run.rollouts for run in self.runs)
@@ -83,13 +83,13 @@ class Plan:
 def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
     """Resolve a sweep against its directory, which need not exist; nothing is written.
 
-    With ``whole_directory``, also plan runs that the directory holds and ``spec`` does not name. Raises
-    `SpecError` with all issues, the backend's included, and `StoreError` where the directory holds something
-    else, or a sweep of another recipe.
+    With ``whole_directory``, runs that the directory holds but ``spec`` does not name are planned, too.
+    Raises `SpecError` with all issues, including the backend's, and `StoreError` if the directory holds
+    something else, or a sweep with another recipe.
     """
     store = SweepStore(out)
     store.claim()
-    if spec.store.states is not None:  # the same folder from anywhere
+    if spec.store.states is not None:  # makes it the same folder from anywhere
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
         spec = spec.model_copy(update={"store": StoreSection(states=states)})
     backends.get(spec.sweep.backend)
@@ -155,7 +155,7 @@ def issues_of(spec: SweepSpec) -> list[Issue]:
 
 
 def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
-    """Warn where the states of the runs that have none yet do not fit on the disk."""
+    """Warn if the states of the runs that have none yet do not fit on the disk."""
     new = [run for run in left if store.run(run.run_id).last_state is None]
     sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
     place = Path(spec.store.states or store.directory).absolute()
@@ -184,7 +184,7 @@ def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
-    """Fill in the evaluation schedule: a directory keeps the one it began with."""
+    """Fill in the evaluation schedule; a directory keeps the one it began with."""
     given, compute = spec.evaluation, spec.sweep.compute
     kept: EvaluationSpec | None = None
     if store.exists:
@@ -223,7 +223,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
 
 
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:
-    """Where runs may end, and are therefore all evaluated."""
+    """Return the horizons at which runs may end, and where all of them are therefore evaluated."""
     compute = spec.sweep.compute
     return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
 
@@ -231,7 +231,7 @@ def _horizons(spec: SweepSpec) -> tuple[int, ...]:
 def _resolved_runs(
     spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str], as_recorded: bool
 ) -> tuple[list[RunSpec], list[Issue]]:
-    """Return every run of the grid as the backend resolves it, and the issues of all of them.
+    """Return every run of the grid as the backend resolves it, and the issues of all runs.
 
     With ``as_recorded``, combinations that were not recorded are left out.
     """
@@ -276,7 +276,7 @@ def _resolved_runs(
 def _check_directory(
     store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], existing: Sequence[RunSpec]
 ) -> None:
-    """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
+    """Refuse to mix recipes, problem sets or backends in one directory: they are different sweeps."""
     if not existing:
         return
     swept = {k for k in Recipe.model_fields if len({getattr(run.recipe, k) for run in existing}) > 1}
@@ -294,7 +294,7 @@ def _check_directory(
 def _shared(run: RunSpec) -> dict[str, Any]:
     """Return what all runs of a directory share, by dotted key.
 
-    Not what a log says of one run: the hash of the log, in ``content``, is shared.
+    What a log says of a single run is not shared, but the hash of the log, in ``content``, is.
     """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")

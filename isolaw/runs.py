@@ -1,8 +1,8 @@
 """`Runs`: the data model between backends, logs, fits and reports.
 
-One tidy table, a row per (run_id, step, eval_set, metric), and optionally the results of single problems.
-A run is one trajectory of one configuration (B_p, n), seed, problem set and recipe, and serves every M up
-to its last step.
+It is one tidy table with a row per (run_id, step, eval_set, metric), and optionally the results of single
+problems. A run is one trajectory of one configuration (B_p, n), seed, problem set and recipe, and serves
+every M up to its last step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "n_problems": "Int64",
     "n_samples": "Int64",
 }
-# The field's symbols; mappings, options and keywords take them and the names alike.
+# The field's symbols; mappings, options and keywords accept them as well as the names.
 SYMBOLS = {
     "B_p": "problems_per_batch",
     "n": "rollouts_per_problem",
@@ -53,7 +53,7 @@ SYMBOLS = {
     "D": "n_train_problems",
 }
 KEY = ["run_id", "step", "eval_set", "metric"]
-# Columns that have one value in a run.
+# Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
@@ -130,7 +130,7 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs, or some: those are no evidence about a language model."""
+        """Whether a simulator made the runs, or some of them; they are no evidence about a language model."""
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
     def metrics(self, eval_set: str) -> list[str]:
@@ -138,7 +138,7 @@ class Runs:
         return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
 
     def table(self) -> pd.DataFrame:
-        """Return one row per run: its columns that do not vary, and its attributes."""
+        """Return one row per run: its constant columns and its attributes."""
         runs = self.points.groupby("run_id", sort=True)[IDENTITY].first()
         extra = pd.DataFrame.from_dict(self.attributes, orient="index")
         return runs.join(extra[[c for c in extra.columns if c not in IDENTITY]], how="left")
@@ -146,7 +146,7 @@ class Runs:
     def select(self, run_ids: Any) -> Runs:
         """Return only the runs in ``run_ids``."""
         keep = list(run_ids)
-        out = copy.copy(self)  # a part of a sound table is sound
+        out = copy.copy(self)  # a part of a valid table is valid
         out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
         if out.points.empty:
             raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
@@ -158,7 +158,7 @@ class Runs:
 
     @classmethod
     def concat(cls, parts: Sequence[Runs]) -> Runs:
-        """Return the runs of several sources together; a run that two of them hold is an error."""
+        """Return the runs of several sources together; a run in two sources is an error."""
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.points for part in parts], ignore_index=True)
@@ -170,7 +170,7 @@ class Runs:
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a copy of the table; of simulated runs with a column that says so, which `Runs` reads."""
+        """Return a copy of the table; simulated runs get a column that says so, which `Runs` reads."""
         if not self.simulated:
             return self.points.copy()
         made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
@@ -179,7 +179,7 @@ class Runs:
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table, sorted by key, with the attributes in the file's metadata.
 
-        `DataError` where the file would be part of a sweep.
+        Raises `DataError` if the file would be part of a sweep.
         """
         if isinstance(path, str | Path):
             check_destination(path)
@@ -200,7 +200,7 @@ class Runs:
 
 
 def _marked(points: pd.DataFrame) -> set[str]:
-    """The runs that a table of points calls simulated."""
+    """Return the runs that a table of points marks as simulated."""
     marks = simulated_rows(points)
     return set(points.loc[marks, "run_id"].astype("str")) if marks else set()
 
@@ -235,7 +235,7 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         return column.astype("str")
-    if column.dtype.kind in "bmM":  # truths, durations, dates
+    if column.dtype.kind in "bmM":  # booleans, durations, dates
         raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
@@ -243,7 +243,7 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
         raise DataError(f"{where}{name} is not a number: {places.found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
-    # Compute read off a figure, or an average of tokens, may be broken; a count of things may not.
+    # Compute read off a figure, or averaged tokens, may be fractional; counts may not.
     slack = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
     bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
@@ -283,7 +283,7 @@ def _several_runs() -> str:
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:
-    """Return a mapping with names in place of symbols; raise `InputError` if both name one thing.
+    """Return a mapping with names in place of symbols; raise `InputError` if a name is given twice.
 
     >>> full_names({"n": 8, "lr": 0.5})
     {'rollouts_per_problem': 8, 'lr': 0.5}
@@ -304,7 +304,7 @@ def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar as a plain one, a whole float as an integer."""
+    """Return a NumPy scalar as a Python one, and a whole float as an integer."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -1,4 +1,4 @@
-"""What functions of runs take: `Runs`, or whatever `isolaw.read` makes runs of."""
+"""What functions of runs accept: `Runs`, or anything that `isolaw.read` can read."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from isolaw.runs import Runs
 
 
 class Arrow(Protocol):
-    """A table that hands over its columns by Arrow: pyarrow, polars, pandas, DuckDB."""
+    """A table that exports its columns by Arrow: pyarrow, polars, pandas, DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return a stream of record batches."""
 
 
 class Interchangeable(Protocol):
-    """A table of the dataframe interchange protocol."""
+    """A table that supports the dataframe interchange protocol."""
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
         """Return the interchange object."""
 
 
 class Dataset(Protocol):
-    """A table that becomes pandas, as one of Hugging Face datasets."""
+    """A table that converts to pandas, such as one of Hugging Face datasets."""
 
     def to_pandas(self) -> Any:
         """Return it as pandas."""

@@ -1,4 +1,4 @@
-"""Backends: what trains. One module each, behind the protocol of `isolaw.backend`."""
+"""Backends: what trains. Each is a module that implements the protocol of `isolaw.backend`."""
 
 from __future__ import annotations
 

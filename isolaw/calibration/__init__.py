@@ -1,1 +1,1 @@
-"""A simulator fitted to runs: an ensemble of populations that would measure what the runs did."""
+"""Fit a simulator to runs: an ensemble of populations that would measure what the runs measured."""

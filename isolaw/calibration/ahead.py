@@ -1,9 +1,9 @@
-"""What a calibrated ensemble earns at budgets that were never run.
+"""Forecast rewards at budgets that were never run, with a calibrated ensemble.
 
-Each member goes through the whole budget in every cell, with the same problems in all of them. The expected
-reward of a cell is the mean over members; a member's best cell is that of its own rewards. **Simulated**: the
-mechanism is assumed to go on as it did where it was fitted. The members differ by what the runs left open of
-its constants, and by what no constants met and by how that may go on (`isolaw.calibration.discrepancy`).
+Each member trains through the whole budget in every cell (B_p, n), on the same problems. A cell's expected
+reward is the mean over members; a member's best cell follows from its own rewards. Results are **simulated**:
+the mechanism is assumed to continue as where it was fitted. Members differ in the constants that the runs
+left open, and in draws of the model discrepancy (`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from isolaw.simulators.presets import Preset
 from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
-POINTS = 24  # of C
-FARTHEST = 100.0  # times the largest measured C
-_FORECAST = 2**21  # of seeds, apart from a calibration's
+POINTS = 24  # number of C values
+FARTHEST = 100.0  # multiple of the largest measured C
+_FORECAST = 2**21  # first index of random streams, distinct from a calibration's
 INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class RewardForecast:
-    """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of them the budget.
+    """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of which is the budget.
 
-    NaN where a cell has not made its first step. ``steps`` (K,) are those that the budget pays for.
+    They are NaN before a cell's first step. ``steps`` (K,) are the steps that the budget buys.
     """
 
     preset: Preset
@@ -54,21 +54,21 @@ class RewardForecast:
 
     @property
     def regret(self) -> Floats:
-        """What a member loses in each cell against its own best, (E, K)."""
+        """A member's loss in each cell against its own best cell, (E, K)."""
         return np.asarray(self.final.max(axis=1, keepdims=True) - self.final)
 
     @property
     def best(self) -> BatchShape:
-        """The cell of the least expected regret, which is that of the highest expected reward."""
+        """The cell of least expected regret, which is the cell of highest expected reward."""
         return self.cells[int(self.final.mean(axis=0).argmax())]
 
     @property
     def within(self) -> Floats:
-        """The share of members of which a cell is within 0.005 of the best, (K,)."""
+        """Share of members for which a cell is within 0.005 of the best, (K,)."""
         return np.asarray(np.mean(self.regret <= TOLERANCE, axis=0))
 
     def interval(self, axis: int) -> tuple[int, int]:
-        """Return what 90 % of the members have as their best B_p (axis 0), n (axis 1) or M (axis 2)."""
+        """Return the 90 % interval over members of the best B_p (axis 0), n (axis 1) or M (axis 2)."""
         of_members = [(*self.cells[k], self.steps[k])[axis] for k in self.final.argmax(axis=1)]
         low, high = np.quantile(of_members, INTERVAL, method="inverted_cdf")
         return int(low), int(high)
@@ -83,11 +83,10 @@ def forecast(
     progress: Callable[[float], None] = lambda _: None,
     rates: Sequence[float] | None = None,
 ) -> RewardForecast:
-    """Let the members of a preset go through a budget in each of the cells (B_p, n).
+    """Simulate the members of a preset through a budget in each of the cells (B_p, n).
 
-    A unit of the budget is ``rates`` (K,) rollouts of a cell, by default one.
-
-    Raise `InputError` for cells without a single step and a preset whose discrepancy is damaged.
+    A unit of the budget buys ``rates`` (K,) rollouts of a cell, by default one. Raises `InputError` if a cell
+    cannot make a single step, or if the preset's discrepancy is damaged.
     """
     rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
     cells = tuple(sorted(rate))
@@ -118,7 +117,7 @@ def forecast(
 
 
 def discrepancy_of(preset: Preset) -> Discrepancy:
-    """Return what a preset's ensemble left of its runs; raise `InputError` where that is damaged."""
+    """Return the discrepancy of a preset's ensemble; raise `InputError` if it is damaged."""
     try:
         return Discrepancy.read(preset.discrepancy, preset.left)
     except (KeyError, TypeError, ValueError) as error:
@@ -126,7 +125,7 @@ def discrepancy_of(preset: Preset) -> Discrepancy:
 
 
 def check_reach(preset: Preset, compute: float) -> float:
-    """Return a compute in units of the largest that a preset was fitted to; raise `Refused` beyond 100."""
+    """Return ``compute`` over the largest C behind a preset; raise `Refused` beyond `FARTHEST`."""
     factor = compute / preset.measured
     if factor > FARTHEST:
         raise Refused(
@@ -138,7 +137,7 @@ def check_reach(preset: Preset, compute: float) -> float:
 
 
 def protocol_of(preset: Preset, rate: Mapping[BatchShape, float], grid: Floats) -> Protocol:
-    """Return the cells of ``rate``, in order, at the steps that each value of a budget's grid pays for."""
+    """Return the cells of ``rate``, sorted, at the steps that each budget in ``grid`` buys."""
     recipe = dict(preset.recipe)
     rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
     out = []

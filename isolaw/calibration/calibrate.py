@@ -1,4 +1,4 @@
-"""`calibrate`: the constants of a simulator, fitted to runs, as an ensemble."""
+"""`calibrate`: fit the constants of a simulator to runs, as an ensemble."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is si
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)
 MOVED = 3.0
-_REPLAYED = 2**20  # of seeds, apart from the rounds'
+_REPLAYED = 2**20  # first index of the replays' random streams, distinct from the rounds'
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What the runs tell about one constant: its median and 90 % interval, and x's standard deviation.
+    """The posterior of one constant: median, 90 % interval, and the standard deviation of its coordinate x.
 
-    ``identified`` is whether ``narrowed``, the last of these, is less than half the prior's; ``at_edge``
-    whether its median is outside 95 % of the prior.
+    ``narrowed`` is that standard deviation (1 under the prior); ``identified`` says whether it is below a
+    half, ``at_edge`` whether the median is outside 95 % of the prior.
     """
 
     name: str
@@ -68,9 +68,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Calibration:
-    """An ensemble (E, d) of equally likely points of ``observed.space``, the central one first.
+    """An ensemble (E, d) of equally likely points in ``observed.space``, the central one first.
 
-    ``replayed`` (E, P) is what each member measures in the place of the runs.
+    ``replayed`` (E, P) are the rewards that each member measures when it repeats the runs.
     """
 
     observed: Observed
@@ -81,7 +81,7 @@ class Calibration:
 
     @property
     def space(self) -> Space:
-        """The coordinates."""
+        """The coordinates of the calibration."""
         return self.observed.space
 
     @property
@@ -95,7 +95,7 @@ class Calibration:
 
     @property
     def constants(self) -> list[Constant]:
-        """What the runs tell about each constant."""
+        """The posterior of each constant."""
         out = []
         for i, c in enumerate(self.space.coordinates):
             x = self.posterior.draws[:, i]
@@ -108,12 +108,12 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The root mean square difference of the measured rewards and the ensemble's mean."""
+        """Root mean square difference between the measured rewards and the ensemble's mean."""
         return float(np.sqrt(np.mean((self.replayed.mean(axis=0) - self.observed.reward) ** 2)))
 
     @property
     def covered(self) -> float:
-        """The share of measured rewards within the ensemble's 90 % band (runs have noise as members do)."""
+        """Share of measured rewards in the ensemble's 90 % band (members have the same noise as runs)."""
         low, high = np.quantile(self.replayed, BANDS, axis=0)
         return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
 
@@ -121,8 +121,8 @@ class Calibration:
     def moved(self) -> bool:
         """Whether training changed the reward of some configuration by more than noise.
 
-        A change is that from its first three evaluations to any further three; it is more than noise beyond
-        `MOVED` standard deviations of the same change between two sets of runs.
+        Changes are from its first three evaluations to any later three. They exceed noise beyond `MOVED`
+        standard deviations of the same change between two sets of runs.
         """
         end = 0
         for cell in self.observed.protocol.cells:
@@ -139,10 +139,10 @@ class Calibration:
 
     @property
     def seeds_apart(self) -> tuple[float, float] | None:
-        """How far the runs of one configuration are apart where simulated ones are not, else None.
+        """Measured and simulated spread of runs of one configuration, if the measured one is far larger.
 
-        Standard deviations of the mean reward of a run, over runs, measured and simulated; apart beyond
-        `MOVED` times. The ensemble is of the mean of the seeds.
+        The spread is the standard deviation over runs of a run's mean reward; far larger means `MOVED` times.
+        The ensemble describes the mean over seeds only, so None means that it suffices.
         """
         between, cells = self.observed.between, self.observed.protocol.cells
         known = np.isfinite(between)
@@ -161,13 +161,13 @@ class Calibration:
 
     @property
     def discrepancy(self) -> Discrepancy:
-        """What the ensemble's mean leaves of the runs."""
+        """The discrepancy between the ensemble's mean and the runs."""
         left = self.observed.reward - self.replayed.mean(axis=0)
         of = self.posterior
         return Discrepancy.of(of.discrepancy, self.observed.protocol.cells, left, of.covariance)
 
     def save(self, path: str | Path) -> None:
-        """Write the preset file; raise `DataError` rather than replace something else."""
+        """Write the preset file; raise `DataError` rather than replace another kind of file."""
         file = Path(path)
         check_replaceable(file, "a preset", "preset.toml", is_preset)
         text = HEAD + self.toml()
@@ -214,7 +214,7 @@ class Calibration:
             "discrepancy": self.discrepancy.to_dict(),
             "ensemble": columns,
         }
-        # Of what will be read: keys without a value are not written.
+        # Compute the checksum from the data as read back, since keys without a value are not written.
         data["preset"]["crc"] = preset_file.checksum(parse_toml(toml_text(data), "the preset"))
         return toml_text(data)
 
@@ -238,23 +238,23 @@ def calibrate(
     Parameters
     ----------
     source
-        `Runs`, or whatever `isolaw.read` takes.
+        `Runs`, or anything that `isolaw.read` takes.
     metric, eval_set
         a mean of successes; by default ``avg@4`` on ``validation``.
     fixed
-        use only runs with these values, as ``{"lr": 1e-3}``.
+        use only runs with these values, such as ``{"lr": 1e-3}``.
     problems
-        the difficulty where it is known, as ``problems.set`` takes it; by default it is fitted.
+        the difficulty if it is known, as ``problems.set`` takes it; by default it is fitted.
     n_train
-        D where the runs did not record it.
+        D, if the runs did not record it.
     until
         use only what was measured up to this C.
     out
-        a preset file. A calibration that was killed continues from the rounds kept beside it.
+        a preset file. A killed calibration continues from the rounds stored next to it.
     jobs
-        processes; by default one for each core.
+        number of processes; by default one per core.
 
-    Returns a `Calibration`. Raises `DataError`, `InputError` or `Refused` before anything is simulated.
+    Returns a `Calibration`. Raises `DataError`, `InputError` or `Refused` before it simulates anything.
     """
     from isolaw.readers.read import read
 
@@ -291,7 +291,7 @@ def calibrate(
 
 
 def _ensemble(draws: Floats, seed: int) -> Floats:
-    """Draws from the posterior, first the one nearest to its mean."""
+    """Draw the ensemble from the posterior, and put the draw nearest to its mean first."""
     rng = np.random.default_rng([seed, _REPLAYED])
     chosen = draws[rng.choice(len(draws), MEMBERS, replace=False)]
     away = (chosen - draws.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(draws.T))).T
@@ -300,7 +300,7 @@ def _ensemble(draws: Floats, seed: int) -> Floats:
 
 
 def _mark(seen: Observed, seed: int) -> str:
-    """What a calibration depends on, as a hash."""
+    """Return a hash of everything that a calibration depends on."""
     protocol = asdict(seen.protocol)
     space = [asdict(c) for c in seen.space.coordinates], seen.space.problems
     key = [VERSION, FIRST, NEXT, ROUNDS, seed, protocol, space, [float(v) for v in seen.reward]]
@@ -314,7 +314,7 @@ def _keep(path: Path, mark: str, done: list[Round]) -> None:
 
 
 def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
-    """Return the rounds of an earlier call with the same input; none where they have to be made again."""
+    """Return the rounds of an earlier call with the same input; empty if they have to be repeated."""
     if not path.is_file():
         return []
     try:

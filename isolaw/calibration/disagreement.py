@@ -1,10 +1,10 @@
-"""Whether a calibrated ensemble and a fitted law contradict each other at a budget.
+"""Decide whether a calibrated ensemble and a fitted law contradict each other at a budget.
 
 Both have draws of the reward of a cell. Over the cells that both have, they disagree
 
-- in their choice, where what one recommends is within 0.005 of the best in less than 5 % of the other's
+- in their choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the other's
   draws;
-- in rewards, where the 90 % intervals of a cell do not overlap.
+- in rewards, if the 90 % intervals of some cell do not overlap.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RARE = 0.05  # share of draws
 def disagreements(
     ahead: RewardForecast, law: Law, found: Prediction, rates: Mapping[BatchShape, float]
 ) -> list[Flag]:
-    """Return how an ensemble and the draws of a law contradict each other.
+    """Return flags for the contradictions between an ensemble and the draws of a law.
 
-    None where the law recommends nothing, or both have fewer than two cells. ``rates`` are the rollouts of a
-    cell for a unit of the budget.
+    Returns none if the law recommends nothing or fewer than two cells are common. ``rates`` are the rollouts
+    of a cell per unit of the budget.
     """
     a = found.allocation
     if a is None:
@@ -80,5 +80,5 @@ def _rewards(keys: list[BatchShape], simulated: Floats, fitted: Floats) -> list[
 
 
 def _within(draws: Floats) -> Floats:
-    """The share of draws in which each cell is within 0.005 of the best."""
+    """Share of draws in which each cell is within 0.005 of the best."""
     return np.asarray(np.mean(draws.max(axis=1, keepdims=True) - draws <= TOLERANCE, axis=0))

@@ -1,15 +1,16 @@
-"""What no constants of the mechanism meet, and how it goes on: the discrepancy of the runs.
+"""Model discrepancy: reward that no constants of the simulator reproduce, and its extrapolation.
 
-With e_p what the ensemble's mean leaves of the measured reward p, at the C of a step of the cell (B_p, n),
+Let e_p be the measured reward p minus the ensemble's mean, at compute C in the cell (B_p, n). Then
 
     e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
     r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
 
-(Kennedy and O'Hagan 2001, JRSS B 63, 425). δ comes from the calibration, and so do the variances of the three
-noises, those of two sets of runs of one population. l_C and l have the highest marginal likelihood of e, with
-log l_C ~ N(log 2, ½) and log l ~ N(0, ½). So a forecast begins where the runs ended and returns to the
-mechanism within some l_C of log C, or of l in log n: what is added is a draw of d given e. Where δ is 0,
-nothing is.
+(Kennedy and O'Hagan 2001, JRSS B 63, 425), where d is the discrepancy, δ its standard deviation, r its
+correlation, and Δ the difference between two points. δ and the variances of level, cell level and noise
+(those between two sets of runs of one population) come from the calibration; the lengths l_C and l maximise
+the marginal likelihood of e under log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Forecasts add a draw of d given
+e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n.
+δ = 0 adds nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from isolaw.allocation import BatchShape
 from isolaw.calibration.simulation import SimulatedCell
 from isolaw.simulators.model import Floats
 
-_LENGTHS, _LENGTHS_SD = np.log([2.0, 1.0]), np.sqrt(0.5)  # log l_C and log l beforehand
+_LENGTHS, _LENGTHS_SD = np.log([2.0, 1.0]), np.sqrt(0.5)  # prior of log l_C and log l
 _NAMES = "compute", "rollouts_per_problem", "problems_per_batch"
-_LEAST = 1e-8  # variance of a reward, for the factors of a covariance
+_LEAST = 1e-8  # variance of a reward, added so that covariances can be factored
 
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """d, given what the ensemble leaves of the runs.
+    """The discrepancy d, given the residuals of the runs.
 
-    ``size`` is δ. ``left`` is e (P,) at ``where`` (P, 3), logs of C, n and B_p. ``noise`` are the variances
-    of the level, of a cell's and of the rest, ``lengths`` l_C and l.
+    ``size`` is δ. ``left`` is e (P,) at ``where`` (P, 3), the logs of C, n and B_p. ``noise`` are the
+    variances of the level, of a cell's level and of the rest; ``lengths`` are l_C and l.
     """
 
     size: float
@@ -47,9 +48,9 @@ class Discrepancy:
 
     @classmethod
     def of(cls, size: float, cells: Sequence[SimulatedCell], left: Floats, noise: Floats) -> Discrepancy:
-        """Return d for what is ``left`` (P,) of the rewards of ``cells``, end to end.
+        """Return d given the residuals ``left`` (P,) of the rewards of ``cells``, end to end.
 
-        ``noise`` (P, P) is the covariance of two sets of runs. Rewards before the first step say nothing.
+        ``noise`` (P, P) is the covariance between two sets of runs. Rewards before the first step are unused.
         """
         where = np.concatenate(
             [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]
@@ -60,9 +61,9 @@ class Discrepancy:
 
     @classmethod
     def read(cls, size: float, data: Mapping[str, Any]) -> Discrepancy:
-        """Return d of what `to_dict` wrote; without anything, it has only its size.
+        """Return d from the output of `to_dict`; without data it has only its size.
 
-        Raises `KeyError`, `TypeError` or `ValueError` for anything else.
+        Raises `KeyError`, `TypeError` or `ValueError` if the data are anything else.
         """
         if not data:
             return cls(size, np.zeros(0), np.zeros((0, 3)))
@@ -75,7 +76,7 @@ class Discrepancy:
         return cls(size, table[:, 3], np.log(table[:, :3]), (level, of_cell, rest), (along, across))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return lists of numbers, C, n and B_p not as logs."""
+        """Return lists of numbers, with C, n and B_p themselves instead of their logs."""
         where = {name: np.exp(own).round().tolist() for name, own in zip(_NAMES, self.where.T, strict=True)}
         left = [float(f"{v:.4g}") for v in self.left]
         numbers = {k: [float(f"{v:.4g}") for v in getattr(self, k)] for k in ("noise", "lengths")}
@@ -84,7 +85,7 @@ class Discrepancy:
     def draws(
         self, cells: Sequence[BatchShape], compute: Floats, members: int, rng: np.random.Generator
     ) -> Floats:
-        """Return E draws of d given e in K cells, at C (K, P), shape (E, K, P); their mean is that of d."""
+        """Return E draws of d given e in K cells at C (K, P), as (E, K, P); they average to its mean."""
         shape = members, *compute.shape
         if self.size == 0:
             return np.zeros(shape)
@@ -108,7 +109,7 @@ class Discrepancy:
         return level + of_cell * _same(self.where) + (rest + _LEAST) * np.eye(len(self.left))
 
     def _fitted(self) -> Discrepancy:
-        """The same with the most likely lengths."""
+        """Return the discrepancy with the most likely lengths."""
 
         def minus_log(logs: Floats) -> float:
             own = replace(self, lengths=(float(np.exp(logs[0])), float(np.exp(logs[1]))))
@@ -128,12 +129,12 @@ def _where(key: BatchShape, compute: Floats) -> Floats:
 
 
 def _same(where: Floats) -> Floats:
-    """1 where two points are of one cell."""
+    """1 where two points belong to one cell, else 0."""
     return np.asarray((where[:, None, 1:] == where[None, :, 1:]).all(axis=-1), dtype=np.float64)
 
 
 def _parts(where: Floats, noise: Floats) -> tuple[float, float, float]:
-    """The variances of the level, of a cell's level and of the rest, from a covariance (P, P)."""
+    """Split a covariance (P, P) into the variances of the level, of a cell's level and of the rest."""
     own, single = _same(where) > 0, np.eye(len(where), dtype=bool)
     means = [noise[mask].mean() if mask.any() else 0.0 for mask in (~own, own & ~single, single)]
     level = max(means[0], 0.0)

@@ -1,26 +1,26 @@
-"""A Gaussian process in the constants that stands for the simulator, and the posterior it gives.
+"""Emulate the simulator with a Gaussian process in its constants, and compute the posterior of the constants.
 
-With x the coordinates of a population (d of them) and z (K,) the principal components of the simulated
-rewards, scaled to standard deviations s of what a plane leaves of them,
+Let x be the d coordinates of a population and z (K,) the principal components of the simulated rewards. A
+plane in x with coefficients β_k leaves residuals of standard deviation s_k in component k:
 
     z_k = β_k'(1, x) + s_k (f_k(x) + e_k),   f_k ~ GP(0, σ_k² r),   e_k ~ N(0, ν_k²)
     r(x, x') = exp(−½ Σ_i (x_i − x'_i)² / l_i²)
 
-so all components share one correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), whose
-one eigendecomposition serves them all. l, σ² and ν² have the highest marginal likelihood of `_FITTED`
-simulations, with log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation has problems, rollouts and answers of
-its own, so ν² is what two sets of runs of one population differ by; levels of a problem set that all
-configurations share are in it as such. Then, with z₀ the measured rewards, ẑ and v the process's mean and
-variance at x,
+All components share the correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), so one
+eigendecomposition serves them all. The lengths l, signal variances σ² and noise variances ν² maximise the
+marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation has
+its own problems, rollouts and answers, so ν² measures how two sets of runs of one population differ,
+including levels of a problem set that all configurations share. With z₀ the measured rewards, and ẑ and v the
+process's mean and variance at x,
 
     −2 log p(x | z₀) = |x|² + Σ_k (z₀ − ẑ)² / (v + s²ν² + δ²) + log (v + s²ν² + δ²)
 
-(the synthetic likelihood of Wood 2010, Nature 466, 1102, with a process in place of repeated simulations, as
-in Meeds and Welling 2014, arXiv 1401.2838). v grows where nothing was simulated, and says so between
-simulations that a polynomial cannot join: constants that no round tried stay possible. δ is the discrepancy:
-what the mechanism cannot measure with any constants, in each component (Kennedy and O'Hagan 2001, JRSS B 63,
-425). It comes from simulations: with e_j = z₀ − z_j, which has the noise of two sets of runs, it is the least
-with
+(the synthetic likelihood of Wood 2010, Nature 466, 1102, with a process instead of repeated simulations, as
+in Meeds and Welling 2014, arXiv 1401.2838). v grows away from simulations, also between simulations that no
+polynomial joins, so constants that no round tried stay possible. δ is the model discrepancy in each
+component: the part of the rewards that the mechanism cannot reproduce with any constants (Kennedy and O'Hagan
+2001, JRSS B 63, 425). It is estimated from simulations j: e_j = z₀ − z_j has the noise of two sets of runs,
+and δ is the smallest value with
 
     5 % quantile over j of Σ_k e_jk² / (2 s²ν² + δ²) ≤ K
 """
@@ -36,21 +36,21 @@ from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
 
 COMPONENTS = 14
-_MOST = 1200  # simulations, the latest: never those whose rewards agree best, which would select lucky noise
+_MOST = 1200  # the latest simulations, not those that agree best, which would select lucky noise
 _FITTED = 300
-_STEPS = 40  # of the search for l, σ² and ν²
+_STEPS = 40  # limit on the search for l, σ² and ν²
 _NEAREST = 0.05  # share of the simulations
-_LEAST = 1e-4  # of δ
-_LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # of log l and log ν² beforehand
+_LEAST = 1e-4  # lower end of the search for δ
+_LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # prior of log l and log ν²
 
 
 @dataclass(frozen=True)
 class Emulator:
-    """The process at one stage of a calibration.
+    """The Gaussian process at one stage of a calibration.
 
-    ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` what of the measured
-    rewards no component has (root mean square), ``covariance`` that of two sets of runs, (P, P). `fit` makes
-    the rest.
+    ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` the root mean square of the
+    measured rewards outside all components, and ``covariance`` (P, P) that of two sets of runs. `fit`
+    computes the other fields.
     """
 
     points: Floats
@@ -68,7 +68,7 @@ class Emulator:
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
-        """Fit ``rewards`` (J, P) at the points ``x`` (J, d); ``measured`` is (P,)."""
+        """Fit simulated ``rewards`` (J, P) at points ``x`` (J, d); ``measured`` (P,) are those of runs."""
         x, rewards = x[-_MOST:], rewards[-_MOST:]
         middle = rewards.mean(axis=0)
         components = min(COMPONENTS, len(measured))
@@ -93,13 +93,13 @@ class Emulator:
         return cls(x, *fitted, z0, residual, discrepancy, covariance)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return mean and variance of what points (J, d) measure, without noise, both (J, K)."""
+        """Return mean and variance of noise-free components at points (J, d), both (J, K)."""
         near = correlation(x, self.points, self.lengths)
         known = (near @ self.axes) ** 2 @ self.shares
         return _with_one(x) @ self.plane + near @ self.weights, self.signal2 * np.maximum(1 - known, 0)
 
     def log_posterior(self, x: Floats) -> Floats:
-        """Return log p(x | z₀) up to a constant, of points (J, d), shape (J,)."""
+        """Return log p(x | z₀) of points (J, d), up to a constant, (J,)."""
         mean, variance = self.predict(x)
         variance = variance + self.noise2 + self.discrepancy**2
         far = np.sum((self.measured - mean) ** 2 / variance + np.log(variance), axis=1)
@@ -108,7 +108,7 @@ class Emulator:
 
 
 def correlation(x: Floats, other: Floats, lengths: Floats) -> Floats:
-    """Return r, (J, L), of points (J, d) and (L, d).
+    """Return r, (J, L), between points (J, d) and (L, d).
 
     >>> correlation(np.zeros((1, 2)), np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([2.0, 1.0])).round(3)
     array([[1.   , 0.607]])
@@ -123,7 +123,7 @@ def _with_one(x: Floats) -> Floats:
 
 
 def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
-    """The l (d,), σ² (K,) and ν² (K,) of the highest marginal likelihood of z (J, K) at x (J, d)."""
+    """Return l (d,), σ² (K,) and ν² (K,) that maximise the marginal likelihood of z (J, K) at x (J, d)."""
     d, components = x.shape[1], z.shape[1]
     square = (x[:, None] - x[None]) ** 2
 
@@ -155,7 +155,7 @@ def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _discrepancy(square: Floats, variance: Floats) -> float:
-    """δ of the squared differences (J, K) of simulations, which have ``variance`` (K,) without it."""
+    """Return δ from squared differences (J, K) of simulations, whose ``variance`` (K,) without δ is known."""
 
     def excess(log_delta: float) -> float:
         found = np.sum(square / (variance + np.exp(2 * log_delta)), axis=1)

@@ -1,4 +1,4 @@
-"""Runs as a calibration sees them: how they were made, what they measured, and what nobody wrote down."""
+"""Prepare runs for a calibration: how they were trained, what they measured, and what has to be assumed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from isolaw.simulators.problems import difficulty
 
 BINS = 14  # of log C, for each configuration
 LEAST_CELLS = 2
-# Of runs whose first evaluation is not before their first step: logits of the mean.
+# Prior standard deviations for runs not evaluated before their first step: in logits, for the mean.
 _UNMEASURED_SD = 0.5
 _SPREAD, _SPREAD_SD, _MEASURED_SPREAD_SD = 4.0, 1.0, 0.3
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a calibration fits: ``reward`` (P,) is that of ``protocol``'s steps, cell after cell.
+    """The input of a calibration; ``reward`` (P,) belongs to ``protocol``'s steps, cell after cell.
 
-    ``lr_scaling`` is the rule lr(B) follows. ``ends`` (K,) is the largest C that was measured in each cell,
-    and ``between`` (K,) the variance between the levels of its runs, NaN for one run. ``assumed`` says in
-    words what the runs did not record.
+    ``lr_scaling`` is the rule that lr(B) follows. ``ends`` (K,) is the largest measured C of each cell, and
+    ``between`` (K,) the variance between the levels of its runs, NaN for one run. ``assumed`` lists in words
+    what the runs did not record.
     """
 
     runs: Runs
@@ -50,7 +50,7 @@ class Observed:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """How the runs were trained, as far as a simulation repeats it, with the rule lr(B) follows."""
+        """The recipe of the runs as far as a simulation repeats it, with the rule that lr(B) follows."""
         return {
             "lr_scaling": self.lr_scaling,
             "replacement": self.protocol.replacement,
@@ -67,7 +67,7 @@ def observe(
     n_train: int | None = None,
     until: float | None = None,
 ) -> Observed:
-    """Return what `isolaw.calibration.calibrate.calibrate` fits; the parameters are its.
+    """Return the input of `isolaw.calibration.calibrate.calibrate`, which has the same parameters.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def observe(
         the metric is no mean of successes, the runs differ in more than B_p, n and seed, or a simulation
         cannot repeat what they record.
     Refused
-        fewer than two configurations.
+        there are fewer than two configurations.
     """
     metric, eval_set, chosen = choose(runs, metric, eval_set)
     if (parsed := metrics.parse(metric)) is not None and parsed[0] != "avg":
@@ -145,7 +145,7 @@ def observe(
 
 
 def _between(configuration: Configuration) -> float:
-    """The variance of the runs' mean rewards over the checkpoints that all of them have, after step 0."""
+    """Variance of the runs' mean rewards over the checkpoints that all runs have, after step 0."""
     shared = (configuration.runs_at == configuration.runs) & (configuration.checkpoints > 0)
     if configuration.runs < 2 or not shared.any():
         return float("nan")
@@ -155,7 +155,7 @@ def _between(configuration: Configuration) -> float:
 
 
 def _left_early(configuration: Configuration) -> str:
-    """What is assumed where runs of one configuration end at less than half the C of others."""
+    """State the assumption made if runs of one configuration end at less than half the C of others."""
     ends = np.array([configuration.compute[configuration.run == i].max() for i in range(configuration.runs)])
     short = ends < ends.max() / 2
     if not short.any():
@@ -167,13 +167,13 @@ def _left_early(configuration: Configuration) -> str:
 
 
 def _follows_batch(table: pd.DataFrame, name: str) -> bool:
-    """Whether lr differs only between configurations, as where it follows B."""
+    """Whether lr differs only between configurations, as it does if it follows B."""
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])[name].nunique()
     return name == "lr" and bool((own == 1).all())
 
 
 def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[SimulatedCell, Floats]:
-    """A configuration's checkpoints in at most `BINS` bins of log C, and the mean reward of each."""
+    """Bin a configuration's checkpoints by log C into at most `BINS`, and return each bin's mean reward."""
     batch = configuration.problems_per_batch * configuration.rollouts_per_problem
     compute, reward = configuration.checkpoints, configuration.mean
     step = np.round(compute / batch).astype(int)
@@ -197,7 +197,7 @@ def _beforehand(
     runs: Runs, found: list[Configuration], table: pd.DataFrame, metric: str, eval_set: str, validation: int,
     assumed: list[str],
 ) -> Beforehand:  # fmt: skip
-    """μ and ν before training: the reward of step 0, and how far best@k, worst@k or counts spread there."""
+    """Estimate μ and ν before training from step 0: its reward, and its best@k, worst@k or counts."""
     at_start = [c.mean[0] for c in found if c.checkpoints[0] == 0]
     if not at_start:
         first = float(np.clip(np.mean([c.mean[0] for c in found]), 1e-3, 1 - 1e-3))
@@ -218,7 +218,7 @@ def _beforehand(
 
 
 def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[str, int], float]:
-    """best@2 and worst@2 from the counts of single problems at step 0."""
+    """Return best@2 and worst@2 from the counts of single problems at step 0."""
     rows = runs.problems
     if rows is None:
         return {}
@@ -235,9 +235,9 @@ def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[s
 
 
 def _spread(mean: float, known: Mapping[tuple[str, int], float]) -> float | None:
-    """ν of the Beta(μ ν, (1 − μ) ν) whose best@k and worst@k are nearest to these.
+    """Return the ν for which Beta(μ ν, (1 − μ) ν) comes closest to the given best@k and worst@k.
 
-    Of Beta(a, b), E[p^k] = Π_{i<k} (a + i) / (a + b + i), and E[(1 − p)^k] with a and b exchanged.
+    For Beta(a, b), E[p^k] = Π_{i<k} (a + i) / (a + b + i), and for E[(1 − p)^k] a and b change places.
 
     >>> round(_spread(0.5, {("worst", 2): 1 / 3, ("best", 2): 2 / 3}), 1)  # uniform
     2.0

@@ -1,4 +1,4 @@
-"""How runs were trained, as far as their logs say: what a simulation of them repeats."""
+"""Read from the logs how runs were trained, as far as a simulation of them repeats it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import ADVANTAGES
 
 _VALIDATION = 300
-_NEAR = np.log(1.1)  # how far a recorded lr may be from a rule of B
+_NEAR = np.log(1.1)  # tolerated distance of a recorded lr from a rule of B, in logs
 
 
 def _positive(value: Any) -> bool:
@@ -32,7 +32,7 @@ def _number(value: Any) -> bool:
         return False
 
 
-# What a simulation takes from the columns of runs (and of their points): what is accepted, and its test.
+# For each column of runs (and of their points) that a simulation uses: what is accepted, and its test.
 _RUNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "lr": ("a positive number", _positive),
     "n_train_problems": ("1 or more", lambda v: _number(v) and float(v) >= 1),
@@ -50,7 +50,7 @@ _UPDATE: dict[str, Callable[[Any], Any]] = {"advantage": str, "zero_variance_fil
 
 @dataclass(frozen=True)
 class Sizes:
-    """D, the number of validation problems, and the answers to each of them in one evaluation."""
+    """D, the number of validation problems, and the answers per problem in one evaluation."""
 
     train: int
     validation: int
@@ -58,7 +58,7 @@ class Sizes:
 
 
 def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
-    """Raise `DataError` for values that no simulation can repeat, all at once."""
+    """Raise `DataError` listing all values that no simulation can repeat."""
     wrong = []
     for frame, accepted in ((table, _RUNS), (points, _POINTS)):
         for name, (words, good) in accepted.items():
@@ -73,7 +73,7 @@ def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
 def sizes(
     points: pd.DataFrame, table: pd.DataFrame, metric: str, n_train: int | None, assumed: list[str]
 ) -> Sizes:
-    """Return the sizes that runs recorded; add those that are assumed to ``assumed``."""
+    """Return the sizes that runs recorded; ``assumed`` receives a sentence for each that is assumed."""
     recorded = table.get("n_train_problems", pd.Series(dtype=float)).dropna()
     train = n_train or (int(float(recorded.iloc[0])) if len(recorded) else 0)
     if not train:
@@ -93,7 +93,7 @@ def sizes(
 def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
     """Return the rule of `isolaw.config.run.POWERS` that lr(B) follows.
 
-    Raise `DataError` where a recorded lr follows none: no lr of another batch size would follow from it.
+    Raises `DataError` if a recorded lr follows no rule, as it determines no lr at other batch sizes.
     """
     recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
     if recorded in POWERS:
@@ -116,12 +116,12 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
 
 
 def lr_factor(batch: float, rule: str = "sqrt") -> float:
-    """Return lr(B) / η; under each rule η is what the square-root rule has at B = 1."""
+    """Return lr(B) / η; under every rule, η is the square-root rule's lr at B = 1."""
     return float(np.sqrt(REFERENCE_BATCH) * (batch / REFERENCE_BATCH) ** POWERS[rule])
 
 
 def update_of(table: pd.DataFrame) -> dict[str, Any]:
-    """Return what all recipes share (`isolaw.simulators.model.Update`), as far as it is recorded."""
+    """Return the recorded part of what all recipes share (`isolaw.simulators.model.Update`)."""
     return {
         key: kind(plain(table[key].iloc[0]))
         for key, kind in _UPDATE.items()
@@ -130,7 +130,7 @@ def update_of(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
-    """Return whether the runs had a KL penalty; where that is not recorded, it is assumed."""
+    """Return whether the runs had a KL penalty; if it is not recorded, they are assumed to have had one."""
     if "kl" not in table.columns or table["kl"].isna().any():
         assumed.append("the weight of the KL penalty is not recorded: it is fitted")
         return True

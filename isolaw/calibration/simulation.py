@@ -1,4 +1,4 @@
-"""What a population would have measured in the place of runs that exist."""
+"""Simulate what a population would have measured in place of existing runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROLLOUTS, _EVALUATION = range(2)
 class SimulatedCell:
     """One configuration: its (B_p, n), lr(B) / η, and the steps at which it is measured.
 
-    ``answers`` are those behind each of the measured rewards of one run, for each problem (0: exact).
+    ``answers`` are the answers per problem behind each measured reward of one run (0 for exact rewards).
     """
 
     problems_per_batch: int
@@ -40,10 +40,10 @@ class SimulatedCell:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How runs were made and measured: what a simulation repeats.
+    """How runs were trained and measured, which a simulation repeats.
 
-    ``shared`` says whether the runs of all seeds have the same problems, as those of a language model do.
-    ``update`` has what all recipes share (`isolaw.simulators.model.Update`); its β is the population's.
+    ``shared`` says whether runs of all seeds have the same problems, as a language model's do. ``update``
+    holds what all recipes share (`isolaw.simulators.model.Update`); β belongs to the population.
     """
 
     cells: tuple[SimulatedCell, ...]
@@ -55,20 +55,20 @@ class Protocol:
 
     @property
     def visits(self) -> int:
-        """Problem visits of all runs to their ends: what a simulation costs."""
+        """Problem visits of all runs to their ends: the cost of a simulation."""
         return sum(cell.steps[-1] * cell.problems_per_batch * cell.runs for cell in self.cells)
 
     def simulate(self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int) -> Floats:
-        """Return the mean reward of the runs of each cell at each of its steps, end to end.
+        """Return the mean reward over the runs of each cell at each of its steps, end to end.
 
-        A population that diverges has reward 0 from there on.
+        The reward of a population that diverges is 0 from there on.
         """
         return np.concatenate(self.simulate_cells(parameters, difficulty, seed))
 
     def simulate_cells(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[Floats]:
-        """Return the same, an array for each cell."""
+        """Return the output of `simulate` as one array for each cell."""
         out = []
         for cell in self.cells:
             rows = [self._run(parameters, difficulty, cell, seed, run) for run in range(cell.runs)]
@@ -78,11 +78,11 @@ class Protocol:
     def moments(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[tuple[Floats, Floats]]:
-        """Return mean and variance of the success of problems in the first run of each cell, at its steps."""
+        """Return mean and variance over problems of p in the first run of each cell, at each of its steps."""
         out = []
         for cell in self.cells:
             found = [p for p, _ in self._successes(parameters, difficulty, cell, seed, 0)]
-            left = [0.0] * (len(cell.steps) - len(found))  # after it diverged
+            left = [0.0] * (len(cell.steps) - len(found))  # after the run diverged
             mean, variance = ([own(p) for p in found] + left for own in (np.mean, np.var))
             out.append((np.array(mean), np.array(variance)))
         return out
@@ -109,7 +109,7 @@ class Protocol:
         seed: int,
         run: int,
     ) -> Iterator[tuple[Floats, np.random.Generator]]:
-        """Yield p (V,) of the validation problems at each step, and its answers' stream, until p diverges."""
+        """Yield p (V,) of the validation problems and the answers' stream at each step, until p diverges."""
         b, n = cell.problems_per_batch, cell.rollouts_per_problem
         problems = seed if self.shared else seed + (run << 32)
         model = create(parameters, difficulty, problems, self.n_train, self.n_validation)

@@ -1,16 +1,16 @@
-"""What a calibration varies: the constants of the interference population, and what was believed before.
+"""The constants that a calibration varies, and their prior.
 
-Each constant is a standard normal coordinate x of its own, and independent of the others beforehand:
+Each constant is a function of its own coordinate x, which is standard normal and independent a priori:
 
-    log    value = centre · exp(sd · x)                for what is positive
-    logit  value = σ(logit(centre) + sd · x)           for what is a share
+    log    value = centre · exp(sd · x)                for positive constants
+    logit  value = σ(logit(centre) + sd · x)           for shares, with σ the logistic function
 
-so a coordinate with |x| > 2 is one that only 5 % of the prior has, and |x| > 3 is excluded. Centres are round
-numbers between those of three hand-made presets, and the standard deviations allow factors of 10 either way
-for most: wide on purpose, since runs of one model are no prior for another.
+so 5 % of the prior have |x| > 2, and |x| > 3 is excluded. Centres are round numbers between those of three
+hand-made presets. Most standard deviations allow factors of 10 either way: wide on purpose, since runs of one
+model are no prior for another.
 
-The difficulty of problems before training is Beta(μ ν, (1 − μ) ν), its mean μ and its ν from what the runs
-measured before their first step (`isolaw.calibration.observed`), with the uncertainty that leaves.
+The success of problems before training is Beta(μ ν, (1 − μ) ν). Its mean μ and its ν are estimated from what
+the runs measured before their first step (`isolaw.calibration.observed`), with the remaining uncertainty.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scipy.special import expit, logit
 from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats
 
-BOUND = 3.0  # of |x|: nothing beyond is considered
-EDGE = 2.0  # |x| beyond which a constant is at the edge of what was believed before
-IDENTIFIED = 0.5  # a standard deviation of x below which the runs have told more than the prior
-# Of Beta(μ ν, (1 − μ) ν): neither all problems alike nor all either solved or not.
+BOUND = 3.0  # limit of |x|
+EDGE = 2.0  # |x| beyond which a constant is at the edge of its prior
+IDENTIFIED = 0.5  # standard deviation of x below which the runs determine a constant more than the prior does
+# Limits of ν: problems are neither all alike, nor each always or never solved.
 _WIDEST, _NARROWEST = 0.05, 1000.0
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One constant and its prior: ``kind`` as in the module's docstring; ``meaning`` for a reader."""
+    """One constant and its prior: ``kind`` as in the module's docstring; ``meaning`` is for readers."""
 
     name: str
     kind: Literal["log", "logit"]
@@ -43,7 +43,7 @@ class Coordinate:
     meaning: str
 
     def value(self, x: Any) -> Any:
-        """Return the constant at x, of any shape."""
+        """Return the constant at x, an array of any shape."""
         if self.kind == "log":
             return self.centre * np.exp(self.sd * x)
         return expit(logit(self.centre) + self.sd * x)
@@ -67,7 +67,7 @@ _MEAN, _SPREAD = "mean", "spread"
 class Beforehand:
     """What is known of the problems' success before training: μ and ν with standard deviations.
 
-    ``mean_sd`` is in logits, ``spread_sd`` in logarithms.
+    ``mean_sd`` is in logits and ``spread_sd`` in natural logs.
     """
 
     mean: float
@@ -80,8 +80,8 @@ class Beforehand:
 class Space:
     """The coordinates of a calibration.
 
-    ``problems`` names a set (`isolaw.simulators.problems.difficulty`) where the difficulty is known and is
-    not varied; ``kl`` is β where the runs had none.
+    ``problems`` names a set (`isolaw.simulators.problems.difficulty`) if the difficulty is known, which is
+    then not varied. The coordinate ``kl`` is absent if the runs had no KL penalty.
     """
 
     coordinates: tuple[Coordinate, ...]
@@ -107,7 +107,7 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names, in order."""
+        """The names of the coordinates, in order."""
         return tuple(c.name for c in self.coordinates)
 
     def values(self, x: Floats) -> dict[str, float]:
@@ -115,7 +115,7 @@ class Space:
         return {c.name: float(c.value(at)) for c, at in zip(self.coordinates, x, strict=True)}
 
     def problems_of(self, values: Mapping[str, float]) -> str:
-        """Return the problem set of these constants, as ``problems.set`` takes it."""
+        """Return the problem set with these constants, as ``problems.set`` takes it."""
         if self.problems is not None:
             return self.problems
         mean, spread = values[_MEAN], float(np.clip(values[_SPREAD], _WIDEST, _NARROWEST))
@@ -123,7 +123,7 @@ class Space:
 
 
 def parameters(values: Mapping[str, float]) -> InterferenceParameters:
-    """Return the population with these constants, one η and one β for all problems."""
+    """Return the population with these constants, and with one η and one β for all problems."""
     lr, kl = values["lr"], values.get("kl", 0.0)
     own: dict[str, Any] = {name: values[name] for name in ("q", "sigma2", "rho", "kappa", "s", "m", "c")}
     return InterferenceParameters(**own, lr_easy=lr, lr_hard=lr, kl_easy=kl, kl_hard=kl)

@@ -1,8 +1,8 @@
-"""`predict_by_simulation`: the allocation for a budget from a calibrated preset, next to that of a law.
+"""`predict_by_simulation`: recommend an allocation from a calibrated preset, next to a law's.
 
-A law's surface describes rewards near what was measured. A preset's ensemble carries a mechanism on
-(`isolaw.calibration.ahead`) to budgets up to a hundred times as large, and to n up to four times the
-measured ones. Where both answer, `isolaw.calibration.disagreement` says whether they contradict each other.
+A law's surface describes rewards near the measurements. A preset's ensemble extrapolates a mechanism
+(`isolaw.calibration.ahead`) to budgets up to a hundred times as large, and to n up to four times the measured
+ones. If both answer, `isolaw.calibration.disagreement` says whether they contradict each other.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import Cost, Spent, checked_price, parse_budget
 
-MISSED = 3.0  # times noise and discrepancy, beyond which an ensemble's mean has missed the runs
-POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter
+MISSED = 3.0  # multiple of noise and discrepancy beyond which an ensemble's mean misfits the runs
+POOR = TOLERANCE  # discrepancy beyond which a preset cannot resolve differences that matter
 
 
 class SplitForecast(NamedTuple):
-    """A configuration at the budget, as the ensemble sees it; ``interval`` is of 90 % of the members."""
+    """A configuration at the budget according to the ensemble; ``interval`` holds 90 % of the members."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -60,10 +60,10 @@ class SplitForecast(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulatedPrediction:
-    """What an ensemble recommends for a budget, and what a law does.
+    """The recommendations of an ensemble and of a law for a budget.
 
-    ``compute`` is in rollouts, or in seconds where the budget was ``asked`` in hours. ``law`` is the
-    prediction of the fitted law, None without one.
+    ``compute`` is in rollouts, or in seconds if the budget was ``asked`` in hours. ``law`` is the fitted
+    law's prediction, None without a law.
     """
 
     forecast: RewardForecast
@@ -82,12 +82,12 @@ class SimulatedPrediction:
         return self.options[0]
 
     def spent(self, option: SplitForecast) -> Spent | None:
-        """Return what the steps of an option cost; None where nothing is known."""
+        """Return the cost of an option's steps; None if it is unknown."""
         known = self.cost and self.cost.seconds(*option[:3])
         return Spent(known, self.cost, self.price) if known and self.cost else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; intervals are those of 90 % of the members."""
+        """Return JSON-able data; intervals hold 90 % of the members."""
         own = self.best.to_dict()
         spent = self.spent(self.best)
         cost = None if self.cost is None else {**(spent.to_dict() if spent else {}), **self.cost.to_dict()}
@@ -133,28 +133,27 @@ def predict_by_simulation(
 ) -> SimulatedPrediction:
     """Return the **simulated** allocation for a budget, from a calibrated preset.
 
-    The configurations are those that were measured, and at each B_p (at one B, where all have the same)
-    n up to four times the largest.
+    The configurations are the measured ones and, at each B_p (at one B, if all have the same), n up to four
+    times the largest.
 
     Parameters
     ----------
     preset
-        a file of `isolaw.calibrate`, the name of a preset that ships with isolaw, or a `Preset`.
+        a file from `isolaw.calibrate`, the name of a preset that ships with isolaw, or a `Preset`.
     compute
-        C in rollouts, up to 100 times the largest measured one; with ``cost`` also hours, as in
-        `Law.predict`.
+        C in rollouts, up to 100 times the largest measured C; with ``cost`` also hours, as in `Law.predict`.
     law
         a fitted law of the same runs, or its file, to compare with.
     max_batch_rollouts
         the hardware's cap on B_p · n.
     n_train_problems
-        D; by default that of the preset.
+        D; by default the preset's.
     cost, price
         as in `Law.predict`.
     seed
-        of the simulations.
+        seed of the simulations.
     jobs
-        processes; by default one for each core.
+        number of processes; by default one per core.
 
     Raises
     ------
@@ -209,7 +208,7 @@ def predict_by_simulation(
 
 
 def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
-    """Return cells with those of twice and four times the largest n at each B_p, or at their one B.
+    """Return the cells, and those with 2 and 4 times the largest n at each B_p, or at B if it is constant.
 
     >>> sorted(extended({(32, 8), (32, 16)}))
     [(32, 8), (32, 16), (32, 32), (32, 64)]
@@ -226,7 +225,7 @@ def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
 
 
 def _check(law: Law) -> None:
-    """Whether a law can be compared with a simulation: a mean of successes, against rollouts."""
+    """Raise `InputError` unless the law's reward is a mean of successes and its budget is in rollouts."""
     document = law.document
     if (parsed := metrics.parse(document.metric)) is not None and parsed[0] != "avg":
         raise InputError(f"law: found the reward {document.metric}; expected a mean of successes, e.g. avg@4")
@@ -250,7 +249,7 @@ def _flags_of(preset: Preset) -> list[Flag]:
 
 
 def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> list[Flag]:
-    """Whether some runs ended so early that they are continued more than twice as far as the longest."""
+    """Flag runs that ended so early that they are extrapolated more than twice as far as the longest."""
     ends = preset.ends
     far = {key: spent[key] / ends[key] for key in sorted(ends.keys() & spent.keys())}
     short = [key for key, times in far.items() if times > 2 * max(factor, 1.0)]
@@ -265,7 +264,7 @@ def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> 
 def _rates(
     cells: set[BatchShape], unstable: set[int], budget: float, cap: int | None, cost: Cost | None
 ) -> dict[BatchShape, float]:
-    """The cells of which the budget pays for a step under the cap, and their rollouts for a unit of it."""
+    """Return the affordable cells under the cap, and their rollouts per unit of the budget."""
     found: dict[BatchShape, float] = {}
     for b, n in sorted(cells):
         step = cost.step(b, n) if cost else b * n

@@ -1,1 +1,1 @@
-"""Which runs of a grid are worth making: designs that choose them, and what a design is expected to find."""
+"""Choose which runs of a grid are worth making, and forecast what each choice finds."""

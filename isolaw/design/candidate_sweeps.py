@@ -1,7 +1,7 @@
 """Candidate sweeps: the designs that a plan compares, each within what may be spent.
 
-The grid (all seeds of all cells), all cells with fewer seeds, every second n with as many seeds as it pays
-for, all n at one B_p, and the race. A design that the spend does not pay for to the target is cut short: its
+Candidates are the grid (all seeds of all cells), all cells with fewer seeds, every second n with as many
+seeds as the spend buys, all n at one B_p, and the race. If the spend does not buy a design to the target, its
 runs end earlier, and the fit extrapolates.
 """
 
@@ -21,12 +21,12 @@ from isolaw.design.race import Race
 from isolaw.fits.selection import LEAST_CURVES
 from isolaw.step_cost import HOUR_S
 
-_SHORTER = 0.9  # of one horizon that is tried to the next
-LEAST = 10  # part of the target; of a grid that is cut shorter `isolaw predict` recommends nothing
+_SHORTER = 0.9  # ratio of successive horizons that are tried
+LEAST = 10  # least horizon is target / this; `isolaw predict` recommends nothing from a shorter grid
 
 
 class DesignKind(StrEnum):
-    """What a candidate runs."""
+    """The kind of a candidate design."""
 
     RACE = "race"
     GRID = "grid"
@@ -37,7 +37,7 @@ class DesignKind(StrEnum):
 
 @dataclass(frozen=True)
 class CandidateSweep:
-    """A design: its kind, its cells, the number of seeds, and where its runs end (None: it decides)."""
+    """A design: its kind, cells, number of seeds, and the horizon of its runs (None: the design decides)."""
 
     kind: DesignKind
     design: Design
@@ -65,14 +65,14 @@ class CandidateSweep:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a sweep may spend: rollouts, and hours where a clock runs (None: as many as it takes)."""
+    """What a sweep may spend: rollouts, and hours if a clock is given (None: without limit)."""
 
     rollouts: int
     hours: float | None = None
     clock: Clock | None = None
 
     def pays_for(self, requests: tuple[Request, ...]) -> bool:
-        """Return whether these runs, all together, are within both."""
+        """Return whether these runs together are within both limits."""
         if sum(request.rollouts for request in requests) > self.rollouts:
             return False
         if self.clock is None or self.hours is None:
@@ -81,7 +81,7 @@ class Budget:
 
 
 def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> CandidateSweep | None:
-    """Return a race that spends less where it took longer than the hours; None where none is to change."""
+    """Return a race with less spend if it took longer than the hours; None if nothing has to change."""
     race = candidate.design
     if not isinstance(race, Race) or budget.hours is None or wall_s is None:
         return None
@@ -95,7 +95,7 @@ def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> 
 
 
 def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[CandidateSweep]:
-    """Return the designs over the grid of ``runs`` that the budget pays for in some form."""
+    """Return the designs over the grid of ``runs`` that the budget buys in some form."""
     race = race_of(spec, runs)
     return [*_fixed(race, budget), *_raced(race, budget)]
 
@@ -140,7 +140,7 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
 
 
 def _longest(race: Race, pays: Callable[[int], bool]) -> int | None:
-    """The longest horizon that is paid for, of those tried."""
+    """Return the longest horizon tried that the budget buys."""
     end = float(race.target)
     while end >= race.target / LEAST:
         if pays(int(end)):

@@ -1,12 +1,12 @@
-"""What the runs so far say about configurations at one horizon.
+"""Compare configurations at one horizon, given the runs so far.
 
-Rewards at C of all cells are drawn together from the surface (`isolaw.fits.surface.estimate`), so that what
-runs of one seed share cancels in differences. In draw d
+Rewards r_d(a) of all cells a at C are drawn jointly from the surface (`isolaw.fits.surface.estimate`), so
+that what runs of one seed share cancels in differences. In draw d
 
     regret_d(a) = max_b r_d(b) − r_d(a)
 
-and before isolaw counts in how many draws a cell is within ε of the best, it adds to each reward a normal
-error of `MISFIT`, for curves that the surface cannot follow.
+A cell's probability is the share of draws in which it is within ε of the best. For it, each reward gets an
+additional normal error of `MISFIT`, for curves that the surface cannot follow.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
-MISFIT = 0.004  # standard deviation of what the surface misses
+MISFIT = 0.004  # standard deviation of the surface's error
 DRAWS = 400
 
 
 @dataclass(frozen=True)
 class CellRewards:
-    """Cells at one horizon: the mean of each reward, and draws of all of them together."""
+    """Cells at one horizon: their mean rewards, and joint draws of them."""
 
     cells: tuple[Cell, ...]
     compute: int  # the horizon
@@ -38,11 +38,11 @@ class CellRewards:
 
     @property
     def best(self) -> int:
-        """The cell of least expected regret; of equals, but for rounding, the first."""
+        """Index of the cell of least expected regret, the first of those equal up to rounding."""
         return int(self.regret.round(9).argmin())
 
     def gains(self) -> Floats:
-        """What each cell contributes to the best one's expected regret, (K,).
+        """Return what each cell contributes to the best cell's expected regret, (K,).
 
         mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
         """
@@ -57,7 +57,7 @@ def compare(
     compute: int,
     seed: int = 0,
 ) -> CellRewards:
-    """Compare ``cells`` at ``compute`` rollouts; ``seed`` is that of the draws."""
+    """Compare ``cells`` at ``compute`` rollouts; ``seed`` seeds the draws."""
     shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
     surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))
     u, v = np.array([cell.place for cell in cells]).T

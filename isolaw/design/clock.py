@@ -1,8 +1,8 @@
-"""`Clock`: how long the decisions of a design take on some GPUs.
+"""`Clock`: how long the decisions of a design take on given GPUs.
 
-The runs of one decision go in parallel, as many at a time as there are GPUs for; the longest begins first,
-and each next one where a place gets free. The next decision waits for all of them. A run that continues
-starts anew, and each run is evaluated on its schedule.
+Runs of one decision execute in parallel, as many at a time as the GPUs allow, longest first; the next
+decision waits for all of them. A continued run pays its start-up again, and each run is evaluated on its
+schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):
-    """Seconds: of all runs together, and until the last one ends."""
+    """Seconds of all runs together, and until the last one ends."""
 
     work_s: float
     wall_s: float
@@ -25,9 +25,9 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Times of runs, of which ``places`` go at a time.
+    """Times of runs, ``places`` of which execute at a time.
 
-    ``evaluated`` has the steps of each cell's evaluations.
+    ``evaluated`` has the steps at which each cell is evaluated.
     """
 
     cost: Cost
@@ -50,7 +50,7 @@ class Clock:
         first, last = before // (b * n), request.compute // (b * n)
         evaluations = sum(first < step <= last for step in self.evaluated[b, n]) + (before == 0)
         found = self.cost.seconds(b, n, last - first, evaluations=evaluations, starts=1)
-        assert found is not None  # a cost of one size of step was refused
+        assert found is not None  # costs timed at a single step size were refused before
         return found.value
 
     def _together(self, seconds: Iterable[float]) -> float:

@@ -1,8 +1,8 @@
 """`Decision`: the next runs of a design, and why.
 
-A decision is a pure function of the decisions before it and of what the runs that they asked for measured, up
-to the horizons that they asked for. The same results give the same decisions, wherever and in whatever order
-runs executed, and decisions can be repeated after a kill, or followed by an audit.
+A decision is a pure function of the decisions before it and of what the requested runs measured up to their
+requested horizons. The same results give the same decisions, wherever and in whatever order runs executed, so
+decisions can be repeated after a kill, and audited.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
 
 class DecisionStage(StrEnum):
-    """What a decision's runs are for."""
+    """The purpose of a decision's runs."""
 
     GRID = "grid"  # all runs of a fixed design
     RUNG = "rung"  # every second n, to the next horizon
-    NEIGHBOURS = "neighbours"  # those next to the best one, to the target
-    SEEDS = "seeds"  # further seeds of those that may be the best
+    NEIGHBOURS = "neighbours"  # cells next to the best one, to the target
+    SEEDS = "seeds"  # further seeds of cells that may be the best
     STOP = "stop"
 
 
 class CellVerdict(StrEnum):
-    """What a decision makes of one configuration."""
+    """The verdict of a decision on one configuration."""
 
     KEPT = "kept"
     WORSE = "worse"  # within ε of the best in too few draws
 
 
 class Ending(StrEnum):
-    """Why a design asks for no more runs."""
+    """The reason why a design requests no more runs."""
 
     CERTAIN = "certain"  # expected regret is below the tolerance
     SPENT = "spent"  # the next runs would exceed the spend
-    COMPLETE = "complete"  # no run is left that the design would make
+    COMPLETE = "complete"  # the design has no run left to request
     FAILED = "failed"  # fewer than three configurations have results
 
 
 @dataclass(frozen=True, order=True)
 class Request(Cell):
-    """One run to make, or to continue: up to ``compute`` rollouts in all."""
+    """One run to make or to continue, up to ``compute`` rollouts in total."""
 
     seed: int
     compute: int
@@ -58,7 +58,7 @@ class Request(Cell):
 
     @property
     def rollouts(self) -> int:
-        """What the run generates, from its start: whole steps of B_p · n."""
+        """Rollouts of the whole run: whole steps of B_p · n."""
         batch = self.problems_per_batch * self.rollouts_per_problem
         return self.compute // batch * batch
 
@@ -69,7 +69,7 @@ class Standing(Cell):
 
     verdict: CellVerdict
     reward: float | None = None  #: mean of the draws
-    expected_regret: float | None = None  #: mean over draws of the best reward minus its own
+    expected_regret: float | None = None  #: mean over draws of the best reward minus the configuration's
     probability: float | None = None  #: share of draws in which it is within ε of the best
 
 
@@ -77,9 +77,9 @@ class Standing(Cell):
 class Decision:
     """The runs that come next.
 
-    ``compute`` is the horizon at which configurations were compared, ``spent`` and ``cost`` are rollouts
-    before this decision and of its runs; ``best`` is (B_p, n), and ``expected_regret`` its own. ``failed``
-    runs did not reach their horizon: what they measured counts, and nothing more is asked of them.
+    ``compute`` is the horizon at which configurations were compared. ``spent`` and ``cost`` are the rollouts
+    before this decision and of its runs. ``best`` is (B_p, n), and ``expected_regret`` its regret. ``failed``
+    runs did not reach their horizon: their measurements count, but they are not continued.
     """
 
     stage: DecisionStage
@@ -92,7 +92,7 @@ class Decision:
     standings: tuple[Standing, ...] = ()
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()
-    limits: tuple[float, ...] = ()  #: what the user chose when it was made: spend, tolerance, cells, seeds
+    limits: tuple[float, ...] = ()  #: the user's choices when it was made: spend, tolerance, cells, seeds
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -100,7 +100,7 @@ class Decision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Invert `to_dict`; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        """Invert `to_dict`; raise `KeyError`, `TypeError` or `ValueError` for anything else."""
         values = dict(data)
         values["stage"] = DecisionStage(values["stage"])
         values["ending"] = values["ending"] and Ending(values["ending"])
@@ -125,13 +125,13 @@ class Design(Protocol):
     ) -> Decision:
         """Return the decision that follows ``history``.
 
-        ``measured`` holds the runs that were asked for, to the horizons that were asked for and no further;
-        ``failed`` the (B_p, n, seed) of runs that failed.
+        ``measured`` holds the requested runs up to their requested horizons and no further; ``failed`` holds
+        the (B_p, n, seed) of failed runs.
         """
 
 
 def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
-    """Return how far each run was asked to go, by (B_p, n, seed)."""
+    """Return the requested horizon of each run, by (B_p, n, seed)."""
     out: dict[RunKey, int] = {}
     for decision in history:
         for request in decision.runs:
@@ -140,7 +140,7 @@ def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
 
 
 def cost_of(requests: Iterable[Request], made: Mapping[RunKey, int]) -> int:
-    """Return the rollouts that these runs still take, of which ``made`` horizons are done."""
+    """Return the remaining rollouts of these runs, of which ``made`` gives the horizons already requested."""
     total = 0
     for request in requests:
         before = Request(*request.run, made.get(request.run, 0)).rollouts

@@ -1,7 +1,7 @@
 """`Adaptive`: a race in the directory of a sweep.
 
-``decisions.jsonl`` holds its decisions, a line with a checksum for each. Where lines are missing or damaged,
-isolaw decides again from the results, and as before: decisions depend on nothing else.
+``decisions.jsonl`` holds its decisions, each on a line with a checksum. If lines are missing or damaged,
+isolaw repeats the decisions from the results, with the same outcome, since they depend on nothing else.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
 EVAL_SET = "validation"
-_LEAST_CHECKPOINTS = 2  # of a run that is compared: step 0 and one more
+_LEAST_CHECKPOINTS = 2  # of a run that is compared: step 0 and one other
 
 
 def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
-    """Return the race that a sweep file asks for, over the cells of these runs."""
+    """Return the race that a sweep file describes, over the cells of these runs."""
     chosen = spec.design
     forbidden = set(chosen.forbidden)
     there = {key_of(run) for run in runs}
@@ -55,7 +55,7 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
 
 
 def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return what keeps a race from being run over these runs."""
+    """Return the issues that prevent a race over these runs."""
     chosen, out = spec.design, []
     cells = {key_of(run)[:2] for run in runs}
     for name in ("pinned", "forbidden"):
@@ -68,7 +68,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
     metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
-    if chosen.metric not in metrics and spec.sweep.backend != "command":  # whose trainer logs what it likes
+    if chosen.metric not in metrics and spec.sweep.backend != "command":  # whose trainer may log any metric
         out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
     if EVAL_SET not in spec.evaluation.sets:
         accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"
@@ -96,7 +96,7 @@ def key_of(run: RunSpec) -> RunKey:
 
 @dataclass
 class Adaptive:
-    """A race, the runs that it may ask for, and its decisions so far."""
+    """A race, the runs that it may request, and its decisions so far."""
 
     race: Race
     metric: str
@@ -106,9 +106,9 @@ class Adaptive:
 
     @classmethod
     def open(cls, spec: SweepSpec, runs: Sequence[RunSpec], store: SweepStore) -> Adaptive:
-        """Return the race as far as its directory holds it; writes nothing.
+        """Return the race as its directory holds it, without writing anything.
 
-        An ending that other keys of the design brought, or failed runs, does not count.
+        An ending is dropped if the design's keys have changed since, or if it came from failed runs.
         """
         out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
         out.history = out._confirmed(read(store))
@@ -125,9 +125,9 @@ class Adaptive:
         return out
 
     def _confirmed(self, kept: list[Decision]) -> list[Decision]:
-        """Return the decisions that follow from the results; those from the first other one are made again.
+        """Return the decisions up to the first that the results contradict; the race repeats the rest.
 
-        A decision by other limits than these was the user's to change, and is taken as it is.
+        A decision under other limits than today's was made before the user changed them, and is accepted.
         """
         for i, decision in enumerate(kept):
             if decision.limits != self.race.limits:
@@ -139,21 +139,21 @@ class Adaptive:
 
     @property
     def ended(self) -> bool:
-        """Whether the race asks for no more runs."""
+        """Whether the race requests no more runs."""
         return bool(self.history) and self.history[-1].stage is DecisionStage.STOP
 
     @property
     def runs(self) -> list[RunSpec]:
-        """The runs that were asked for, each with its horizon."""
+        """The requested runs, each with its horizon."""
         return self.asked(self.history)
 
     def asked(self, history: Sequence[Decision]) -> list[RunSpec]:
-        """Return the runs that these decisions ask for, each with its horizon."""
+        """Return the runs that these decisions request, each with its horizon."""
         return [self._run(key, end) for key, end in horizons(history).items()]
 
     @property
     def todo(self) -> list[RunSpec]:
-        """Those of the last decision that have not reached their horizon."""
+        """Runs of the last decision that have not reached their horizon."""
         asked = self.history[-1].runs if self.history else ()
         runs = [self._run(request.run, request.compute) for request in asked]
         return [run for run in runs if not self.store.run(run.run_id).recorded().is_done(run)]
@@ -167,9 +167,9 @@ class Adaptive:
         return self.grid[key].model_copy(update={"compute": compute})
 
     def advance(self, after_failures: bool = False) -> list[Decision]:
-        """Decide, until runs are to be made or the race ends; return the new decisions.
+        """Decide until there are runs to make or the race ends; return the new decisions.
 
-        Runs that failed stay to be repeated unless ``after_failures``.
+        Failed runs are to be repeated, unless ``after_failures``.
         """
         before = len(self.history)
         while not self.ended:
@@ -186,7 +186,7 @@ class Adaptive:
         return self.history[before:]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data: the rule's numbers, and the decisions so far."""
+        """Return JSON-able data: the parameters of the race and its decisions so far."""
         names = ("cells", "start", "target", "spend", "tolerance", "pinned")
         return {
             "kind": "race",
@@ -206,12 +206,12 @@ class Adaptive:
 
 
 def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
-    """Return a hash of the runs that decisions ask for; raise `KeyError` where one does not exist."""
+    """Return a hash of the runs that decisions request; raise `KeyError` if one does not exist."""
     return hashlib.sha256("".join(sorted(ids[key] for key in horizons(history))).encode()).hexdigest()
 
 
 def read(store: SweepStore) -> list[Decision]:
-    """Return the decisions of a sweep's directory, up to the first that is damaged or of other runs."""
+    """Return the decisions in a sweep's directory, up to the first that is damaged or of other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
     ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
@@ -221,7 +221,7 @@ def read(store: SweepStore) -> list[Decision]:
             own = {key: value for key, value in document.items() if key != "crc"}
             history = [*out, Decision.from_dict(own)]
             if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
-                break  # also those of another sweep, and of versions that did not say of which
+                break  # also from another sweep, or from a version that did not record which
             out = history
         except (ValueError, TypeError, KeyError):
             break
@@ -229,7 +229,7 @@ def read(store: SweepStore) -> list[Decision]:
 
 
 def state(store: SweepStore) -> dict[str, Any] | None:
-    """Return how far a race is: its decisions, the rollouts that they asked for, and its ending."""
+    """Return the state of a race: its decisions, the rollouts that they requested, and its ending."""
     history = read(store)
     if not history:
         return None
@@ -245,7 +245,7 @@ def state(store: SweepStore) -> dict[str, Any] | None:
 
 
 def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
-    """Return what the runs that were asked for measured, up to their horizons."""
+    """Return what the requested runs measured, up to their horizons."""
     asked = horizons(history)
     specs = store.specs()[0] if asked else {}
     if not any(store.run(run_id).bytes_recorded for run_id in specs):
@@ -261,7 +261,7 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
 
 
 def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return what seeds for a share of the spend would buy; None before a race ended at its target."""
+    """Return what seeds for a share of the spend would buy; None unless a race has ended at its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:

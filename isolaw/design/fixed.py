@@ -1,4 +1,4 @@
-"""`Fixed`: a design that asks for all its runs at once, as a grid does."""
+"""`Fixed`: a design that requests all its runs at once, like a grid."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from isolaw.fits.selection import Configuration
 
 @dataclass(frozen=True)
 class Fixed:
-    """All seeds of all cells to the target; then all ``compared`` cells, measured or not, are compared.
+    """Run all seeds of all cells to the target, then compare all ``compared`` cells, measured or not.
 
-    With a ``horizon`` runs end there, and rewards at the target are extrapolated.
+    With a ``horizon``, runs end there, and rewards at the target are extrapolated.
     """
 
     cells: tuple[BatchShape, ...]
     seeds: tuple[int, ...]
     target: int
     compared: tuple[BatchShape, ...]
-    seed: int = 0  # of the draws
+    seed: int = 0  # seed of the draws
     horizon: int | None = None
 
     def next(

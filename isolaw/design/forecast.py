@@ -1,12 +1,12 @@
-"""`plan`: which sweep to run, played against truths before anything is spent.
+"""`plan`: compare sweeps on simulated truths before anything is spent, and recommend one.
 
-Each candidate design (`isolaw.design.candidate_sweeps`) chooses its runs in each truth
-(`isolaw.design.truths`), sees what they would measure there, and recommends a cell. It loses
+In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
+runs, sees what they would measure, and recommends a cell. Its loss is
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
-The expected regret is its mean over truths, by their weights, and repetitions with other seeds and noise. The
-interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1).
+The expected regret is the weighted mean over truths and over repetitions with other seeds and noise. The
+interval holds 90 % of the plays: with m plays, the i-th smallest regret is the quantile i / (m + 1).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import HOUR_S
 
-ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
+ALIKE = 0.0005  # expected regrets that differ by less are equal, and the cheapest design wins
 INTERVAL = (0.05, 0.95)
-FROM_RUNS = 4  # draws of the surface of the user's runs
-FROM_RUNS_WEIGHT = 0.5  # of them together
+FROM_RUNS = 4  # number of truths drawn from the surface of the user's runs
+FROM_RUNS_WEIGHT = 0.5  # their weight, all together
 
 Progress = Callable[[float], None]
 
 
 class Play(NamedTuple):
-    """What one play of a design spent and found; ``regret`` and ``best`` are those of its recommendation."""
+    """One play of a design: what it spent, and the cell that it recommended (``best``) with its regret."""
 
     truth: int
     regret: float
@@ -65,7 +65,7 @@ class Play(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A mean over truths and repetitions, and the ends of their central 90 % interval."""
+    """A mean over truths and repetitions, with its central 90 % interval."""
 
     value: float
     low: float
@@ -78,7 +78,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class DesignOutcome:
-    """What a candidate is expected to spend and to lose."""
+    """The expected spend and loss of a candidate."""
 
     candidate: CandidateSweep
     plays: tuple[Play, ...]
@@ -86,28 +86,28 @@ class DesignOutcome:
     within: float  #: share within 0.005 of the best
     rollouts: Range
     runs: Range
-    work_s: Range | None  #: seconds of all runs
+    work_s: Range | None  #: seconds of all runs together
     wall_s: Range | None
 
 
 @dataclass(frozen=True)
 class SweepForecast:
-    """The answer to a question."""
+    """The forecasts of all candidates for one question."""
 
     question: Question
     truths: tuple[Truth, ...]
     weights: Floats
     rows: tuple[DesignOutcome, ...]
     repetitions: int
-    compared: int = 0  #: configurations of the user's runs that weighed the truths
-    from_runs: int = 0  #: truths fitted to these runs
-    preset: Preset | None = None  #: whose members are the truths, in the place of the presets of isolaw
+    compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
+    from_runs: int = 0  #: number of truths fitted to these runs
+    preset: Preset | None = None  #: its members are the truths instead of isolaw's presets
 
     @property
     def recommended(self) -> DesignOutcome | None:
-        """Of designs within the hours the one of least expected regret; of about equal ones the cheapest.
+        """The design of least expected regret within the hours; of about equal ones the cheapest.
 
-        One that is cut short only where none reaches the target.
+        A design that is cut short qualifies only if none reaches the target.
         """
         hours = self.question.budget.hours
         fits = [
@@ -124,11 +124,11 @@ class SweepForecast:
 
     @property
     def effective_truths(self) -> float:
-        """The number of equally likely truths that are as diverse."""
+        """Number of equally likely truths with the same diversity."""
         return weights.effective(self.weights)
 
     def losses(self, row: DesignOutcome) -> list[tuple[Truth, float, float]]:
-        """Return each truth, its weight, and a design's mean loss there; what matters most first."""
+        """Return each truth, its weight, and the design's mean loss in it, in order of weighted loss."""
         out = []
         for i, truth in enumerate(self.truths):
             own = [play.regret for play in row.plays if play.truth == i]
@@ -137,7 +137,7 @@ class SweepForecast:
 
     @property
     def unreliable(self) -> bool:
-        """Whether so little may be spent that no design was reliable."""
+        """Whether the spend is so small that no design was reliable with it."""
         return self.question.budget.rollouts < self.question.unreliable_below
 
 
@@ -160,7 +160,7 @@ def plan(
 ) -> SweepForecast:
     """Compare sweeps over the grid of a sweep file on **simulated** truths, and recommend one.
 
-    Reads of the file its grid, seeds, limits, evaluation and sizes: neither model, problems nor GPU need
+    From the file this reads grid, seeds, limits, evaluation and sizes; model, problems and GPUs need not
     exist.
 
     Parameters
@@ -168,34 +168,34 @@ def plan(
     sweep
         a sweep file, a `SweepSpec`, or its sections as a mapping.
     target
-        C in rollouts at which the allocation is wanted; by default ``sweep.compute``.
+        C in rollouts for which an allocation is needed; by default ``sweep.compute``.
     spend
-        what the sweep may spend: a share of the grid (``"20%"``, ``0.2``), rollouts, or with ``cost`` GPU
-        hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
+        limit of the sweep: a share of the grid (``"20%"``, ``0.2``), rollouts, or with ``cost`` GPU hours
+        (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
     gpus, hours
-        GPUs, and the wall time on them. They limit the sweep where there is a ``cost``; without one the
-        forecast says which rate they require. Without ``gpus`` one run goes at a time.
+        GPUs, and wall time on them. With a ``cost`` they limit the sweep; without one the forecast says which
+        throughput they require. Without ``gpus`` runs execute one at a time.
     cost
-        whatever `isolaw.read_cost` takes.
+        anything that `isolaw.read_cost` takes.
     runs
-        earlier runs, as `isolaw.read` takes them: truths that disagree with them are weighted down.
+        earlier runs, as `isolaw.read` takes them; truths that disagree with them get less weight.
     fixed
-        use only those of ``runs`` with these values, as ``{"lr": 1e-3}``.
+        use only those of ``runs`` with these values, such as ``{"lr": 1e-3}``.
     preset
-        a file of `isolaw.calibrate`: members of its ensemble are the truths; not together with ``runs``.
+        a file from `isolaw.calibrate`, whose members become the truths; excludes ``runs``.
     settings
-        keys ``section.key=value`` that replace the file's.
+        ``section.key=value`` pairs that override the file.
     repetitions
-        of each truth, with other seeds and noise.
+        plays of each truth, with different seeds and noise.
     jobs
-        processes; by default one for each core.
+        number of processes; by default one per core.
 
     Raises
     ------
     SpecError, InputError
-        with all that is wrong with the sweep file, or what is missing.
+        with everything that is wrong with the sweep file, or missing.
     Refused
-        the target is more than 100 times what the preset was fitted to.
+        the target is more than 100 times the compute that the preset was fitted to.
     """
     if repetitions < 1:
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
@@ -217,14 +217,14 @@ def plan(
     else:
         found = truths_of(given, asked.cells, asked.target, jobs, lambda share: progress(share / 2))
         weight, from_runs = np.full(len(found), 1 / len(found)), 0
-    first = 0.0 if given is None else 0.5  # of the progress
+    first = 0.0 if given is None else 0.5  # share of the progress
 
     def played_share(share: float) -> None:
         progress(first + (1 - first) * share)
 
     plays = _played(asked, found, designs, repetitions, seed, jobs, played_share)
     rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
-    for i, row in enumerate(rows):  # how long a race takes is known only after it
+    for i, row in enumerate(rows):  # the duration of a race is known only once it was played
         less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
         if less is not None:
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
@@ -234,7 +234,7 @@ def plan(
 
 
 def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:
-    """The user's runs, if there are any; raise `DataError` where they differ in more than B_p, n and seed."""
+    """Return the user's runs, if any; raise `DataError` if they differ in more than B_p, n and seed."""
     if source is None:
         return []
     from isolaw.readers.read import read
@@ -254,7 +254,7 @@ def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
-    """The truths, their weights, and how many of them are fitted to the user's runs."""
+    """Return the truths, their weights, and how many of them are fitted to the user's runs."""
     found = library.presets(asked.cells, asked.target, library.kinds_of(asked.spec))
     weight = np.full(len(found), 1 / len(found))
     if not known:
@@ -273,7 +273,7 @@ def _played(
     asked: Question, found: Sequence[Truth], designs: Sequence[CandidateSweep], repetitions: int, seed: int,
     jobs: int, progress: Progress,
 ) -> list[list[Play]]:  # fmt: skip
-    """The plays of each design, in the order of truths and repetitions."""
+    """Return the plays of each design, ordered by truth and repetition."""
     tasks = [(i, repetition) for i in range(len(found)) for repetition in range(repetitions)]
     arguments = [(asked, found[i], i, designs, (seed, repetition)) for i, repetition in tasks]
     plays = each(played, arguments, jobs, lambda done: progress(done / len(tasks)))
@@ -283,7 +283,7 @@ def _played(
 def played(
     asked: Question, truth: Truth, index: int, designs: Sequence[CandidateSweep], stream: tuple[int, int]
 ) -> list[Play]:
-    """Play each design in one truth; all see the same runs."""
+    """Play each design in one truth; all designs see the same runs."""
     sample = Sample(truth, asked.checkpoints, library.answers_of(asked.spec), stream)
     rewards = truth.rewards()
     top = max(rewards.values())
@@ -291,7 +291,7 @@ def played(
     for candidate in designs:
         history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)  # type: ignore[type-var]
         best = history[-1].best
-        # Without an answer any cell is as likely.
+        # Without a recommendation, all cells count as equally likely.
         regret = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
         made = {request.run for decision in history for request in decision.runs}
         clock = asked.budget.clock
@@ -301,7 +301,7 @@ def played(
 
 
 def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> DesignOutcome:
-    """Sums over plays, each with its truth's weight."""
+    """Summarise plays, weighting each by its truth."""
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 

@@ -1,4 +1,4 @@
-"""Playing a design against rewards that are known: what it spends and what it finds."""
+"""Play a design against known rewards, to see what it spends and what it finds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from isolaw.fits.selection import Configuration, Floats
 
 
 class Runner(Protocol):
-    """Makes runs at no cost."""
+    """A source of simulated runs."""
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
-        """Return compute and measured reward (P,) of one run (B_p, n, seed) to the target."""
+        """Return compute and measured reward, (P,) each, of the run (B_p, n, seed) to the target."""
 
 
 def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:
-    """Return what these runs measure up to their horizons, as a fit takes it."""
+    """Return what these runs measure up to their horizons, as input of a fit."""
     cells: dict[tuple[int, int], dict[int, int]] = {}
     for (b, n, seed), end in sorted(asked.items()):
         cells.setdefault((b, n), {})[seed] = end
@@ -36,7 +36,7 @@ def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]
 
 
 def play(design: Design, runner: Runner) -> list[Decision]:
-    """Return the decisions of a design, to its end."""
+    """Return all decisions of a design, until it stops."""
     history: list[Decision] = []
     while not history or history[-1].stage is not DecisionStage.STOP:
         history.append(design.next(history, measured(runner, horizons(history))))

@@ -1,4 +1,4 @@
-"""`Question`: what a plan is asked: a grid, a target, what may be spent, and on which GPUs."""
+"""`Question`: the input of a plan: a grid, a target, a limit of spend, and GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
 _LARGEST = 1e15  # rollouts
-RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
+RELIABLE = 0.1  # share of a grid of 9 n with 3 seeds below which no design was reliable
 _REFERENCE_RUNS = 27
 
 
@@ -33,26 +33,26 @@ _REFERENCE_RUNS = 27
 class Question:
     """A sweep, and what it may spend.
 
-    ``spec`` has the target as its compute, ``runs`` are those of its grid (their settings are not resolved:
-    neither model nor problems need exist).
+    ``spec`` has the target as its compute. ``runs`` are the runs of its grid, with unresolved settings, since
+    neither model nor problems need to exist.
     """
 
     spec: SweepSpec
     runs: list[RunSpec]
     budget: Budget
     gpus: int | None = None
-    hours: float | None = None  # on these GPUs; without a cost they limit nothing
+    hours: float | None = None  # on these GPUs; no limit without a cost
 
     @property
     def cells(self) -> tuple[BatchShape, ...]:
-        """The (B_p, n) that a recommendation chooses from."""
+        """The (B_p, n) that can be recommended."""
         return tuple(
             sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
         )
 
     @property
     def target(self) -> int:
-        """C in rollouts."""
+        """The target C in rollouts."""
         return self.spec.sweep.compute
 
     @property
@@ -67,7 +67,7 @@ class Question:
 
     @property
     def checkpoints(self) -> dict[BatchShape, Floats]:
-        """The evaluated C of each cell."""
+        """The C at which each cell is evaluated."""
         return {
             (b, n): np.array(steps, dtype=float) * (b * n) for (b, n), steps in evaluated(self.runs).items()
         }
@@ -78,7 +78,7 @@ class Question:
 
 
 def evaluated(runs: list[RunSpec]) -> dict[BatchShape, list[int]]:
-    """Return the steps of the evaluations of each cell."""
+    """Return the steps at which each cell is evaluated."""
     first = {(run.problems_per_batch, run.rollouts_per_problem): run for run in reversed(runs)}
     return {key: run.schedule() for key, run in sorted(first.items())}
 
@@ -92,7 +92,7 @@ def question(
     cost: Any = None,
     settings: tuple[str, ...] = (),
 ) -> Question:
-    """Return the question; raise `SpecError` or `InputError` with what keeps it from being answered.
+    """Return the question; raise `SpecError` or `InputError` with everything that prevents an answer.
 
     The parameters are those of `isolaw.design.forecast.plan`.
     """
@@ -116,7 +116,7 @@ def question(
     own = spec.sweep.model_copy(update={"compute": whole})
     spec = spec.model_copy(update={"sweep": own})
     runs, issues = _runs(spec)
-    if not issues:  # of a race that may spend all: how much is affordable is for the candidates
+    if not issues:  # check a race that may spend everything: `candidates` decides what is affordable
         free = spec.design.model_copy(update={"kind": "race", "spend": 1.0})
         issues = directory.issues_of(spec.model_copy(update={"design": free}), runs)
     if issues:
@@ -135,7 +135,7 @@ def _target(target: float | str | None, compute: int) -> int:
 
 
 def _runs(spec: SweepSpec) -> tuple[list[RunSpec], list[Issue]]:
-    """The runs of the grid, unresolved, and what is wrong with it."""
+    """Return the unresolved runs of the grid, and its issues."""
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     issues = allocation.grid_issues(*axes)
     pairs = allocation.grid(*axes)[0]
@@ -215,7 +215,7 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
 
 
 def _rollouts(spend: float | str, grid: int) -> int:
-    """Rollouts of a share such as 20% or 0.2, or of a number of them."""
+    """Return the rollouts for a share, such as 20% or 0.2, or for a number of rollouts."""
     try:
         share = percent(spend)
         value = parse_rollouts(share)

@@ -1,16 +1,16 @@
-"""The race: every second n first, left behind where others are surely better, refined where it matters.
+"""The race: runs every second n first, drops n that others surely beat, and refines where it matters.
 
 1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. After each
-   rung those n go on that lie between the outermost two within ε = 0.005 of the best in more than 5 % of
-   draws, and the next n above: larger n win later. At least three go on. Where so many runs fail that fewer
-   than three n are left, others take their place.
-2. *Neighbours.* At C the cells of the grid next to the best one, along n and along B_p, run to C too, until
-   the best one's neighbours are all measured, or four times.
-3. *Seeds.* The best cell and the two that may most be better get their next seed, to C, until the expected
-   regret is below the tolerance or the spend is used.
+   rung, the n that continue are all from the smallest to the largest that is within ε = 0.005 of the best in
+   more than 5 % of draws, and the next n above, since larger n win later; at least three continue. If failed
+   runs leave fewer than three n, other n replace them.
+2. *Neighbours.* At C, the grid neighbours of the best cell, along n and along B_p, run to C, too, until its
+   neighbours are all measured, or for four rounds.
+3. *Seeds.* The best cell and its two strongest rivals get their next seed, to C, until the expected regret is
+   below the tolerance or the spend is used up.
 
-isolaw compares cells at the horizon that they reached, never by extrapolation: curves cross. Runs of one seed
-share their problems, so that one seed tells much of the differences between cells.
+isolaw compares cells at the horizon that they reached, never by extrapolation, since curves cross. Runs of
+one seed share their problems, so one seed already says much about differences between cells.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from isolaw.design.decisions import (
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
-RUNGS = (8, 4, 2, 1)  # parts of the target
-LEAST_STEPS = 4  # of a run at its first rung; a larger batch begins at a later one
-SHARE = 0.05  # of draws within ε of the best: an n below is left behind
-ROUNDS = 4  # of neighbours
-RIVALS = 2  # cells that get a seed beside the best one
+RUNGS = (8, 4, 2, 1)  # the target over each rung's horizon
+LEAST_STEPS = 4  # fewest steps of a run at its first rung; a larger batch begins at a later rung
+SHARE = 0.05  # share of draws within ε of the best, at or below which an n is dropped
+ROUNDS = 4  # most rounds of neighbours
+RIVALS = 2  # number of cells that get a seed in addition to the best one
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Race:
     start
         the B_p of the rungs.
     target
-        C in rollouts, to which the last runs go.
+        C in rollouts of the longest runs.
     seeds
-        in their order of use.
+        in order of use.
     spend
-        rollouts at most.
+        limit in rollouts.
     tolerance
         expected regret, in reward, at which the race ends.
     seed
-        of the draws.
+        seed of the draws.
     pinned
         cells that run to the target whatever they measure.
     missing
@@ -85,13 +85,13 @@ class Race:
 
     @property
     def least(self) -> int:
-        """Rollouts of the three cheapest runs to the target at the first B_p; less decides nothing."""
+        """Rollouts of the three cheapest runs to the target at the first B_p; fewer decide nothing."""
         runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
         return sum(runs[:LEAST_CURVES])
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """What may end the race: with others it may go on."""
+        """The choices that end a race; with other values an ended race may continue."""
         return (self.spend, self.tolerance, len(self.cells), *self.seeds)
 
     def next(
@@ -125,7 +125,7 @@ class Race:
             key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
         ]
         limits = history[-1].limits
-        grown = bool(limits) and limits != self.limits  # since then the grid may have new cells
+        grown = bool(limits) and limits != self.limits  # the grid may have new cells since then
         if beside and (grown or (rounds < ROUNDS and history[-1].stage is not DecisionStage.SEEDS)):
             return self._ask(DecisionStage.NEIGHBOURS, history, beside, self.target, found, failed)
         return self._one_more_seed(history, found, failed)
@@ -134,7 +134,7 @@ class Race:
         return sorted(cell for cell in self.cells if cell[0] == self.start)
 
     def _entering(self, rung: int) -> list[BatchShape]:
-        """Every second n at the first B_p, counted from the largest, and pinned cells, that begin here."""
+        """Return cells that begin at this rung: every second n at the first B_p, and pinned ones."""
         line = self._line()
         chosen = line[::-2] if len(line) >= 2 * LEAST_CURVES - 1 else line
         return [key for key in {*chosen, *self.pinned} if self._first_rung(key) == rung]
@@ -144,11 +144,11 @@ class Race:
         return next((i for i, count in enumerate(steps) if count >= LEAST_STEPS), len(steps) - 1)
 
     def _kept(self, found: CellRewards) -> list[BatchShape]:
-        """Who goes on to the next rung."""
+        """Return the cells that continue to the next rung."""
         at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
         near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
         low, high = (min(near), min(max(near) + 1, len(at) - 1)) if near else (0, len(at) - 1)
-        while high - low + 1 < min(LEAST_CURVES, len(at)):  # to the side that is more likely the better one
+        while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend to the likelier side
             below = found.probability[at[low - 1]] if low > 0 else -1.0
             above = found.probability[at[high + 1]] if high + 1 < len(at) else -1.0
             low, high = (low - 1, high) if below > above else (low, high + 1)
@@ -156,7 +156,7 @@ class Race:
         return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
 
     def _beside(self, key: BatchShape) -> list[BatchShape]:
-        """The cells of the grid next to one, along n and along B_p."""
+        """Return the grid neighbours of a cell, along n and along B_p."""
         row = sorted(cell for cell in self.cells if cell[0] == key[0])
         column = sorted(cell for cell in self.cells if cell[1] == key[1])
         return [
@@ -178,7 +178,7 @@ class Race:
             runs += [Request(*key, left[0], self.target)] if left else []
         if not runs:
             return self._end(Ending.COMPLETE, history, found, failed)
-        while len(runs) > 2 and self._exceeds(history, runs):  # a seed tells little of one cell alone
+        while len(runs) > 2 and self._exceeds(history, runs):  # a seed of a single cell says little
             runs.pop()
         return self._affordable(DecisionStage.SEEDS, history, runs, found, failed)
 
@@ -205,7 +205,7 @@ class Race:
         found: CellRewards | None,
         failed: Collection[RunKey],
     ) -> Decision:
-        """The decision for these runs; the end where they would exceed the spend."""
+        """Return the decision for these runs, or the end if they would exceed the spend."""
         if self._exceeds(history, runs):
             return self._end(Ending.SPENT, history, found, failed)
         cost = cost_of(runs, horizons(history))
@@ -230,7 +230,7 @@ def _spent(history: Sequence[Decision]) -> int:
 
 
 def described(decision: Decision, found: CellRewards | None) -> Decision:
-    """The decision with the comparison that it rests on."""
+    """Add to a decision the comparison behind it."""
     if found is None:
         return decision
     rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
@@ -244,7 +244,7 @@ def described(decision: Decision, found: CellRewards | None) -> Decision:
 
 
 def _judged(decision: Decision, kept: Collection[BatchShape]) -> Decision:
-    """The decision with those left behind named."""
+    """Mark the configurations that a decision drops."""
     standings = (
         own if own.key in kept else replace(own, verdict=CellVerdict.WORSE) for own in decision.standings
     )

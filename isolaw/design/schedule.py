@@ -1,4 +1,4 @@
-"""The runs that a race may ask for, played against an assumed truth before anything is spent."""
+"""The decisions of a race against an assumed truth, before anything is spent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isolaw.design.truths import Sample, answers_of, kinds_of, presets
 
 @dataclass(frozen=True)
 class Schedule:
-    """The decisions of a race if rewards were those of one **simulated** preset, which is named."""
+    """The decisions of a race if rewards were those of one **simulated** preset, named ``truth``."""
 
     truth: str
     decisions: tuple[Decision, ...]

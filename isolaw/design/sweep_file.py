@@ -1,4 +1,4 @@
-"""The sweep file of a candidate design, or of a first sweep."""
+"""Write the sweep file of a candidate design, or of a first sweep."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths, nothing of
 _ADVICE_HEAD = (
     "{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model."
 )
-PLANNED, FIRST = "runs/plan", "runs/first"  # usual directories of their sweeps
+PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of their sweeps
 
 
 def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
-    """Return the sections of the sweep file: the given ones, with the runs that the design makes."""
+    """Return the sections of the sweep file: the given ones, changed to the runs of the design."""
     spec = asked.spec
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
     design = data.pop("design", {})
@@ -42,18 +42,18 @@ def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
 
 
 def check(path: Path) -> None:
-    """Raise `DataError` unless the file is new, or an earlier one of `write` or `write_advice`."""
+    """Raise `DataError` unless the file is new or was written by `write` or `write_advice`."""
     check_replaceable(path, "a sweep file of isolaw plan or advise", "plan.toml", _is_ours)
 
 
 def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
-    """Write the sweep file; `DataError` where another file has its name."""
+    """Write the sweep file; raise `DataError` rather than replace another kind of file."""
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
     _write(head, content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
-    """Write the file of the first sweep (`Advice.sweep`); `DataError` where another file has its name."""
+    """Write the file of the first sweep (`Advice.sweep`); raise `DataError` rather than replace another."""
     head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
     _write(head, advice.sections(), path, FIRST)
 

@@ -1,12 +1,12 @@
-"""What more runs are worth: the expected loss after further seeds at the target, before they are made.
+"""The value of more runs: the expected loss after further seeds at the target, before they are made.
 
-The surface of the runs so far is drawn a few times, and each draw is a truth (`isolaw.design.truths`). In it
-the further runs are simulated, join the measured ones, and are compared anew:
+The surface of the runs so far is drawn a few times, and each draw is a truth (`isolaw.design.truths`). In
+each truth the further runs are simulated, added to the measured ones, and compared again:
 
     loss after = mean over truths of the expected loss that isolaw then sees
 
-This is what the estimator will answer, with all that it learns of how runs vary. (A Gaussian update of the
-draws, which knows that beforehand, expected half of it.)
+This is what the estimator will answer, including what it learns about the variation between runs. (A Gaussian
+update of the draws assumes that variation known, and predicted half of this loss.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Purchase:
 
     @property
     def rollouts(self) -> int:
-        """What the runs generate."""
+        """Rollouts that the runs generate."""
         return sum(run.rollouts for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,11 +49,11 @@ class Purchase:
 def further(
     measured: Sequence[Configuration], found: CellRewards, seeds: Sequence[int], rollouts: int, answers: int
 ) -> Purchase | None:
-    """Return what as many seeds buy as ``rollouts`` pay for, at least one of the best cell and of its rival.
+    """Return the value of as many seeds as ``rollouts`` buy, at least one for the best cell and one rival.
 
-    ``found`` compares cells at the target, ``seeds`` are those of the sweep (beyond them they are counted
-    on), ``answers`` those of an evaluation. None where nothing competes with the best cell, or where rewards
-    are not shares.
+    ``found`` compares cells at the target; ``seeds`` are the sweep's (further seeds continue the numbering);
+    ``answers`` is the number of answers in an evaluation. Returns None if nothing competes with the best
+    cell, or if rewards are not shares.
     """
     if any(c.reward.min() < 0 or c.reward.max() > 1 for c in measured):
         return None
@@ -82,7 +82,7 @@ def further(
 def _joined(
     measured: Sequence[Configuration], sample: Sample, runs: Sequence[Request]
 ) -> list[Configuration]:
-    """The measured runs, and these ones simulated."""
+    """Return the measured runs with these runs simulated and added."""
     out: Mapping[BatchShape, Configuration] = {c.key: c for c in measured}
     for request in runs:
         own = out[request.key]

@@ -1,12 +1,12 @@
-"""How well truths agree with runs that exist.
+"""Weight truths by their agreement with existing runs.
 
-At each of some C that two configurations or more were measured to, contrasts between configurations are
-compared: reward − its mean over configurations. Levels differ between problem sets and are taken out. With y
-the measured and m a truth's contrasts,
+At each of L values of C at which at least two configurations were measured, contrasts are compared: reward
+minus its mean over configurations, which removes levels, as they differ between problem sets. With y_cl the
+measured contrast of configuration c at the l-th C, and m_cl the truth's, the weight w of the truth is
 
-    log w = −½ · (T / L) Σ_l Σ_c (y_cl − m_cl)² / (s² + σ² / runs + misfit²)
+    log w = −½ · (T / L) Σ_l Σ_c (y_cl − m_cl)² / ((s² + σ²) / runs + misfit²)
 
-over L values of C, where s² is the noise of an evaluation, σ the truth's deviation of a run, and T = 2:
+where s² is the noise of an evaluation and σ the truth's standard deviation of a run. T is only 2, since
 rewards at neighbouring C are not independent, and no truth is exactly right.
 """
 
@@ -19,16 +19,16 @@ import numpy as np
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Configuration, Floats
 
-MISFIT = 0.01  # standard deviation of a contrast that is as right as truths get
+MISFIT = 0.01  # standard deviation of a contrast between runs and the best possible truth
 _TEMPER = 2.0
 _POINTS = 6
-_LEAST = 2  # configurations at one C
+_LEAST = 2  # configurations needed at one C
 
 
 def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], answers: int) -> Floats:
-    """Return weights of truths, which sum to 1; equal ones where the runs tell nothing.
+    """Return weights of truths, which sum to 1; equal weights if the runs say nothing.
 
-    ``truths`` are over the cells of ``configurations``; ``answers`` are those of an evaluation.
+    ``truths`` are over the cells of ``configurations``; ``answers`` is their number in an evaluation.
     """
     score = np.zeros(len(truths))
     firsts = [c.checkpoints[c.checkpoints > 0][0] for c in configurations]
@@ -58,7 +58,7 @@ def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], 
 
 
 def effective(weights: Floats) -> float:
-    """Return 1 / Σ w², the number of equally likely truths that are as diverse."""
+    """Return 1 / Σ w², the number of equally likely truths with the same diversity."""
     return float(1 / np.sum(np.square(weights)))
 
 

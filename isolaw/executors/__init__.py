@@ -1,4 +1,4 @@
-"""Executors: where runs execute. One module each; `base` is what they share, `waiting` their queue."""
+"""Executors: where runs execute. Each has a module; `base` holds what they share, `waiting` their queue."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 # The package that an executor needs; the extra has the executor's name.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
-# The keys of one executor alone.
+# The keys that only one executor uses.
 _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
-# A step costs about as much as this many rollouts (the runs of docs/real-sweep.md: 65).
+# A step has an overhead of about this many rollouts (65 in the runs of docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
-# A Ray cluster answers within this time.
+# Seconds within which a Ray cluster must answer.
 _ANSWERS_S = 10.0
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
-    """Return the resources of one run: as chosen, or else what its processes need."""
+    """Return the resources of one run: as chosen, or else as its processes need."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
@@ -48,7 +48,7 @@ def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, the backend plans runs for the machines that execute them."""
+    """While entered, the backend plans runs for the machines that will execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
     cpus, gpus = chosen.cpus or chosen.gpus or 1, chosen.gpus or 0
@@ -56,9 +56,9 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, the backend plans runs for machines with these GPUs; None: for those it knows.
+    """While entered, the backend plans runs for machines with these GPUs (None: for those it knows).
 
-    Raises `SpecError` where a run takes more GPUs than a machine has.
+    Raises `SpecError` if a run takes more GPUs than a machine has.
     """
     if cards is None:
         return nullcontext()
@@ -71,7 +71,7 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return the issues of executing these runs this way, before anything is spent."""
+    """Return the issues that prevent these runs from executing this way, before anything is spent."""
     out = []
     package = _PACKAGES.get(chosen.kind)
     if package and importlib.util.find_spec(package) is None:
@@ -97,16 +97,16 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
 
 
 def idle(chosen: ExecutorSection) -> list[str]:
-    """Return the keys that are set and that the chosen executor does not use."""
+    """Return the keys that are set but not used by the chosen executor."""
     plain = ExecutorSection()
     others = [key for kind, keys in _KEYS.items() if kind != chosen.kind for key in keys]
     return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
 
 
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
-    """Raise `SpecError` before isolaw writes anything, where ``run`` cannot execute.
+    """Raise `SpecError` before isolaw writes anything, if ``run`` cannot execute.
 
-    This machine does not reach the cluster, or, where runs execute here, lacks the GPUs of ``command.gpus``.
+    Causes: this machine does not reach the cluster, or has too few GPUs for ``command.gpus`` of local runs.
     """
     if chosen.kind in ("inline", "processes") and run.backend == "command":
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())
@@ -131,12 +131,12 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
 
 
 def ray_address(chosen: ExecutorSection) -> str:
-    """Return the address of the Ray cluster: as chosen, or else Ray's own setting."""
+    """Return the address of the Ray cluster: as chosen, or else as Ray's own setting says."""
     return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return runs in their order of execution: the longest first, so that none is left alone at the end.
+    """Return runs in their order of execution: longest first, so that no long run is left alone at the end.
 
     Runs that failed before come last, so that no other run waits for them.
     """
@@ -162,7 +162,7 @@ def limits(chosen: ExecutorSection, run: RunSpec) -> ExecutorSection:
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
-    """Return where runs would execute, and what would be submitted, as JSON-able data."""
+    """Return where runs would execute and what would be submitted, as JSON-able data."""
     if not runs:
         return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
     each = resources(chosen, runs[0])
@@ -183,13 +183,14 @@ def run(
 ) -> Generator[Event]:
     """Execute runs of the sweep in ``directory``, in their `order`.
 
-    Once ``stop`` is set, runs at work keep their state and end, and no other run begins.
+    Once ``stop`` is set, active runs save their state and end, and no other run begins.
     """
     each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
     waiting = Waiting(directory, rollouts, each.nodes * each.gpus, bounds, stop)
     if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
-        # Ray reads it when it is imported; other users of this machine then cannot give the cluster tasks.
+        # Ray reads these when it is imported; other users of this machine then cannot give tasks to the
+        # cluster.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library

@@ -1,7 +1,7 @@
-"""The parts that all executors share: `execute`, which makes one run, and `drive`, which starts them.
+"""The parts that all executors share: `execute`, which executes one run, and `drive`, which schedules runs.
 
 An executor's module has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where runs
-execute; a run's result does not depend on that. Executors with several runs at a time are `Slots`.
+execute, which never changes their results. Executors of several runs at a time implement `Slots`.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Resources:
 
 
 class Slots(Protocol):
-    """Where runs execute."""
+    """The places where runs execute."""
 
     def start(self, run_id: str) -> Event | None:
-        """Begin a run, or what is left of it; return an event that reports a problem, if there is one."""
+        """Begin or continue a run; return an event if there is a problem to report."""
 
     def events(self) -> list[Event]:
-        """Wait a moment for events, and return them; a run's last one is not a ``checkpoint``."""
+        """Wait briefly for events and return them; the last event of a run is not a ``checkpoint``."""
 
     def ask_to_stop(self, run_id: str) -> None:
-        """Ask a run to keep its state and end."""
+        """Ask a run to save its state and end."""
 
     def close(self) -> None:
-        """End at once all runs that began here."""
+        """End all runs that began here at once."""
 
 
 def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
-    """Begin runs while there is room, and pass on their events, until nothing is left to do."""
+    """Begin runs while there is room, and forward their events, until nothing is left to do."""
     asked: set[str] = set()
     try:
         while True:
@@ -75,8 +75,8 @@ def execute(
 ) -> Iterator[Event]:
     """Execute one run of a sweep from its last state, and mark it DONE or FAILED.
 
-    An exception of the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller. ``nodes`` are
-    the run's machines, where it has several; setting ``asked`` asks the run to stop.
+    An exception in the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller. ``nodes`` are
+    the run's machines, if it has several; setting ``asked`` asks the run to stop.
     """
     run = SweepStore(directory).run(run_id)
     run.asked_to_stop = asked or run.asked_to_stop
@@ -86,7 +86,7 @@ def execute(
                 yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
-                if run.is_asked_to_stop():  # its processes may have got the same signal, and ended
+                if run.is_asked_to_stop():  # its processes may have received the same signal and ended
                     yield Event(run_id, "stopped", cause=cause)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause

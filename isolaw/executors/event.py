@@ -1,4 +1,4 @@
-"""`Event`: what executors report of runs."""
+"""`Event`: what executors report about runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Event:
     """Something that happened to a run, or a warning for the user.
 
-    ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it was
-    asked to end, and keeps its state. ``lost``: its process or machine is gone. ``busy``: another process
-    holds it. ``decision``: a race chose its next runs, or ended; no run's event. An engine's user sees
+    ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it ended
+    on request and saved its state. ``lost``: its process or machine is gone. ``busy``: another process holds
+    it. ``decision``: a race chose its next runs or ended; this belongs to no run. An engine's user sees
     neither ``lost`` nor ``busy``: such runs are repeated, or fail.
     """
 

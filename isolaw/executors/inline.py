@@ -1,4 +1,4 @@
-"""The executor `inline`: one run after the other in this process."""
+"""The executor `inline`: one run after another, in this process."""
 
 from __future__ import annotations
 

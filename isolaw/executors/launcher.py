@@ -1,13 +1,13 @@
 """Runs of several processes: isolaw starts them on each machine, and the first one talks to the engine.
 
-`launch` is the engine's side, on the run's first machine: it opens a port, starts this machine's processes,
+`launch` is the engine's side, on the run's first machine. It opens a port, starts this machine's processes,
 makes the other machines start theirs (`join`), and yields what the first process reports. Ranks follow the
 order of machines.
 
-Who can reach what: the engine's port takes only those who send the run's secret, which is in the processes'
-environment. On one machine nothing listens beyond loopback, and the processes find each other by a file in a
-folder of the user's own. On several machines they find each other by a store of torch's at the first
-machine's address, which has no secret (docs/cluster.md). They exchange JSON, no pickles (`process_group`).
+Security: the engine's port accepts only peers that send the run's secret, which is in the processes'
+environment. On one machine nothing listens beyond loopback, and the processes find each other through a file
+in a private folder. On several machines they use a torch store at the first machine's address, which has no
+secret (docs/cluster.md). They exchange JSON, no pickles (`process_group`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from isolaw.errors import RunError
 
 _STARTING_S = 600.0
 _STOPPING_S = 30.0
-_POLLING_S = 1.0  # between checks of whether the run has to stop
+_POLLING_S = 1.0  # interval of checks whether the run has to stop
 _LOOPBACK = "127.0.0.1"
 
 
 def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
-    """Make a run in processes of its own, or what is left of it after the context's state.
+    """Execute a run in its own processes, continuing from the context's state.
 
-    Raises `RunError` where a process failed or ended.
+    Raises `RunError` if a process fails or ends early.
     """
     nodes = context.nodes
     count, address = (nodes.count, nodes.address) if nodes else (1, _LOOPBACK)
@@ -81,7 +81,7 @@ def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
 
 
 def join(meeting: dict[str, Any], node: int) -> None:
-    """Start a run's processes on its machine number ``node`` and wait for their end."""
+    """Start a run's processes on its machine number ``node``, and wait for their end."""
     ranks = _Ranks(meeting, node)
     try:
         ranks.wait()
@@ -92,7 +92,7 @@ def join(meeting: dict[str, Any], node: int) -> None:
 class _Ranks:
     """The processes of a run on one of its machines.
 
-    ``store`` is the socket at which the first one serves torch's store.
+    ``store`` is the socket on which the first process serves torch's store.
     """
 
     def __init__(self, meeting: dict[str, Any], node: int, store: socket.socket | None = None) -> None:
@@ -126,21 +126,21 @@ class _Ranks:
             )
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until all have ended, or one has failed, or so many seconds have passed."""
+        """Wait until all processes have ended, one has failed, or the time is up."""
         until = None if seconds is None else time.monotonic() + seconds
         while self.running and not self.failure and (until is None or time.monotonic() < until):
             time.sleep(0.05)
 
     @property
     def running(self) -> bool:
-        """Whether one of them has not ended."""
+        """Whether any process is running."""
         return any(process.poll() is None for process in self.processes.values())
 
     @property
     def failure(self) -> str:
-        """How the first of them that was found to have failed has ended, in words; empty where none has.
+        """How the first failed process ended, in words; empty if none has failed.
 
-        The others fail soon after it, and say less; a signal says more than what they make of it.
+        Other processes fail soon after the first and say less. A signal says more than exit codes after it.
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}
@@ -151,7 +151,7 @@ class _Ranks:
         return self._failure
 
     def end(self) -> None:
-        """End them, at SIGTERM or after a while, with what they have started."""
+        """End the processes by SIGTERM, and after a while by force, with everything that they started."""
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         until = time.monotonic() + _STOPPING_S
@@ -166,15 +166,15 @@ class _Connections:
 
     def __init__(self, secret: str, job: dict[str, Any], ranks: _Ranks, context: RunContext) -> None:
         self.secret, self.job, self.ranks, self.context = secret, job, ranks, context
-        # What processes report; None when one has ended without its last message.
+        # Reports of processes; None when one has ended without its last message.
         self.reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.first: Any = None  # where to write to the first process
+        self.first: Any = None  # stream to the first process
         self.connections: list[socket.socket] = []
         self.until = time.monotonic() + _STARTING_S
         self.stopping = False
 
     def accept(self, listening: socket.socket) -> None:
-        """Serve the processes that connect, until ``listening`` is closed at the run's end."""
+        """Serve the processes that connect, until the run's end closes ``listening``."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
@@ -204,7 +204,7 @@ class _Connections:
                 self.reports.put(None)
 
     def close(self) -> None:
-        """Close the connections, and thereby end the processes on all machines."""
+        """Close the connections, which ends the processes on all machines."""
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -224,7 +224,7 @@ class _Connections:
             self._send({})
 
     def _send(self, value: dict[str, Any]) -> None:
-        """Send the first process a message; `_receive` notices if it has ended."""
+        """Send the first process a message; `_receive` notices if the process has ended."""
         with contextlib.suppress(OSError, ValueError):
             engine_connection.write(self.first, value)
 
@@ -249,7 +249,7 @@ class _Connections:
             return report
 
     def _ended(self) -> RunError:
-        """Return why the run has ended: the failure that a process reports, or how one has ended."""
+        """Return why the run ended: the failure that a process reports, or else how a process ended."""
         self.ranks.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,7 +1,7 @@
 """The executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
 
-``ISOLAW_WORKER`` in a worker's environment is its number, from 0. Nothing is pickled, and a caller's script
-needs no ``__main__`` guard. When a worker dies, only its run fails.
+``ISOLAW_WORKER`` in a worker's environment is its number, from 0. Nothing is pickled, so a caller's script
+needs no ``__main__`` guard. If a worker dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
-# How often the loop checks whether the sweep shall end.
+# Interval of checks whether the sweep has to end,
 _WAIT_S = 0.2
-# And whether a worker is stopped.
+# and whether a worker is suspended.
 _LOOK_S = 10.0
 
 
@@ -42,8 +42,8 @@ class _Worker:
     ) -> None:
         self.run_id: str | None = None
         self.place = place
-        self.held = False  # by SIGSTOP
-        # The engine handles Ctrl-C. A SIGINT to the worker itself waits until the worker is ready.
+        self.held = False  # suspended by SIGSTOP
+        # The engine handles Ctrl-C. A SIGINT to the worker itself is blocked until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = children.start(
@@ -62,19 +62,19 @@ class _Worker:
         threading.Thread(target=self._forward, args=(self.process.stdout,), daemon=True).start()
 
     def _forward(self, lines: IO[str]) -> None:
-        with lines, contextlib.suppress(ValueError):  # a line that its writer did not end
+        with lines, contextlib.suppress(ValueError):  # an unfinished line
             for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
     def give(self, run_id: str) -> None:
         self.run_id = run_id
-        with contextlib.suppress(BrokenPipeError):  # its end arrives as an event
+        with contextlib.suppress(BrokenPipeError):  # the worker's end arrives as an event
             self._stdin.write(run_id + "\n")
             self._stdin.flush()
 
     def stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # what it was given last
+        with contextlib.suppress(BrokenPipeError):  # its last run id may still be buffered
             self._stdin.close()
         children.end(self.process)
 
@@ -88,7 +88,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """`Slots`: a worker executes one run after the other."""
+    """`Slots`: each worker executes one run after another."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -128,7 +128,7 @@ class _Processes:
         return [event]
 
     def _stopped(self) -> Iterator[Event]:
-        """Warn of workers that are stopped, once each time; end those that were asked to end."""
+        """Warn once about each suspended worker; end suspended workers whose runs have to end."""
         if time.monotonic() < self.look_at:
             return
         self.look_at = time.monotonic() + _LOOK_S

@@ -1,11 +1,11 @@
-"""The executor `ray`: each run is a task, with its cores and GPUs, of a running cluster or a local one.
+"""The executor `ray`: each run is a task, with its cores and GPUs, in a running cluster or a local one.
 
-A run over several machines has a placement group, with a bundle on each of them. When a worker or its machine
-dies, its run is repeated from its state.
+A run over several machines has a placement group with a bundle on each. If a worker or its machine dies, its
+run is repeated from its state.
 
 A worker that sees the sweep's directory (it finds the engine's message in ``lock``) writes the run itself.
-Any other worker makes the run in a folder of its own; its lines and states come back in pieces through Ray's
-object store to the engine, which writes them. Large models therefore need a shared file system.
+Any other worker executes the run in its own folder; lines and states travel in pieces through Ray's object
+store to the engine, which writes them. Large models therefore need a shared file system.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore, transfer
 
-# How long the loop waits for events before it checks whether the sweep shall end, and the cluster is alive.
+# Interval of checks whether the sweep has to end, and whether the cluster is alive.
 _WAIT_S = 0.2
 _ALIVE_S = 5.0
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -72,7 +72,7 @@ def _cluster(address: str) -> Iterator[None]:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, kept)  # Ray puts its own there
+            signal.signal(signal.SIGTERM, kept)  # Ray installs its own handler
         try:
             yield
         finally:
@@ -81,18 +81,18 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, a new cluster's sockets are within nobody else's reach (for its token: `executors.run`).
+    """While entered, nobody else reaches a new cluster's sockets (its token: `executors.run`).
 
-    Ray's servers bind to all interfaces unless the machine's own address is loopback, which Ray chooses by
-    itself only where it takes no clusters to be possible; this setting has that effect on any system. The
-    folders of its Unix sockets Ray makes writable for all users, so they are in one that is the user's alone.
+    Ray's servers bind to all interfaces unless the machine's own address is loopback. Ray chooses loopback
+    only on systems where it considers clusters impossible; this setting has that effect on any system. Ray
+    makes the folders of its Unix sockets writable for all users, so they are placed in a private folder.
     """
     before = os.environ.get(_CLUSTERS)
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
     os.environ[_CLUSTERS] = "0"  # for Ray's own processes
     ray_constants.ENABLE_RAY_CLUSTER = False
     options["_node_ip_address"] = "127.0.0.1"
-    where = os.environ.get("RAY_TMPDIR", "/tmp")  # Ray's own choice: the paths of sockets are short
+    where = os.environ.get("RAY_TMPDIR", "/tmp")  # Ray's default: paths of sockets have to be short
     try:
         with tempfile.TemporaryDirectory(
             prefix="isolaw-", dir=where, ignore_cleanup_errors=True
@@ -107,7 +107,7 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
 
 
 def _room(each: Resources, own: bool) -> Iterator[Event]:
-    """Warn where no machine of the cluster has room for a run; others may join, unless it is local."""
+    """Warn if no machine of the cluster has room for a run; raise if no other can join."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
@@ -122,7 +122,7 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
 
 @dataclass
 class _Task:
-    """A run at work: the stream of its messages, and its place once it has begun."""
+    """A run in progress: its stream of messages, and where it executes once it has begun."""
 
     run_id: str
     stream: Any
@@ -131,7 +131,7 @@ class _Task:
 
 
 class _Ray:
-    """`Slots`: a task for each run."""
+    """`Slots`: a task per run."""
 
     def __init__(self, directory: Path, shared: bool | None, each: Resources) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
@@ -173,7 +173,7 @@ class _Ray:
         return [event] if event else []
 
     def _silent(self) -> Iterator[Event]:
-        """Warn, once, where the cluster is gone: Ray waits a minute for it, and then ends this process."""
+        """Warn once if the cluster is gone: Ray waits a minute for it, and then ends this process."""
         if time.monotonic() - self.checked < _ALIVE_S:
             return
         self.checked = time.monotonic()
@@ -195,7 +195,7 @@ class _Ray:
                     return Event(**event)
                 case {"here": place}:
                     task.here = place
-                case {"unseen": _}:  # its machine does not see the directory: send it the files
+                case {"unseen": _}:  # its machine does not see the directory, so send the files
                     self._forget(task.stream)
                     self.shared = False
                     return self.start(task.run_id)
@@ -223,7 +223,7 @@ class _Ray:
         task = next((task for task in self.tasks.values() if task.run_id == run_id), None)
         if task is None:
             return
-        if not task.here:  # it has not begun
+        if not task.here:  # the run has not begun
             ray.cancel(task.stream, force=True)
             return
         place = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)

@@ -1,9 +1,9 @@
-"""The executor `scripts`: runs that others start, on machines where isolaw is not.
+"""The executor `scripts`: runs that others start, on machines without isolaw.
 
-``DIR/scripts`` gets ``run.sh``, which trains the run of a number, and the same as an array of SLURM jobs
-(``slurm.sh``) and as a SkyPilot task (``sky.yaml``). They find the sweep's folder by their own place, so that
-it can be copied to a cluster and back. The same command then takes in what has been trained, and writes the
-scripts for what is left. Only the command backend has such runs.
+``DIR/scripts`` gets ``run.sh``, which trains the run with a given number, and the same as an array of SLURM
+jobs (``slurm.sh``) and as a SkyPilot task (``sky.yaml``). The scripts locate the sweep's folder relative to
+themselves, so it can be copied to a cluster and back. The same command then collects what has been trained,
+and writes scripts for the remaining runs. Only the command backend has such runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ run: |
 
 
 def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
-    """Take in the runs that a script has trained, and write scripts for the others."""
+    """Collect the runs that a script has trained, and write scripts for the others."""
     store, left = SweepStore(directory.absolute()), []
     while run_id := waiting.next():
         if command.is_trained(store.run(run_id).out):
@@ -77,7 +77,7 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resour
         lines = command.script(spec, store.run(spec.run_id).out, store.directory)
         cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines), "  ;;"]))
     folder.write("run.sh", _RUN.format(runs=len(left), cases="\n".join(cases)).encode())
-    if not left:  # the script says so, and the others would start nothing
+    if not left:  # run.sh reports that; the other scripts would start nothing
         folder.remove("slurm.sh")
         folder.remove("sky.yaml")
         return

@@ -1,12 +1,12 @@
 """The executor `slurm`: each run is a SLURM job, submitted through submitit.
 
 A job executes ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can repeat; scripts and SLURM's
-logs are in ``DIR/slurm``. A job's name identifies its sweep and run, so that an engine finds the jobs of one
-that was killed, and waits for them instead of submitting them again. Jobs that end before their run (a
-time-out, pre-emption, a dead machine) are submitted again and continue.
+logs are in ``DIR/slurm``. A job's name identifies its sweep and run, so that an engine finds the jobs of a
+killed engine and waits for them instead of submitting them again. Jobs that end before their run (a time-out,
+pre-emption, a dead machine) are submitted again and continue.
 
-``squeue`` lists the jobs; the outcome of a run comes from its folder. A command of SLURM's that does not
-answer is ended, reported, and asked again; the jobs do not depend on it.
+``squeue`` lists the jobs; the outcome of a run comes from its folder. A SLURM command that does not answer is
+killed, reported and repeated; jobs do not depend on it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
-# Seconds between two readings of the runs' folders, and between two calls of squeue; the latter are shorter
-# once all runs shall end, because the user waits.
+# Seconds between readings of the runs' folders, and between calls of squeue; the last is for when all runs
+# have to end, because the user waits.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
-# So long before the end of a job's time, its run is asked to keep its state and end.
+# Seconds before the end of a job's time at which its run is asked to save its state and end.
 _SIGNAL_S = 120
-# So long isolaw waits for an answer of SLURM's; to a submission, which may hold a lock, longer.
+# Seconds to wait for an answer from SLURM, and for the longer answer to a submission, which may hold a lock.
 _ANSWER_S, _ACCEPT_S = 30, 60
 _TIMED_OUT = (124, 137)  # `timeout`'s exit status
 
@@ -70,7 +70,7 @@ def _name(directory: Path, run_id: str) -> str:
 
 
 class _Scripts(SlurmExecutor):  # type: ignore[misc]
-    """Writes scripts also where there is no SLURM."""
+    """Writes scripts even without SLURM."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -107,12 +107,12 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
 
 
 def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Have coreutils' ``timeout`` end what submitit would wait for without a limit."""
+    """Let coreutils' ``timeout`` end a command that submitit would wait for without a limit."""
     return lambda path: ["timeout", f"--kill-after={_ANSWER_S}", str(_ACCEPT_S), *command(path)]
 
 
 class _Slurm:
-    """`Slots`: a job for each run."""
+    """`Slots`: a job per run."""
 
     def __init__(self, directory: Path, chosen: ExecutorSection, each: Resources) -> None:
         self.directory, self.store = directory, SweepStore(directory)
@@ -130,7 +130,7 @@ class _Slurm:
 
     def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _name(self.directory, run_id)
-        if name in self.listed:  # submitted by an engine that is gone
+        if name in self.listed:  # submitted by an engine that has ended
             self.jobs[run_id] = job = self.listed[name][0]
             self.any_accepted = True
             return Event(run_id, "warning", cause=f"SLURM job {job} executes the run already: waiting")
@@ -140,19 +140,19 @@ class _Slurm:
             self.refused.append(run_id)
             return None
         run.proceed()
-        run.forget_failure()  # a new one is this job's
+        run.forget_failure()  # a later failure is this job's
         self.executor.parameters["job_name"] = name
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
                 job = self.executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
             lines = [re.sub("^(sbatch: )?(error: )?", "", line) for line in str(error).splitlines()]
             if getattr(error.__cause__, "returncode", 0) in _TIMED_OUT and not lines:
                 lines = [f"no answer within {_ACCEPT_S} s"]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
-            if not self.any_accepted:  # it would refuse all jobs
+            if not self.any_accepted:  # SLURM would refuse all jobs
                 raise RunError(cause) from error
-            self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is away
+            self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is down
             if cause == self.refusal:
                 return None
             self.refusal = cause
@@ -192,7 +192,7 @@ class _Slurm:
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Yield each reason why SLURM lets jobs wait, once: some never pass."""
+        """Yield each reason for which SLURM holds back jobs, once: some never pass."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
@@ -200,7 +200,7 @@ class _Slurm:
                 yield Event(run_id, "warning", cause=f"SLURM job {job} waits: {reason}")
 
     def _events_of(self, run_id: str, ended: bool) -> Iterator[Event]:
-        """Yield a run's events by its folder."""
+        """Yield a run's events, as its folder shows them."""
         run = self.store.run(run_id)
         size = run.bytes_recorded
         recorded = run.recorded()
@@ -223,7 +223,7 @@ class _Slurm:
     def ask_to_stop(self, run_id: str) -> None:
         self.stopping.add(run_id)
         self.store.run(run_id).ask_to_stop()
-        if not self.local:  # SLURM knows whether a job still waits; our list may be old
+        if not self.local:  # only SLURM knows whether a job still waits; our list may be old
             self._cancel(run_id, "--state=PENDING")
 
     def _cancel(self, run_id: str, *options: str) -> None:
@@ -234,7 +234,7 @@ class _Slurm:
             try:
                 _ask("scancel", *options, job)
             except RunError as error:
-                self.cancels = False  # the others would wait as long
+                self.cancels = False  # the other calls would wait as long
                 logging.getLogger(__name__).warning(
                     f"{error}: jobs that it should have ended go on; `scancel {job}`, say, ends one"
                 )
@@ -245,7 +245,7 @@ class _Slurm:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
-    """Execute a command of SLURM's; raise `RunError` where it does not answer."""
+    """Execute a SLURM command; raise `RunError` if it does not answer."""
     pipe = subprocess.PIPE
     try:
         return children.run(command, _ANSWER_S, stdout=pipe, stderr=pipe, text=True)
@@ -254,7 +254,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _listed() -> dict[str, tuple[str, str]]:
-    """Return this user's jobs by name: the number, and the reason to wait (None while it runs)."""
+    """Return this user's jobs by name: job number, and the reason it waits ("None" while it runs)."""
     hint = "executor.cluster = 'local' runs the jobs without SLURM"
     try:
         done = _ask("squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid()))
@@ -268,7 +268,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 
 def _why(job: str) -> str:
-    """Return how a job ended, where SLURM keeps accounts."""
+    """Return how a job ended, if SLURM keeps accounts."""
     with contextlib.suppress(OSError, RunError):
         done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():

@@ -27,7 +27,7 @@ class SlurmNodes:
         self.count, self.number = job.num_nodes, job.node
         self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
-        # A job that SLURM has restarted ignores the file of its first attempt.
+        # A job that SLURM restarted ignores the file of its first attempt.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         self.calls = 0
 
@@ -40,7 +40,7 @@ class SlurmNodes:
 
     def _write(self, meeting: dict[str, Any] | None) -> None:
         text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})
-        self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # it holds a secret
+        self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret
 
     def follow(self) -> None:
         """Execute this machine's part of each meeting, until there are no more."""
@@ -58,9 +58,9 @@ class SlurmNodes:
 
 
 def _address(node: str, *others: str) -> str:
-    """Return this machine's address on the way to the others; ``node`` is SLURM's name of this one."""
+    """Return the address at which other machines reach this one; ``node`` is SLURM's name for it."""
     for name in (*others, node, socket.gethostname()):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((name, 9))  # which sends nothing
+            probe.connect((name, 9))  # sends nothing
             return str(probe.getsockname()[0])
     raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own resolves to an address")

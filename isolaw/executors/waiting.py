@@ -1,4 +1,4 @@
-"""Runs that wait for a place: which run is next, and what follows when a run ends."""
+"""The queue of runs that wait to execute: which run is next, and what follows when a run ends."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from isolaw.config import ExecutorSection
 from isolaw.executors.event import Event
 from isolaw.store import SweepStore
 
-# How long to wait before trying a run again that is in use elsewhere.
+# Seconds until isolaw tries again to begin a run that another process holds.
 _ASK_AGAIN_S = 5.0
 
 
 class Waiting:
     """The queue of the sweep in ``directory``; once ``stop`` is set, no run begins.
 
-    ``runs`` are their batches' rollouts by run id, in the order in which they begin; each takes ``gpus``. Of
-    ``limits``, None is no limit. After ``same_failures`` consecutive failures with the same cause no run
-    begins. A run whose process or machine is gone is repeated, ``retries`` times without progress.
+    ``runs`` maps run ids, in their order of execution, to rollouts per batch; each run takes ``gpus``. None
+    in ``limits`` means unlimited. After ``same_failures`` consecutive failures with the same cause no run
+    begins. A run whose process or machine is gone is repeated, up to ``retries`` times without progress.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Waiting:
         self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
         self._working: set[str] = set()
-        self._not_before: dict[str, float] = {}  # of runs that were busy
+        self._not_before: dict[str, float] = {}  # for runs that were busy
         self._cause, self._same = "", 0
         self._reached: dict[str, tuple[int | None, int]] = {}
 
@@ -52,7 +52,7 @@ class Waiting:
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:
-        """Take the next run that may begin now from the queue; None where no run may."""
+        """Take from the queue the next run that may begin now; None if none may."""
         jobs, gpus = self.limits.jobs or math.inf, self.limits.max_gpus or math.inf
         if len(self._working) >= jobs or (len(self._working) + 1) * self._gpus > gpus:
             return None
@@ -66,7 +66,7 @@ class Waiting:
         return None
 
     def settle(self, event: Event) -> Iterator[Event]:
-        """Take note of an event, and yield the events for the engine's user."""
+        """Record an event, and yield the events that the engine's user sees."""
         if event.kind in ("checkpoint", "warning"):
             yield event
             return
@@ -110,7 +110,7 @@ class Waiting:
         yield from self._failed(run_id, cause)
 
     def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
-        # Numbers and paths differ between runs that fail for one reason.
+        # Numbers and paths differ between runs that fail for the same reason.
         kind = re.sub(r"\d[\d.,]*", "#", re.sub(r"[0-9a-f]{64}", "", cause))
         self._same = self._same + 1 if kind == self._cause else 1
         self._cause = kind

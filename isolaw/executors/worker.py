@@ -1,8 +1,7 @@
 """A worker process: ``python -m isolaw.executors.worker DIR``.
 
 It reads run ids from standard input and writes events to standard output, one per line. When its input ends,
-the engine is gone or has no more work, and the worker stops at once: the store is safe against that at any
-instant.
+the engine is gone or has no more work, and the worker exits at once, which the store tolerates at any time.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from isolaw.executors.event import Event
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
-# A worker skips checkpoints sooner after its last report: many short runs have more reports than work.
+# Checkpoints within this time of the last report are skipped: many short runs have more reports than work.
 _REPORT_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
-    """Serve until the input ends."""
+    """Serve runs until the input ends."""
     # SIGINT ends a worker at once, without a traceback; its engine blocked the signal until here.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Events keep the original standard output; libraries print to the run's log.
+    # Events keep the original standard output; output of libraries goes to the run's log.
     engine = _Engine(os.dup(1))
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
@@ -57,7 +56,7 @@ def main(directory: str) -> None:
 
 
 class _Engine(logging.Handler):
-    """Where events go, and warnings from the depths of a run; the worker ends when nobody reads them."""
+    """Sends events and warnings logged within a run to the engine; the worker exits if nobody reads them."""
 
     def __init__(self, number: int) -> None:
         super().__init__(logging.WARNING)
@@ -65,7 +64,7 @@ class _Engine(logging.Handler):
         logging.getLogger("isolaw").addHandler(self)
 
     def send(self, event: Event) -> None:
-        with self.lock or contextlib.nullcontext():  # of the handler: warnings come from any thread
+        with self.lock or contextlib.nullcontext():  # the handler's lock: warnings come from any thread
             try:
                 engine_connection.write(self._lines, vars(event))
             except BrokenPipeError:  # the engine is gone
@@ -77,13 +76,13 @@ class _Engine(logging.Handler):
 
 @contextlib.contextmanager
 def logged(run: RunStore) -> Iterator[None]:
-    """Send standard output and error, also those of libraries and child processes, to the run's log.
+    """Redirect standard output and error, including those of libraries and child processes, to the run's log.
 
-    So go isolaw's own messages, from INFO on.
+    isolaw's own messages from INFO on go there as well.
     """
     try:
         log = run.open_log()
-    except (OSError, StoreError):  # the run itself reports what is wrong with its folder
+    except (OSError, StoreError):  # the run itself reports the problem with its folder
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""Which allocations a budget may be spent on: those that were measured, some between and some beyond them."""
+"""The allocations that a budget may buy: measured ones, and unmeasured ones between or beyond them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 from isolaw.step_cost import Cost
 
-INTERVALS = 3.0  # times the compute to which three n ran: intervals up to there
-FAR = 10.0  # and no recommendation beyond
+INTERVALS = 3.0  # multiple of the compute to which three n ran, up to which predictions have intervals
+FAR = 10.0  # multiple of the same compute, beyond which isolaw recommends nothing
 _ROUNDING = 0.1
-REACH = 4  # times the largest measured n, and the smallest over it
-LEAST_STEPS = 20  # that a configuration without runs must be able to make
+REACH = 4  # candidates reach from 1/4 of the smallest measured n to 4 times the largest
+LEAST_STEPS = 20  # that the budget must buy of a configuration without runs
 
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
-    """The compute to which at least three n ran: up to there, and somewhat beyond, n can be compared."""
+    """Return the compute to which at least three n ran; n can be compared up to there and somewhat beyond."""
     ends: dict[int, float] = {}
     for entry in grid:
         n = entry.rollouts_per_problem
@@ -50,10 +50,10 @@ def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
 
 @dataclass(frozen=True)
 class CandidateAllocation(Cell):
-    """An allocation: ``step_cost`` is in the budget's unit, and ``measured`` whether there are runs of it.
+    """A candidate (B_p, n), with the cost of one step in the unit of the budget.
 
-    ``rate`` is how much of the law's x a unit of the budget pays for; not 1 for budgets in hours. ``beyond``
-    is how many doublings its n is past those measured.
+    ``measured`` says whether there are runs of it. ``rate`` is the amount of the law's x per unit of budget:
+    1, except for budgets in hours. ``beyond`` is the number of doublings from the nearest measured n.
     """
 
     step_cost: float
@@ -65,7 +65,7 @@ class CandidateAllocation(Cell):
 def affordable(
     document: LawDocument, budget: int, cap: int | None, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """The healthy configurations of which the budget pays for a step under the cap."""
+    """Return the healthy configurations under the cap of which the budget buys at least one step."""
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
     out = [
@@ -93,7 +93,7 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
-    """Configurations of one B_p (or B), ascending in n."""
+    """Group configurations by B_p (by B in ``fixed-b``), each group ascending in n."""
     out: dict[int, list[E]] = {}
     for e in sorted(entries, key=lambda e: e.rollouts_per_problem):
         batch = e.problems_per_batch * e.rollouts_per_problem
@@ -102,7 +102,7 @@ def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
 
 
 def between(measured: list[CandidateAllocation], setting: str) -> list[CandidateAllocation]:
-    """Configurations with an n of 2^k or 3 · 2^k between two that were measured at this B_p (or B)."""
+    """Return the unmeasured n = 2^k or 3 · 2^k that lie between two measured n at the same B_p (or B)."""
     out = []
     for held, line in _lines(measured, setting).items():
         for low, high in pairwise(line):
@@ -119,10 +119,10 @@ def between(measured: list[CandidateAllocation], setting: str) -> list[Candidate
 def beyond(
     document: LawDocument, healthy: Sequence[CandidateAllocation], budget: int, cap: int | None
 ) -> list[CandidateAllocation]:
-    """Configurations with an n of 2^k or 3 · 2^k past those measured at this B_p (or B), to `REACH` times.
+    """Return the n = 2^k or 3 · 2^k outside the measured range at each B_p (or B), up to a factor `REACH`.
 
-    The budget must pay for `LEAST_STEPS` steps of one under the cap: with fewer, nothing is trained. GRPO's
-    advantage needs two rollouts. A B_p of which nothing is ``healthy`` has none.
+    Each must fit under the cap, and the budget must buy `LEAST_STEPS` steps: fewer train nothing. n is at
+    least 2, which GRPO's advantage needs. A B_p without any ``healthy`` configuration is skipped.
     """
     out = []
     held_b = document.setting == "fixed-b"
@@ -147,9 +147,9 @@ def beyond(
 def in_seconds(
     candidates: list[CandidateAllocation], cost: Cost, seconds: float, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """The candidates of which ``seconds`` pay for a step, each with its own seconds of a step.
+    """Return the candidates of which ``seconds`` buy at least one step, with step costs in seconds.
 
-    A budget in hours pays for different computes at different (B_p, n): C = seconds / S(B_p · n) · B_p · n.
+    With S seconds a step, each (B_p, n) gets its own compute: C = seconds / S(B_p · n) · B_p · n.
     """
     steps = [(candidate, cost.step(*candidate.key)) for candidate in candidates]
     known = [(candidate, step) for candidate, step in steps if step is not None]
@@ -177,7 +177,7 @@ def in_seconds(
 
 
 def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
-    """Whether the cost of the chosen allocation's steps is extrapolated."""
+    """Return a flag if the chosen allocation's step is smaller or larger than all timed steps."""
     batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
     if not cost.extrapolates(*chosen.key):
         return []

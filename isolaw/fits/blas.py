@@ -1,8 +1,8 @@
-"""One BLAS thread for every operation of a fit, whatever runs beside it.
+"""Limit BLAS to one thread for all of a fit, whatever else runs in the process.
 
-How many threads share a product may decide its rounding, and their number is a setting of the process. Were
-each part of a fit to set and restore it, timing would decide under which setting the other parts compute.
-On matrices of a few hundred rows more threads cost more than they save.
+The number of BLAS threads can change how a product rounds, and it is a setting of the whole process. If each
+part of a fit set and restored it, timing would decide which setting applies to concurrent parts. On matrices
+of a few hundred rows, more threads cost more than they save.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import scipy.linalg  # noqa: F401  (brings its own BLAS, which a limit reaches o
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 _lock = threading.Lock()
-_inside = 0  # how many uses of `one_blas_thread` have begun and not ended
+_inside = 0  # number of uses of `one_blas_thread` that are active
 _limits: threadpool_limits | None = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread until the last of all nested and concurrent uses ends."""
+    """Limit BLAS to one thread until the last of all nested and concurrent uses ends."""
     global _inside, _limits
     with _lock:
         if not _inside:
@@ -40,5 +40,5 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _take_control() -> None:
-    """Let this thread set the number: threadpoolctl ignores all threads but the first that did."""
+    """Make this thread the one that sets the limit: threadpoolctl ignores every thread but the first."""
     OpenBLASController.clear_controlling_thread(force=True)

@@ -1,4 +1,4 @@
-"""`Cell`: one (B_p, n): what configurations, their entries in ``law.json`` and candidates share."""
+"""`Cell`: one (B_p, n), the base of configurations, grid entries in ``law.json`` and candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cell:
 
     @property
     def place(self) -> tuple[float, float]:
-        """log2 n and log2 B_p."""
+        """Coordinates (log2 n, log2 B_p)."""
         return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
 
     @property

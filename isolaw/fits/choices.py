@@ -1,4 +1,4 @@
-"""The options of ``isolaw fit`` that runs require, so that the command that isolaw prints fits them."""
+"""The options that ``isolaw fit`` needs for given runs, so that commands that isolaw prints work."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from isolaw.runs import Runs
 
 
 def options(runs: Runs, given: str | None = None) -> list[str]:
-    """Return the options with which ``isolaw fit`` accepts these runs; none where its defaults do.
+    """Return the options with which ``isolaw fit`` accepts these runs; empty if its defaults do.
 
-    Where isolaw would ask, this chooses the reward that most runs measured, and of attributes in which the
-    runs differ the value with the most n. ``given`` is the metric that the command already has. Raises
-    `Refused` where no choice has enough runs for a law.
+    Where ``isolaw fit`` would ask, this picks the reward that most runs measured and, for each attribute in
+    which the runs differ, the value with the most n. ``given`` is the metric that the command already names.
+    Raises `Refused` if no choice leaves enough runs for a law.
 
     >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=own,
@@ -38,7 +38,7 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
         except Refused as error:
             refused = refused or error
             continue
-        except DataError:  # what the setting holds hides no difference
+        except DataError:  # runs still differ in a way that this setting does not hold fixed
             continue
         words += [word for name, value in fixed.items() for word in ("--fixed", f"{name}={value}")]
         return [*words, *([] if setting == "fixed-bp" else ["--setting", setting])]
@@ -46,7 +46,7 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
 
 
 def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
-    """The metric, its evaluation set, and the options that choose them where isolaw would ask."""
+    """Return metric, evaluation set, and the options that select them where isolaw would ask."""
     try:
         metric, eval_set, _ = choose(runs, given)
     except DataError:
@@ -66,7 +66,7 @@ def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
 
 
 def _fixed(table: pd.DataFrame) -> dict[str, Any]:
-    """A value of each attribute in which the runs differ: of several, the one with the most n."""
+    """Pick a value of each attribute in which the runs differ: the one with the most n."""
     fixed: dict[str, Any] = {}
     while names := differing(table):
         name = names[0]

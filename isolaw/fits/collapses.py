@@ -1,9 +1,10 @@
-"""Runs that collapse while others of their configuration go on: a chance of its own, not noise about a mean.
+"""Find runs that collapse while other runs of their configuration go on, and cut them at the collapse.
 
-A run that falls away from the other runs of its (B_p, n), by far more than runs differ elsewhere, counts
-until it has fallen half of the way. What the surface is fitted to, and everything that rests on it, is then
-the reward of runs that do not collapse. Where all runs of a configuration fall, that is what the
-configuration does; and where runs take off at different times, they differ everywhere, and stay.
+A collapse is an event with its own probability, not noise about a mean. A run has collapsed if it ends below
+the other runs of its (B_p, n) by far more than runs differ elsewhere; its checkpoints count until it has
+fallen half of that distance. The surface, and everything that rests on it, then describes runs that do not
+collapse. Nothing is cut where all runs of a configuration fall (the configuration does that), or where runs
+take off at different times (then runs differ everywhere).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Floats
 
-_FALLEN = 0.25  # of what the others rose
-_USUAL = 4.5  # times what runs differ by
-_LEAST_PAIRS = 6  # of runs, to tell what they differ by
-_MEDIAN = 0.954  # of the difference of two normal numbers, over their standard deviation
-_MOST = 1 / 3  # of the runs, beyond which collapses are what these runs do
-_LEAST_KEPT = 3  # checkpoints
+_FALLEN = 0.25  # a collapse is at least this share of the others' rise
+_USUAL = 4.5  # and at least this multiple of the usual difference between runs
+_LEAST_PAIRS = 6  # pairs of runs needed to estimate the usual difference
+_MEDIAN = 0.954  # median absolute difference of two standard normal numbers
+_MOST = 1 / 3  # share of runs; if more collapse, that is what these runs do, and none is cut
+_LEAST_KEPT = 3  # checkpoints; a run left with fewer is dropped
 _NAMED = 3
 
 
 class Collapse(NamedTuple):
-    """A run that collapsed, and the compute of its last checkpoint that counts."""
+    """A run that collapsed, and the compute of its last checkpoint that still counts."""
 
     configuration: Configuration
     run: int
@@ -37,7 +38,7 @@ class Collapse(NamedTuple):
 
 
 def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration], list[Collapse]]:
-    """Return the configurations with collapsed runs cut, and these runs."""
+    """Return the configurations with collapsed runs cut, and the list of collapses."""
     differences = [abs(a - b) for c in configurations for a, b in combinations(_ends(c), 2)]
     if len(differences) < _LEAST_PAIRS:
         return list(configurations), []
@@ -50,7 +51,7 @@ def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration
 
 
 def flag(found: Sequence[Collapse], runs: int) -> Flag:
-    """Return what to say of the collapses among so many runs."""
+    """Return the flag that reports the collapses found among ``runs`` runs."""
     named = [
         f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {number(own.compute)}"
         for own in found[:_NAMED]
@@ -67,13 +68,13 @@ def _curve(c: Configuration, run: int) -> tuple[Floats, Floats]:
 
 
 def _ends(c: Configuration) -> list[float]:
-    """Where its runs end, of those that go to the end."""
+    """Final rewards of the runs that go to the end of their configuration."""
     curves = [_curve(c, run) for run in range(c.runs)]
     return [_level(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
 
 
 def _collapses(c: Configuration, usual: float) -> list[Collapse]:
-    """The runs that fell away from the others, the lowest first."""
+    """Return the runs that fell away from the others, lowest first."""
     left, out = list(range(c.runs)), []
     while len(left) > 1:
         lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))
@@ -93,7 +94,7 @@ def _collapses(c: Configuration, usual: float) -> list[Collapse]:
 
 
 def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
-    """The configuration without what comes after the collapses; of a run hardly begun, without it."""
+    """Drop checkpoints after a collapse, and whole runs of which fewer than three checkpoints remain."""
     kept = np.ones(c.run.size, dtype=bool)
     for own in found:
         kept &= (c.run != own.run) | (c.compute <= own.compute)
@@ -105,6 +106,6 @@ def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
 
 
 def _level(reward: Floats, end: int) -> float:
-    """The mean of the first (0) or last (-1) checkpoints."""
+    """Mean of the first (``end`` = 0) or last (−1) tenth of the checkpoints, at least three."""
     width = max(3, reward.size // 10)
     return float((reward[:width] if end == 0 else reward[-width:]).mean())

@@ -1,4 +1,4 @@
-"""`Draws`: what every draw of a fit found, and the table in which it is kept next to ``law.json``."""
+"""`Draws`: the parameters that a fit found in every draw, and the table that stores them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOGISTIC = ("b", "L", "k", "x0")
 class Draws:
     """The estimate and its D draws; every array is (1 + D, …), the estimate first."""
 
-    curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves by (B_p, n), by name
+    curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves, by (B_p, n) and name
     logistic: Logistic | None  # the logistic law; None where it was refused
     laws: dict[str, Floats]  # θ of each compared law, (1 + D, P)
     surface: Surface | None  # None for the paper's method
@@ -38,7 +38,7 @@ class Draws:
         """
         columns = {} if self.surface is None else dict(stored.columns(self.surface))
         for name, theta in self.laws.items():
-            if len(theta) == len(self):  # older laws have the estimate alone
+            if len(theta) == len(self):  # older laws hold the estimate alone
                 columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
         if self.logistic is not None:
             columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
@@ -48,12 +48,12 @@ class Draws:
 
     @classmethod
     def from_table(cls, document: LawDocument, table: pd.DataFrame | None) -> Draws:
-        """Invert `table`; without one, return the estimate that the document holds too.
+        """Invert `table`; without a table, return only the estimate, which the document also holds.
 
         Raises
         ------
         Malformed
-            the table is not of this law.
+            the table belongs to another law.
         """
         values = _estimates(document)
         theta = {n: np.array([law.theta]) for n, law in document.comparison.laws.items() if law.theta}
@@ -80,7 +80,7 @@ def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) 
 
 
 def _estimates(document: LawDocument) -> dict[str, Floats]:
-    """The columns of the logistic and of the curves, as one row."""
+    """The logistic law's and the curves' parameters from the document, as columns of one row."""
     row = {name: document.params[name].value for name in _LOGISTIC}
     if None in row.values():
         row = {}
@@ -90,7 +90,7 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
 
 
 def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
-    """The same columns of the table, whose first row must be the estimate."""
+    """The same columns from the table, whose first row must equal the estimate."""
     if table.empty or not set(estimates) <= set(table.columns):
         raise Malformed("its draws are the draws of another law")
     out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}

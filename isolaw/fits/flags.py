@@ -1,7 +1,7 @@
-"""`Flag`: a reason for care, as a code that programs decide by and a text that people read.
+"""`Flag`: a reason for care, as a code that programs act on and a text that people read.
 
-Nothing reads the text: what a flag means to the code is its `Code`, and how it is printed stands in
-`isolaw.report.text.law`. The codes are part of what isolaw promises (docs/formats.md lists them).
+Code depends on a flag's `Code` alone, never on its text; `isolaw.report.text.law` prints it. The codes are
+part of isolaw's public interface (docs/formats.md lists them).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.evidence import Simulated
 
 
 class Code(StrEnum):
-    """What a flag is about. Each code is its own JSON, and has its ``meaning`` in a line.
+    """The subject of a flag. Each code is its own JSON value, and ``meaning`` explains it in one line.
 
     >>> Code.ONE_SEED == "one_seed", Code("one_seed").meaning
     (True, 'every configuration has one run, so that runs were never seen to differ')
@@ -23,7 +23,7 @@ class Code(StrEnum):
     meaning: str
 
     def __new__(cls, value: str, meaning: str = "") -> Code:
-        """Make the member of this value."""
+        """Create the member with this value and meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -102,8 +102,8 @@ class Code(StrEnum):
 class Flag:
     """A reason for care."""
 
-    code: str  #: what it is about: a `Code`; a law of a later isolaw may bring others
-    text: str  #: the same in words, without the name that `isolaw.report.text.law.flag` may put before it
+    code: str  #: a `Code`, or a string that a later version of isolaw wrote
+    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` may prepend
 
 
 _SIMULATED = {
@@ -121,12 +121,12 @@ _SIMULATED = {
 
 
 def flags_of_simulated(simulated: Simulated) -> list[Flag]:
-    """Return the flag that says so; none for runs that no simulator made."""
+    """Return the flag that reports a simulator; empty if none made the runs."""
     return [*_SIMULATED[simulated]]
 
 
 def simulated_by(flags: Iterable[Flag]) -> Simulated:
-    """Return what `flags_of_simulated` made flags of.
+    """Invert `flags_of_simulated`.
 
     >>> simulated_by(flags_of_simulated(Simulated.PARTLY)).words
     'partly simulated'

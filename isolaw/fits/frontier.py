@@ -1,7 +1,7 @@
-"""The compute-optimal frontier: which n is best at each compute, and where one overtakes another.
+"""The compute-optimal frontier: which n is best at each compute, and where one n overtakes another.
 
-A curve competes only where its configuration was measured. n* is *censored* where its neighbours on
-the grid of n were not measured too, and at the grid's edges: there it is only a bound.
+A curve competes only where its configuration was measured. n* is *censored*, that is only a bound, at the
+grid's edges and where a neighbouring n on the grid was not measured.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SEARCH = 400
 
 @dataclass(frozen=True)
 class Frontier:
-    """The frontier of 1 + D sets of curves (the data's first) at X computes over N levels of n."""
+    """The frontier of 1 + D sets of curves (row 0 fits the data) at X computes over N levels of n."""
 
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
-    reward: Floats  # the best reward of each n where it was measured, else −inf, (1 + D, N, X)
+    reward: Floats  # the best reward of each n where it was measured, −inf elsewhere, (1 + D, N, X)
     alone: Bools  # where a neighbour of the strict n* was not measured, (1 + D, X)
-    # where the strict n* is only a lower (upper) bound, (1 + D, X); both where all rewards are equal
+    # Where the strict n* is only a lower (upper) bound, (1 + D, X); both if all rewards are equal.
     below: Bools
     above: Bools
 
@@ -43,7 +43,7 @@ class Frontier:
 
     @cached_property
     def strict(self) -> NDArray[np.int64]:
-        """Index of the best n, of equals the smallest, (1 + D, X)."""
+        """Index of the best n, the smallest of equals, (1 + D, X)."""
         return highest(self.reward, 1)
 
     @cached_property
@@ -55,14 +55,14 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Path:
-    """n*(C) of 1 + D draws, by either method; laws are fitted to it."""
+    """n*(C) in 1 + D draws, by either method; laws are fitted to it."""
 
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
     # log2 n* and the reward there, (1 + D, X)
     log2_n: Floats
     reward: Floats
-    # where n* is only a lower (upper) bound, (1 + D, X); both: it is not known
+    # Where n* is only a lower (upper) bound, (1 + D, X); both if it is unknown.
     below: Bools
     above: Bools
 
@@ -78,20 +78,20 @@ class Path:
 
     @property
     def n(self) -> Floats:
-        """n*, with ±inf where it is a bound on that side and NaN where it is not known, (1 + D, X)."""
+        """n*, (1 + D, X): ±inf if it is a bound open on that side, NaN if it is unknown."""
         n = np.exp2(self.log2_n)
         n = np.where(self.below & ~self.above, np.inf, np.where(self.above & ~self.below, -np.inf, n))
         return np.where(self.below & self.above, np.nan, n)
 
 
 def strict_path(frontier: Frontier) -> Path:
-    """Return the measured n with the highest curve: the paper's n*."""
+    """Return the paper's n*: the measured n with the highest curve."""
     f = frontier
     return Path(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
-    """Return the surface's ridge; beyond ``reach``, to where n can be compared, n* is not known."""
+    """Return the surface's ridge; n* is unknown beyond ``reach``, up to which n can be compared."""
     u = cut.log2_n[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = np.unique([c.rollouts_per_problem for c in configurations])
@@ -101,9 +101,9 @@ def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -
 
 
 def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float) -> Frontier:
-    """Return the rewards of the measured n on a surface, each with the best of its B_p.
+    """Return the surface's rewards of each measured n, at the best of its B_p.
 
-    All compete at every compute; ``alone`` is where fewer than three of them ran that far.
+    All n compete at every compute; ``alone`` marks computes that fewer than three n reached.
     """
     n = np.array([c.rollouts_per_problem for c in configurations])
     levels = np.unique(n)
@@ -118,8 +118,8 @@ def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float)
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
     """Return the compute range over which a frontier is drawn.
 
-    It ends with the last checkpoint of any run. Where step 0 was measured every curve begins at
-    C = 0, so the range begins when every configuration has made a step; else with the first checkpoint.
+    It ends with the last checkpoint of any run. If step 0 was measured, curves begin at C = 0 and the range
+    begins when every configuration has made a step; otherwise it begins with the first checkpoint.
     """
     steps = [float(c.compute[c.compute > 0].min()) for c in configurations if c.measured[0] == 0]
     low = max(steps) if steps else min(c.measured[0] for c in configurations)
@@ -129,7 +129,7 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
 def envelope(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the levels of n and the best reward of each, −inf where none was ``measured``."""
+    """Return the levels of n and each one's best reward; −inf where nothing was measured, if ``measured``."""
     levels = np.unique([c.rollouts_per_problem for c in configurations])
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
@@ -140,12 +140,12 @@ def envelope(
 
 
 def trace(configurations: list[Configuration], curves: list[Curves], compute: Floats) -> Frontier:
-    """Trace the frontier at ``compute`` (X,), each of which some configuration covers."""
+    """Trace the frontier at ``compute`` (X,); some configuration must cover each."""
     levels, reward = envelope(configurations, curves, compute)
     best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
     measured = np.isfinite(reward[0])  # (N, X), the same in every draw
     flat = np.all((best - reward <= FLAT * np.abs(best)) | ~measured, axis=1)
-    beside = np.pad(measured, ((1, 1), (0, 0)), constant_values=True)  # beyond the grid nothing is missing
+    beside = np.pad(measured, ((1, 1), (0, 0)), constant_values=True)  # nothing is missing beyond the grid
     columns = np.arange(compute.size)
     no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
     below, above = flat | no_higher | (strict == levels.size - 1), flat | no_lower | (strict == 0)
@@ -158,31 +158,31 @@ class Crossover:
 
     from_: int
     to: int
-    # first and last compute at which both were measured, None when there is none
+    # First and last compute at which both were measured; None if there is no such range.
     shared: tuple[float, float] | None
-    # the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: nowhere; NaN:
-    # there is no shared range
+    # The overtaking within ``shared``, the estimate first; −inf if ``to`` always leads, +inf if it never
+    # does, NaN without a shared range.
     draws: Floats
-    # where the estimated curves cross, extended to where either was measured; NaN or ±inf if they do not
+    # Where the estimated curves cross in the range in which either was measured; NaN or ±inf if they do not.
     extrapolated: float
 
     @property
     def supported(self) -> bool:
-        """Whether the estimate lies where both were measured."""
+        """Whether the estimate lies where both n were measured."""
         return bool(np.isfinite(self.draws[0]))
 
 
 def curve_rewards(
     configurations: list[Configuration], curves: list[Curves], first: float
 ) -> tuple[Floats, Floats]:
-    """Return computes (X,) to seek crossovers at, and the best curve of each n there, (1 + D, N, X)."""
+    """Return computes (X,) at which to look for crossovers, and the best curve of each n, (1 + D, N, X)."""
     ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
     compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
 def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:
-    """Return computes (X,) to seek crossovers at, and the rewards of each n between the frontier's."""
+    """Return computes (X,) at which to look for crossovers, and the frontier's rewards interpolated there."""
     compute = np.geomspace(min(first, frontier.compute[0]), frontier.compute[-1], _SEARCH)
     log, at = np.log(frontier.compute), np.log(compute)
     right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
@@ -195,8 +195,8 @@ def crossovers(
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
-    ``compute`` is (X,), and ``reward`` that of each n there, (1 + D, N, X); in the joint setting an n has the
-    best of its B_p. ``first`` is where the frontier begins.
+    ``compute`` is (X,); ``reward`` (1 + D, N, X) is that of each n there, at the best of its B_p in the joint
+    setting. ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     for c in sorted(configurations, key=lambda c: c.rollouts_per_problem):
@@ -207,7 +207,7 @@ def crossovers(
     for (i, (a, own)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
         starts, ends = zip(*((low or max(low, first), high) for low, high in (own, other)), strict=True)
         lead = reward[:, j] - reward[:, i]
-        lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal, but for rounding
+        lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal up to rounding
         shared = (max(starts), min(ends)) if min(ends) > max(starts) else None
         draws = _overtaken(compute, lead, *shared) if shared else np.full(len(lead), np.nan)
         either = float(_overtaken(compute, lead[:1], min(starts), max(ends))[0])
@@ -216,9 +216,9 @@ def crossovers(
 
 
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
-    """The last x in [low, high] at which a lead (1 + D, X) becomes positive, per draw; NaN: not known."""
+    """Return the last x in [low, high] at which a lead (1 + D, X) turns positive, or NaN, per draw."""
     inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
-    if inside.sum() < 2:  # the frontier begins, or ends, elsewhere
+    if inside.sum() < 2:  # the frontier does not cover this range
         return np.full(len(lead), np.nan)
     log, lead = np.log(compute[inside]), lead[:, inside]
     crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)

@@ -1,9 +1,9 @@
-"""Which runs are healthy, and the smallest B_p that trains stably.
+"""Decide which runs are healthy, and find the smallest B_p that trains stably.
 
-isolaw judges a run by the diagnostics that it has (`isolaw.fits.instability` defines the signs): reward,
-entropy, KL, gradient norm and share of truncated responses. A B_p is stable if at least nine in ten of its
-runs are healthy; the interval of that share says how much the runs show. `Runs` holds finite values only: a
-run that diverged just ends.
+A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
+truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least nine in ten of
+its runs are healthy; the interval of that share says how much the runs show. `Runs` holds finite values only,
+so a run that diverged just ends.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 @dataclass(frozen=True)
 class Health:
-    """The state of one run."""
+    """The health of one run."""
 
     run_id: str
     problems_per_batch: int
     rollouts_per_problem: int
     seed: int
-    judged_by: tuple[str, ...]  # the diagnostics that are long enough to judge by, as ``metric on eval_set``
-    signs: dict[str, Sign]  # what is wrong, by diagnostic, the earliest first
+    judged_by: tuple[str, ...]  # diagnostics with enough evaluations to judge by, as ``metric on eval_set``
+    signs: dict[str, Sign]  # what is wrong, by diagnostic, earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:
-        """``unknown`` where there is nothing to judge by."""
+        """``healthy``, ``unhealthy``, or ``unknown`` if no diagnostic is long enough."""
         return "unhealthy" if self.signs else "healthy" if self.judged_by else "unknown"
 
     @property
@@ -58,9 +58,9 @@ class Health:
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
     """Judge each run.
 
-    isolaw takes ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` from ``train``, or
-    else from another evaluation set; ``metric`` on ``eval_set`` is a further reward. None of them needs to
-    exist.
+    ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` come from ``train``, or else
+    from another evaluation set; ``metric`` on ``eval_set`` counts as a further reward. None of them is
+    required.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")
@@ -73,7 +73,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     out = []
     points = runs.points
     wanted = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
-    # Once for all runs: what may be missing, as numbers.
+    # Convert optional columns to numbers once for all runs.
     numbers = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
     wanted = wanted.assign(
         **{k: wanted[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in numbers.items()}
@@ -99,7 +99,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
 def _diagnostics(
     found: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """The metric and the diagnostics of one run, each from one evaluation set."""
+    """Yield the metric and the diagnostics of one run, each from a single evaluation set."""
     if (metric, eval_set) in found:
         yield metric, eval_set, found[metric, eval_set]
     for name in DIAGNOSTICS:
@@ -109,7 +109,7 @@ def _diagnostics(
 
 
 def _binomial_error(name: str, curve: pd.DataFrame) -> float:
-    """√(y (1 − y) / N) of one evaluation; all samples count in avg@k, in best@k one for each problem."""
+    """Return √(y (1 − y) / N) of one evaluation; N counts samples for avg@k and problems for best@k."""
     values = curve["value"].to_numpy()
     parsed = metrics.parse(name)
     if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
@@ -122,9 +122,9 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
     """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health at each B_p.
 
-    It is the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller
-    B_p was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. Its
-    interval holds every B_p that the exact (Clopper–Pearson) intervals of the shares allow.
+    It is the smallest measured B_p such that it and all larger ones are stable. The status is ``upper_bound``
+    if no smaller B_p was run, ``lower_bound`` if even the largest is unstable, ``refused`` if no run can be
+    judged. The interval holds every B_p that the exact (Clopper–Pearson) intervals of the shares allow.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
 
 
 def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> Quantity:
-    """The end of the run of stable B_p, with what it could be by the ends of the shares' intervals."""
+    """Return the smallest stable B_p, with an interval from the ends of the shares' intervals."""
     if not ends:
         return REFUSED
     first, last = float(min(ends)), float(max(ends))
@@ -159,11 +159,11 @@ def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> 
     least, most = (_tail({b: end[i] >= STABLE for b, end in ends.items()}) for i in (1, 0))
     if smallest is None:
         return Quantity(last, (least or last, None), "lower_bound")
-    bounds = (None if least == first else least, most)  # below what was run nothing is known
+    bounds = (None if least == first else least, most)  # below the smallest B_p that was run nothing is known
     return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == first else "ok")
 
 
 def _tail(good: dict[int, bool]) -> float | None:
-    """The smallest B_p from which on all are good."""
+    """Return the smallest B_p such that it and all larger ones are good."""
     bad = [b for b, fine in good.items() if not fine]
     return min((float(b) for b in good if not bad or b > max(bad)), default=None)

@@ -1,28 +1,27 @@
-"""The signs of an unhealthy run, each in one diagnostic.
+"""The signs of an unhealthy run, each detected in one diagnostic.
 
-A diagnostic y_1 … y_T is judged by its *levels*, means over w neighbouring evaluations,
+A diagnostic y_1 … y_T is judged by its *levels*, means over windows of w neighbouring evaluations,
 
     L_i = mean(y_i … y_{i+w−1}),   w = max(3, T / 10)
 
-in which a value counts as at most 4 σ from the median of its window, so that one outlier or one dip
-decides nothing. σ is the residual scatter, from y_i − (y_{i−1} + y_{i+1}) / 2, which a trend leaves
-alone (Gasser, Sroka & Jennen-Steinmetz, Biometrika 73, 1986), and never less than the binomial error
-of the evaluation, √(y (1 − y) / (problems · samples)).
+in which values are clipped to 4 σ from the window's median, so that one outlier or dip decides nothing. σ is
+the residual scatter of y_i − (y_{i−1} + y_{i+1}) / 2, which is insensitive to a trend (Gasser, Sroka &
+Jennen-Steinmetz, Biometrika 73, 1986), and at least the binomial error of an evaluation, √(y (1 − y) /
+(problems · samples)).
 
-- *reward drawn down*: at the end reward is below its peak by more than noise (z · σ √(2/w), z at 1 %
-  over all windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of
-  the peak.
-- *entropy collapse*: entropy ends at a twentieth of its start, where by R = b − a·e^H (Cui et al., arXiv
-  2505.22617) hardly any reward is left to gain.
-- *entropy explosion*: ten times its start. A base model begins at .3 to 1 nat a token, and no text
-  has 3 or more.
-- *explosion* of KL or the gradient's norm: a hundred times its level at a quarter of the steps. KL
-  grows as the square of the way that the parameters have gone, and that at most as the number of
-  steps: sixteen times is what a healthy run may reach.
-- *truncated responses*: 15 % or more at the end. 10–15 % typically destabilised training at scale
-  (ScaleRL, arXiv 2510.13786, appendix), and many a base model begins above and comes down.
+- *reward drawn down*: reward ends below its peak by more than noise (z · σ √(2/w), with z at 1 % over all
+  windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of the peak.
+- *entropy collapse*: entropy ends at a twentieth of its start, where R = b − a·e^H, with reward R, entropy H
+  and constants a and b (Cui et al., arXiv 2505.22617), leaves hardly any reward to gain.
+- *entropy explosion*: entropy reaches ten times its start. A base model begins at .3 to 1 nat per token, and
+  no text has 3 or more.
+- *explosion* of KL or gradient norm: a hundred times its level at a quarter of the steps. KL grows as the
+  square of the distance that parameters moved, which grows at most linearly in steps, so a healthy run may
+  reach sixteen times.
+- *truncated responses*: 15 % or more at the end. 10–15 % typically destabilised training at scale (ScaleRL,
+  arXiv 2510.13786, appendix); many base models begin above that and come down.
 
-A response's length alone is no sign: it grows and shrinks in healthy runs.
+Response length alone is no sign: it grows and shrinks in healthy runs.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 Floats = NDArray[np.float64]
-LEAST_EVALUATIONS = 6  # two windows that share none
-FALSE_ALARMS = 0.01  # where the error is known; up to 4 % where ten evaluations must tell it
+LEAST_EVALUATIONS = 6  # two windows that share no evaluation
+FALSE_ALARMS = 0.01  # if the error is known; up to 4 % if ten evaluations must estimate it
 DRAWN_DOWN = 0.25  # of the rise
 COLLAPSE = 0.5  # of the peak
-LEAST_FALL = 0.05  # of the peak, where reward hardly rose
+LEAST_FALL = 0.05  # of the peak, if reward hardly rose
 ENTROPY_COLLAPSE = 0.05
 ENTROPY_EXPLOSION = 10.0
 EXPLOSION = 100.0
-WARM_UP = 10  # steps: while the learning rate rises, KL grows faster than the square
+WARM_UP = 10  # steps: while the learning rate rises, KL grows faster than quadratically
 TRUNCATED = 0.15
 _LEAST_WINDOW = 3
 _OUTLIER = 4.0
@@ -53,21 +52,21 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """What is wrong with a diagnostic."""
+    """One sign of an unhealthy run."""
 
-    name: str  # as in the module's docstring
+    name: str  # one of the names in the module's docstring
     step: int  # the last step of the window in which it began
-    # the levels compared
+    # The two levels that were compared.
     before: float
     after: float
 
 
 def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign | None:
-    """Return what is wrong with one diagnostic of one run, None if nothing is.
+    """Return what is wrong with one diagnostic of one run; None if nothing is.
 
     ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
     ``steps`` and ``values`` are (T,), in order of steps, with T at least `LEAST_EVALUATIONS`; ``error`` is
-    the standard error of one evaluation, 0 where it is not known.
+    the standard error of one evaluation, 0 if unknown.
 
     >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
     >>> found = sign("avg@4", np.arange(12.0), reward)
@@ -92,7 +91,7 @@ def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign
 
 
 def _fall(ends: Floats, levels: Floats, first: float, sigma: float, width: int) -> Sign | None:
-    """Reward that ends below its peak."""
+    """Detect a reward that ends below its peak."""
     candidates = levels.size - width  # windows that share no evaluation with the last
     top = int(np.argmax(levels[:candidates]))
     peak, rise = levels[top], levels[top] - min(first, levels[0])
@@ -123,7 +122,7 @@ def _explosion(metric: str, ends: Floats, levels: Floats, noise: float) -> Sign 
 
 
 def _lasting(name: str, ends: Floats, levels: Floats, before: float, wrong: NDArray[np.bool_]) -> Sign | None:
-    """A sign that lasts to the end, from where it never lets up again."""
+    """Return a sign that lasts to the end, dated to where it stops letting up."""
     if not wrong[-1]:
         return None
     right = np.flatnonzero(~wrong)

@@ -1,7 +1,7 @@
-"""`Law`: a fitted allocation law, on disk and in use.
+"""`Law`: a fitted allocation law, its predictions and tables, and its files.
 
-On disk it is ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named by their
-hash (`isolaw.fits.draws`). Without that file a law still predicts, without intervals.
+On disk a law is ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named by their
+hash (`isolaw.fits.draws`). Without that file it still predicts, but without intervals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isolaw.step_cost import Cost
 
 
 class Law(LawPosterior):
-    """A law with its curves and draws.
+    """A fitted law with its learning curves and draws.
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
@@ -72,16 +72,16 @@ class Law(LawPosterior):
         Parameters
         ----------
         compute
-            C in rollouts; a prediction never exceeds it. With ``cost`` also GPU hours, ``"384gpuh"``, or
-            hours of the machine, ``"48h"``: then each (B_p, n) has the compute that its own steps allow.
+            C in rollouts, never exceeded; with ``cost`` also GPU hours, ``"384gpuh"``, or machine hours,
+            ``"48h"``; the compute of each (B_p, n) then follows from the cost of its steps.
         max_batch_rollouts
             the hardware's cap on B_p · n.
         n_train_problems
             D, to count epochs.
         cost
-            what steps cost (`isolaw.read_cost`); the prediction then has hours, and GPU hours where known.
+            cost of steps (`isolaw.read_cost`); the prediction then has hours, and GPU hours if known.
         price
-            of a GPU hour, or of an hour of a machine without GPUs.
+            price of a GPU hour, or of an hour of a machine without GPUs.
 
         Raises
         ------
@@ -104,14 +104,14 @@ class Law(LawPosterior):
         max_batch_rollouts: int | None = None,
         n_train_problems: int | None = None,
     ) -> pd.DataFrame:
-        """Return `predict` for several budgets, a row for each.
+        """Return `predict` for several budgets, one row each.
 
         The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). Then
         come the recommended ``rollouts_per_problem``, ``problems_per_batch``, ``steps`` and what is
-        ``unspent``, all missing where isolaw recommends nothing; the predicted ``reward``;
-        ``expected_regret`` in reward; the ``probability`` that it is within 0.005 of the best; ``n_star``;
-        ``epochs``; and the codes of ``flags``. Of ``reward`` and ``n_star`` there are ``…_low`` and
-        ``…_high``, the ends of 95 % intervals, missing where the data do not bound them, and ``…_status``.
+        ``unspent``, all missing if isolaw recommends nothing; the predicted ``reward``; ``expected_regret``
+        in reward; the ``probability`` of being within 0.005 of the best; ``n_star``; ``epochs``; and the
+        codes of ``flags``. ``reward`` and ``n_star`` also have ``…_low`` and ``…_high``, the ends of 95 %
+        intervals, missing if the data do not bound them, and ``…_status``.
 
         Raises
         ------
@@ -126,22 +126,22 @@ class Law(LawPosterior):
         return tables.predictions([self.predict(compute, **limits) for compute in computes], axis)
 
     def frontier(self) -> pd.DataFrame:
-        """Return the compute-optimal frontier, a row for each budget.
+        """Return the compute-optimal frontier, one row for each budget.
 
         The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
-        ``steps`` with fixed B. ``n_star`` is the best n; ``n_star_low`` and ``n_star_high`` are its 95 %
-        interval, and ``band_low`` and ``band_high`` hold 95 % of drawn n* at every budget at once.
-        ``n_star_strict`` is the measured n of the highest curve, ``n_star_tolerance`` the smallest within
-        0.005 of it. ``reward`` is that at n*. Where ``censored``, n* is only a bound, by what
-        ``censored_by`` names.
+        ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval ``n_star_low`` to
+        ``n_star_high``; ``band_low`` to ``band_high`` holds 95 % of drawn n* at all budgets at once.
+        ``n_star_strict`` is the measured n of the highest curve, ``n_star_tolerance`` the smallest n within
+        0.005 of it, and ``reward`` the reward at n*. If ``censored``, n* is only a bound, for the reasons in
+        ``censored_by``.
         """
         return tables.frontier(self.document)
 
     def crossovers(self) -> pd.DataFrame:
-        """Return the budgets where one n overtakes another, a row for each pair of n.
+        """Return the budgets at which one n overtakes another, one row for each pair of n.
 
         ``n_from`` and ``n_to`` are rollouts per problem; the budget, its 95 % interval and its status are
-        named as in `frontier`. ``supported`` where both n were measured there.
+        named as in `frontier`. ``supported`` is true if both n were measured there.
         """
         return tables.crossovers(self.document)
 
@@ -174,7 +174,7 @@ class Law(LawPosterior):
         return self.document.to_dict()
 
     def plot(self) -> Figure:
-        """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
+        """Plot n*(C): the law, its band, censored parts and the grid's edge."""
         figure: Figure = public("law_figure")(self)
         return figure
 
@@ -213,7 +213,7 @@ class Law(LawPosterior):
         Raises
         ------
         DataError
-            not a law, or a damaged one.
+            the file is not a law, or is damaged.
         """
         path = Path(path)
         document = files.load(path)

@@ -1,4 +1,4 @@
-"""The parts of a law's document, made of what a fit found: every quantity with its interval and status."""
+"""Assemble a law's document from the results of a fit: every quantity with its interval and status."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from isolaw.fits.laws.equations import RISING, Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits.selection import Configuration
 
-# The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
+# The plateau is stated only if measured n* came this close to it, in doublings of n.
 _FLAT_WITHIN = 0.5
-# A fall that a learning curve cannot show is sought in the rewards from a quarter of its compute on.
+# Late falls, which a learning curve cannot show, are sought past 1 / this of a curve's compute.
 _LATE = 4
 
 
@@ -52,10 +52,10 @@ def parameters(
 
 
 def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
-    """The n at which n* levels off, stated only where it does so in 95 % of draws, and by the preferred law.
+    """Return the n at which n* levels off, if it does in 95 % of draws and under the preferred law.
 
     If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
-    not shown, n* at the largest compute bounds the level from below.
+    not shown, n* at the largest compute is a lower bound.
     """
     last = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
@@ -70,7 +70,7 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
 
 
 def _not_level(path: Path, comparison: Comparison) -> str:
-    """Why the data do not show n* level off inside the grid; empty if they do."""
+    """Return why the data do not show n* level off inside the grid; empty if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
     if len(path.log2_n) == 1:
@@ -88,14 +88,14 @@ def _not_level(path: Path, comparison: Comparison) -> str:
 
 
 def grid_entry(c: Configuration) -> GridEntry:
-    """Return one configuration of the grid."""
+    """Return a configuration's entry in the grid."""
     return GridEntry(*c.key, c.runs, int(c.compute.size), c.step_cost, c.measured)
 
 
 def frontier_entries(
     frontier: Frontier, path: Path, scale: float, stepwise: bool
 ) -> tuple[FrontierPoint, ...]:
-    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise``: n* is a measured n."""
+    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise`` if n* is a measured n."""
     levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
@@ -126,8 +126,8 @@ def frontier_entries(
 def simultaneous(path: Path) -> NDArray[np.float64]:
     """Return the band that holds 95 % of drawn n*(C) at every C at once, (2, X); ±inf where it is open.
 
-    It is the narrowest family of equal-tailed pointwise quantiles with that share; what is not known in a
-    draw breaks no band. It is open where the estimate is a bound, and where the draws do not vary.
+    It is the narrowest family of equal-tailed pointwise quantiles with that share; a draw cannot leave the
+    band where its n* is unknown. The band is open where the estimate is a bound, and where draws do not vary.
     """
     draws = np.sort(path.n[1:], axis=0)  # NaN last
     counts = np.sum(~np.isnan(draws), axis=0)
@@ -135,7 +135,7 @@ def simultaneous(path: Path) -> NDArray[np.float64]:
     low, high = 0.0, 1 - LEVEL
     band = np.array([])
     for _ in range(12):
-        tail = (low + high) / 4  # half of the middle of [low, high]
+        tail = (low + high) / 4  # half of the midpoint of [low, high]
         index = np.maximum(np.floor(tail * counts).astype(int), 0)
         columns = np.arange(draws.shape[1])
         lower = draws[index, columns]
@@ -170,12 +170,12 @@ def crossover_entries(
 
 
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
-    """Where two extrapolated curves would cross, and on which side of the measured range that is."""
+    """Return where two extrapolated curves cross, as a bound on that side of the measured range."""
     value = crossing.extrapolated * scale
-    if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not compare them there
+    if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not reach there
         return Quantity(value, None, "not_identified")
     low, high = (end * scale for end in crossing.shared)
-    later = bool(crossing.draws[0] > 0)  # not overtaken by the end of the shared range; in some draws before
+    later = bool(crossing.draws[0] > 0)  # in the estimate ``to`` does not lead by the end of the shared range
     bound = float(np.quantile(crossing.draws, 1 - LEVEL if later else LEVEL, method="inverted_cdf")) * scale
     bound = min(max(bound, low), high)
     return (
@@ -186,7 +186,7 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
 
 
 def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
-    """Return one learning curve, its ceiling marked where it is not determined."""
+    """Return the entry of one learning curve, with its ceiling marked if it is not determined."""
     late = c.checkpoints >= c.checkpoints[-1] / _LATE
     is_open = bool(curve.open_ended[0])
     return CurveEntry(

@@ -1,4 +1,4 @@
-"""The flags of a fitted law: what a reader must know before believing its numbers."""
+"""The flags of a fitted law: what a reader must know before trusting its numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
 
-_CLEARLY = 0.9  # times as large residuals: from there another curve family is better
+_CLEARLY = 0.9  # another curve family fits better if its residuals are below this share
 _A_RISE = 1e-6
 
 
 def flags_of(
     selection: Selection, resampled: Unit, path: Path, document: LawDocument, scale: float
 ) -> tuple[Flag, ...]:
-    """Return what a reader must know before believing the numbers, the gravest first."""
+    """Return the flags of a law, the gravest first."""
     return (
         *_of_intervals(selection.configurations, resampled, document),
         *_of_n_star(path, document, scale),
@@ -70,7 +70,7 @@ def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag
 
 
 def _of_curves(document: LawDocument) -> Iterator[Flag]:
-    undetermined: dict[bool, list[str]] = {False: [], True: []}  # by whether the curve is flat
+    undetermined: dict[bool, list[str]] = {False: [], True: []}  # keyed by whether the curve is flat
     for k in document.curves:
         if k.ceiling == "open":
             undetermined[_never_rises(k)].append(k.label)
@@ -118,6 +118,6 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
 
 
 def _never_rises(curve: CurveEntry) -> bool:
-    """Whether a curve ends where it starts; one without a start and a ceiling of its own (power) does not."""
+    """Whether a curve ends where it starts; False for ``power``, which has no start or ceiling parameter."""
     ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
     return len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE

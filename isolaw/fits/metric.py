@@ -1,4 +1,4 @@
-"""The default reward: avg@4 on validation, or the only metric that it can be."""
+"""Choose the reward to fit: avg@4 on validation, or the only metric that can replace it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from isolaw.runs import Runs, listed
 
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
-_REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # the names of what is to rise
+_REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that should rise
 _CHOICE = "Choose with --metric and --eval-set; "
 
 
 def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[Flag]]:
-    """Return the metric and the evaluation set to fit, and a flag where isolaw chose them.
+    """Return the metric and evaluation set to fit, and a flag if isolaw chose them.
 
-    ``avg@4`` on ``validation`` where it was measured. Otherwise the only mean accuracy (``avg@8``,
-    ``pass@1``) that was measured on held-out problems; where there is none, the only accuracy of another
-    kind (``best@8``), or the only reward or score (``reward@1``).
+    The default is ``avg@4`` on ``validation``. If it was not measured, the choice is the only mean accuracy
+    (``avg@8``, ``pass@1``) on held-out problems; failing that, the only accuracy of another kind
+    (``best@8``), or the only reward or score (``reward@1``).
 
-    ``metric`` and ``eval_set`` are the user's choice, None where open. `DataError` where no metric fits, or
-    several do; the message lists the measured ones. `InputError` for one that falls as training improves.
+    ``metric`` and ``eval_set`` are the user's choice, None if open. Raises `DataError` if no metric or
+    several qualify, listing the measured ones, and `InputError` for a metric that falls as training improves.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="aime24",

@@ -1,4 +1,4 @@
-"""n*, B_p* and M* at a budget, and the n of a law, as quantities: bounds where they are ends of the grid."""
+"""n*, B_p* and M* at a budget, and the n of a law, as quantities that are bounds at the grid's ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from isolaw.fits.selection import LEAST_CURVES, Floats
 from isolaw.fits.surface.slices import Slices
 
 Ints = NDArray[np.int64]
-_EDGE = 1e-6  # doublings: as near to an end of the grid is there
-_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
-_WORTH_RUNNING = 0.25  # share of draws with it beyond, from which to run such n first
+_EDGE = 1e-6  # doublings: values this close to an end of the grid count as being there
+_BEYOND = 0.025  # share of draws with the best n at the grid's end from which isolaw flags it
+_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw says to run it first
 
 
 def optimum(
@@ -31,9 +31,9 @@ def optimum(
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """Return n*, B_p* and M* at the one compute of ``cut``; bounds at ends of what can be chosen.
+    """Return n*, B_p* and M* at the one compute of ``cut``; they are bounds at the ends of the choice.
 
-    In a budget of hours the allocations of ``cut`` are the candidates.
+    For a budget in hours the allocations of ``cut`` are the candidates.
     """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
@@ -72,7 +72,8 @@ def optimum(
         ],
         axis=0,
     )
-    # Where n* or B_p* is a bound, so is M*, on the side of the smaller or of the larger batches.
+    # If n* or B_p* is a bound, M* is one too: on the side of smaller batches if M* is large, else of larger
+    # ones.
     ends = np.where(steps > np.median(steps), batch.max(), batch.min())
     m_star = _star(np.where(at_end, ends, steps), batch, far, bound, None, float(np.exp2(steps[0])))
     star, b_star = _of_cells(star, cut.log2_n), _of_cells(_star(b, cut.log2_b, far, bound), cut.log2_b)
@@ -80,7 +81,7 @@ def optimum(
 
 
 def _of_cells(q: Quantity, log2: Floats) -> Quantity:
-    """A quantity with ends half a cell further out: between the points of a joint grid nothing was drawn.
+    """Widen a quantity's interval by half a grid cell: in a joint grid nothing was drawn between points.
 
     >>> print(_of_cells(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
     16 (95 % interval: 5.66–45.3)
@@ -93,7 +94,7 @@ def _of_cells(q: Quantity, log2: Floats) -> Quantity:
 
 
 def _over(total: float, q: Quantity) -> Quantity:
-    """``total`` over a quantity: its lower end is the upper one of the other.
+    """Return ``total`` divided by a quantity, which swaps the ends of its interval.
 
     >>> print(_over(1000, Quantity(10.0, (5.0, None), "lower_bound")))
     100, perhaps less (95 % bound: at most 200)
@@ -106,9 +107,9 @@ def _over(total: float, q: Quantity) -> Quantity:
 
 
 def _to_measured(star: Quantity, document: LawDocument) -> Quantity:
-    """n* with the one end that it has on the next measured n, where it is in the gap at an edge of the grid.
+    """Move the single end of n*'s interval to the next measured n if it lies in the grid's outermost gap.
 
-    There nothing but a neighbour on one side was measured, and ends are too sure.
+    There, measurements exist on one side only, and draws are too sure of the end.
     """
     if star.interval is None or star.value is None:
         return star
@@ -131,7 +132,7 @@ def _star(
     levels: Ints | None = None,
     value: float | None = None,
 ) -> Quantity:
-    """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
+    """Return 2^log2 of the estimate, with an interval that is open where draws are at the grid's end."""
     low, high = float(grid.min()), float(grid.max())
     at = float(np.exp2(log2[0])) if value is None else value
     if far or math.isnan(at):
@@ -150,7 +151,7 @@ def _star(
 
 
 def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]) -> None:
-    """Flag an n* that is, or may be, beyond the n that were measured and fit."""
+    """Flag an n* that is, or may be, outside the range of measured and affordable n."""
     measured = [g.rollouts_per_problem for g in document.grid]
     smallest, largest = min(measured), max(measured)
     low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
@@ -169,7 +170,7 @@ def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]
 
 
 def may_be_outside(cut: Slices) -> bool:
-    """Whether n* is, or in some draws may be, at an end of the n of ``cut``; never where all are equal."""
+    """Whether n* is, or in some draws may be, at an end of the n of ``cut``; False if all n are equal."""
     if cut.flat[0, 0]:
         return False
     n = cut.log2_n[cut.best[:, 0]]
@@ -178,9 +179,9 @@ def may_be_outside(cut: Slices) -> bool:
 
 
 def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
-    """The powers of two beyond the measured n, as far as half of the draws have n* there; none if few do.
+    """Return powers of two beyond the measured n, up to the median of draws with n* there; none if few have.
 
-    Draws that have it at a measured n do not count.
+    Draws with n* at a measured n do not enter the median.
     """
     n = cut.log2_n[cut.best[:, 0]]
     n = n[1:] if n.size > 1 else n
@@ -197,7 +198,7 @@ def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
-    """The n of the preferred law at the budget."""
+    """Return the n of the preferred law at the budget."""
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)
@@ -205,7 +206,7 @@ def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
     if name is None or theta is None or x < 1:
         return REFUSED
     if name == "non-monotone" and budget > max(e.end for e in document.grid):
-        return REFUSED  # a parabola says nothing of what comes after its turn
+        return REFUSED  # a parabola predicts nothing beyond the data that show its turn
     log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
     bound = factor > INTERVALS
     return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor > FAR, bound)

@@ -1,9 +1,9 @@
-"""From runs to a law, with every step repeated in every draw.
+"""`fit`: from runs to a law, with every step repeated in every draw.
 
     surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
     paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
 
-Learning curves are fitted by both; for ``surface`` they describe, and nothing follows from them.
+Both methods fit learning curves; for ``surface`` they only describe the runs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from isolaw.source import ReadKeywords, Source
 METHODS = ("surface", "paper")
 DRAWS = 400
 MOST_DRAWS = 10_000
-_MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
+_MOST_FAILED = 0.05  # above this share of failures the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
-_COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
+_COMPARED = ("exp", "hill")  # families with a start and a ceiling parameter
 
 
 def fit(
@@ -131,7 +131,7 @@ def fit(
         misfit = _misfit(configurations)
         if curve == "auto":
             curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
-        with ThreadPoolExecutor(1) as pool:  # the surface's search is on one core; the curves take another
+        with ThreadPoolExecutor(1) as pool:  # the search for the surface uses one core, the curves another
             search = (configurations, bootstrap, seed, bounds(metric, configurations))
             searching = pool.submit(estimate, *search) if method == "surface" else None
             samples, unit = resample(configurations, curve, bootstrap, seed)
@@ -199,7 +199,7 @@ def fit(
 
 
 def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
-    """Return the bin width of record points, None for all checkpoints; `InputError` for a wrong option."""
+    """Return the bin width of record points, None to fit all checkpoints; `InputError` for a wrong option."""
     if method not in METHODS:
         raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
@@ -223,14 +223,14 @@ def _fit_all(
     robust: bool,
     keep: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve on the data and on each draw; drop draws that a curve fails, or ``keep``."""
+    """Fit every curve to the data and to each draw; drop draws in which a curve fails, unless ``keep``."""
     configurations = selection.configurations
     pairs = list(zip(configurations, samples, strict=True))
     if width is None:
         return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
     weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
-    # Where reward hardly rises, which is no reason to leave out what may be the best n.
+    # Reward hardly rises in these; that is no reason to leave out what may be the best n.
     flat = [i for i, own in enumerate(weights) if not enough_points(own[:1])[0]]
     if flat:
         listed = "; ".join(configurations[i].label for i in flat)
@@ -245,7 +245,7 @@ def _fit_all(
         weights[i][:] = 1.0
     usable = np.all([own.sum(axis=1) >= 3 for own in weights], axis=0)
     usable[0] = True
-    if keep:  # where curves only describe, a draw without enough records is fitted to all checkpoints
+    if keep:  # curves that only describe: fit a draw without enough records to all checkpoints
         for own in weights:
             own[~usable] = 1.0
         usable[:] = True
@@ -262,7 +262,7 @@ def _fit_all(
 
 
 def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """1 where a checkpoint is a record of its run, (D, P)."""
+    """Return 1 where a checkpoint is a record of its run and 0 elsewhere, (D, P)."""
     out = np.empty(reward.shape)
     for run in range(c.runs):
         out[:, c.run == run] = record_mask(reward[:, c.run == run], width)
@@ -270,7 +270,7 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
 
 
 def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
-    """How well each curve family fits: root mean squared residual, and AICc on all rewards together."""
+    """Return how well each curve family fits: RMS residual, and AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
     out: dict[str, FamilyFit] = {}
     for name in _COMPARED:
@@ -287,7 +287,7 @@ def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
 
 
 def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
-    """Fit the logistic to n*, bounds as bounds; None where nothing but bounds is known."""
+    """Fit the logistic to n*, treating bounds as bounds; None if all points are bounds."""
     if x.size < 5 or path.censored[0].all() or np.ptp(x) == 0:
         return None
     law = fit_logistic(x, path.log2_n, path.below, path.above)
@@ -295,7 +295,7 @@ def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
 
 
 def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float, float]:
-    """Least and largest reward: shares of problems lie within 0 and 1, unless they were given in percent.
+    """Return the least and largest possible reward: 0 and 1 for shares of problems, unless given in percent.
 
     >>> c = Configuration(32, 8, np.arange(2.0), np.array([0.1, 0.5]), np.zeros(2, int), (0,), 256.0)
     >>> bounds("avg@4", [c]), bounds("score", [c])

@@ -1,4 +1,4 @@
-"""`LawPosterior`: what was estimated of a law, the estimate first and then every draw of it."""
+"""`LawPosterior`: the estimate of a law and its draws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LawPosterior:
-    """The document of a law and its draws: rewards, learning curves, and θ of the laws of n*(C)."""
+    """A law's document and draws: rewards, learning curves, and θ of the laws of n*(C)."""
 
     def __init__(self, document: LawDocument, draws: Draws) -> None:
         self.document = document  #: the content of ``law.json``
@@ -48,7 +48,7 @@ class LawPosterior:
 
     @cached_property
     def pool(self) -> ModelPool:
-        """The models of rewards beyond the runs; made when a prediction needs them.
+        """The pooled reward models beyond the runs, built when a prediction needs them.
 
         Raises
         ------

@@ -1,23 +1,23 @@
-"""`predict`: the allocation for a budget, regret first.
+"""`predict`: the allocation with the least expected regret for a budget.
 
-Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
-an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation, and
+Near the optimum reward is flat, so n* is often badly identified, and harmlessly so; what matters is the
+reward that an allocation may lose. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
 isolaw recommends the affordable configuration with the least expected regret: for ``paper`` among the
-measured ones, for ``surface`` among all with a measured n or one of 2^k or 3 · 2^k between. Where the budget
-is beyond the runs, or the best n may be, n from a quarter of the smallest to four times the largest measured
-compete, too, with the rewards of the pool (`isolaw.fits.surface.pool`). Of nearly equal ones (`_RISK` of
-reward for each doubling) isolaw takes the nearer n. M = floor(C / (n · B_p)); a budget in tokens or seconds
-pays for as many steps as their mean measured cost allows. A budget in hours needs the cost of a step
-S(B_p · n) (`isolaw.step_cost`). It gives every (B_p, n) a compute of its own, at which the candidates
-compete: C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their intervals.
+measured ones, for ``surface`` among all with a measured n or an n of 2^k or 3 · 2^k in between. If the
+budget, or possibly the best n, is beyond the runs, n from a quarter of the smallest to four times the largest
+measured compete too, with the pool's rewards (`isolaw.fits.surface.pool`); each doubling past the measured n
+then adds `_RISK` to the regret that decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys
+steps at their mean measured cost. A budget in hours needs the seconds S(B_p · n) of a step
+(`isolaw.step_cost`) and gives every (B_p, n) its own compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and
+M* = C / (B_p* n*) come with their intervals.
 
-Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to ten
-times that compute there are intervals (for ``paper`` up to three, and then a bound); beyond, isolaw
-recommends nothing. What a law says of n* is stated within the runs alone.
+Extrapolation starts where fewer than three n were measured, the fewest that isolaw compares. Intervals extend
+to ten times that compute (for ``paper`` to three times, then bounds); beyond ten times isolaw recommends
+nothing. A law's n* is stated only within the runs.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
-_MOST = 1e15  # rollouts that no budget pays for
+_MOST = 1e15  # rollouts that no budget buys
 _EDGE = 1e-6  # doublings
-_RISK = 0.0005  # of reward for each doubling of n past those measured
+_RISK = 0.0005  # reward that each doubling of n past the measured range counts against a candidate
 
 
 def predict(
@@ -90,7 +90,7 @@ def predict(
     if seconds is not None and cost is not None:
         budget = int(seconds)
         candidates = in_seconds(candidates, cost, seconds, flags)
-        with contextlib.suppress(InputError):  # none of them has a known cost
+        with contextlib.suppress(InputError):  # none of the candidates has a known cost
             outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
     farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
@@ -135,7 +135,7 @@ def predict(
 
 
 def seconds_of(asked: str, cost: Cost | None) -> float:
-    """Return the seconds of the machine that a budget in hours pays for."""
+    """Return the machine seconds that a budget in hours buys."""
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
@@ -147,7 +147,7 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 
 def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
-    """How far the budget is beyond the largest measured compute, and beyond the last one with three n."""
+    """Flag how far the budget is beyond the largest measured compute, and beyond the last with three n."""
     ends = {e.rollouts_per_problem: e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
     out = []
@@ -167,12 +167,12 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
 def _cut(
     law: LawPosterior, model: RewardModel | None, budget: int, candidates: list[CandidateAllocation]
 ) -> Slices:
-    """The model of rewards, or the curves, at the budget."""
+    """Cut the reward model, or else the learning curves, at the budget."""
     places = np.array([c.place for c in candidates])
     compute = np.array([budget * c.rate for c in candidates])
-    if model is None:  # the measured ones alone compete
+    if model is None:  # only measured configurations compete
         reward = rewards(law, candidates, compute)
-    elif any(c.rate != 1.0 for c in candidates):  # each has a compute of its own
+    elif any(c.rate != 1.0 for c in candidates):  # each candidate has its own compute
         reward = model.rewards(places[:, 0], places[:, 1], compute)
     if model is None or any(c.rate != 1.0 for c in candidates):
         return Slices(
@@ -192,7 +192,7 @@ def _cut(
 
 
 def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
-    """Return the fitted reward of K cells at a compute each, and that of every draw: (1 + draws, K)."""
+    """Return the fitted and drawn rewards of K cells, each at its own compute, (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
     places = np.array([cell.place for cell in cells])
@@ -217,7 +217,7 @@ def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, un
     ]
 
     def order(o: Option) -> tuple[float, int, int]:
-        # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
+        # Of equals (up to rounding) prefer fewer rollouts per problem, then the smaller batch.
         a = o.allocation
         loss = round(o.expected_regret + _RISK * o.beyond, 12)
         return loss, a.rollouts_per_problem, a.problems_per_batch
@@ -227,11 +227,11 @@ def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, un
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
-    """Reasons for care that do not depend on n* itself."""
+    """Return the flags of a prediction that do not depend on n*."""
     document = law.document
     out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
     batches = sorted({e.problems_per_batch for e in candidates})
-    if options and document.setting == "joint":  # at fixed B it follows from n
+    if options and document.setting == "joint":  # at fixed B, B_p follows from n
         chosen = options[0].allocation.problems_per_batch
         for at, side in ((batches[-1], "larg"), (batches[0], "small")):
             if chosen == at > 1 and len(batches) > 1:
@@ -253,7 +253,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
 def _epochs(
     document: LawDocument, allocation: Allocation, n_train_problems: int | None, flags: list[Flag]
 ) -> float | None:
-    """B_p · M / D, with a flag where no run made as many passes."""
+    """Return B_p · M / D, and flag it if no run made as many passes."""
     size = n_train_problems if n_train_problems is not None else document.n_train_problems
     if size is None:
         return None

@@ -1,4 +1,4 @@
-"""`Prediction`: a recommended allocation and what is known about it; `predict` makes it."""
+"""`Prediction`: a recommended allocation and what is known about it, as `predict` returns it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Option:
-    """A configuration at the budget."""
+    """A configuration at the budget, with its reward and expected regret."""
 
     allocation: Allocation
     reward: Quantity
     expected_regret: float  #: mean over draws of the best reward minus its own
     probability: float | None  #: share of draws in which it is within 0.005 of the best; None without draws
-    step_cost: float  #: in the unit of the budget
-    measured: bool = True  #: otherwise its n lies between measured n, or beyond them
-    beyond: float = 0.0  #: how many doublings its n is past those measured
+    step_cost: float  #: cost of one step, in the unit of the budget
+    measured: bool = True  #: False if its n lies between or beyond the measured n
+    beyond: float = 0.0  #: number of doublings of n past the measured range
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -60,20 +60,20 @@ class Prediction:
 
     compute: int  #: the budget C
     unit: str  #: what it counts: rollouts, tokens or seconds
-    #: configurations by expected regret, the recommended one first; those expected to lose more than 0.005
-    #: are left out. Empty where nothing can be compared.
+    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. Those
+    #: expected to lose more than 0.005 are left out.
     options: list[Option]
-    #: n, B_p and M of highest reward at the budget; a value without an interval where it is held
+    #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity
-    law_n: Quantity  #: the n that the preferred law names there; refused where none is preferred
-    epochs: float | None  #: B_p · M / D, None where D is unknown, or nothing is recommended
+    law_n: Quantity  #: the n of the preferred law at the budget; refused if none is preferred
+    epochs: float | None  #: B_p · M / D; None if D is unknown or nothing is recommended
     comparable: int  #: the largest budget at which at least three n can be compared
     flags: list[Flag]  #: reasons for care
-    asked: str = ""  #: a budget in hours, as it was given: ``compute`` is then in seconds
-    cost: Cost | None = None  #: of a step
-    price: float | None = None  #: of a GPU hour, or of an hour of a machine without GPUs
+    asked: str = ""  #: a budget in hours as it was given; ``compute`` is then in seconds
+    cost: Cost | None = None  #: cost of a step
+    price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
     models: dict[str, float] | None = (
         None  #: weights of the pooled models; None where the runs themselves say
@@ -126,21 +126,21 @@ class Prediction:
 
     @property
     def unspent(self) -> int | None:
-        """What of the budget makes no whole step."""
+        """The part of the budget too small for a whole step."""
         if not self.options:
             return None
         best = self.options[0]
         return self.compute - round(best.allocation.steps * best.step_cost)
 
     def spent(self, option: Option) -> Spent | None:
-        """Return what the steps of an option cost; None where nothing is known."""
+        """Return the cost of an option's steps; None if it is unknown."""
         a = option.allocation
         known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
         return Spent(known, self.cost, self.price) if known and self.cost else None
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs that it rests on."""
+        """Whether a simulator made the runs behind this prediction."""
         return simulated_by(self.flags)
 
     def _repr_html_(self) -> str:
@@ -172,7 +172,7 @@ class Prediction:
         return spent.to_dict() if spent else dict.fromkeys(("hours", "gpu_hours", "price", "money"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
+        """Return JSON-able data; every estimate is value, interval and status, null if unknown."""
         best = self.options[0] if self.options else None
         return {
             "simulated": self.simulated.json,

@@ -1,4 +1,4 @@
-"""`Quantity`: an estimate, its interval if it has one, and whether it may be believed."""
+"""`Quantity`: an estimate, its interval if it has one, and a status that says how far to trust it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isolaw.fits.document.codec import encoded
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 Interval = tuple[float | None, float | None]
 LEVEL = 0.95
-# Below this share of draws that give the quantity at all, there is no interval.
+# With fewer draws than this share having a value, there is no interval.
 _SHARE_NEEDED = 0.95
 _NO_WIDTH = 1e-12
 
@@ -54,7 +54,7 @@ def interval(ends: Sequence[float | None]) -> str:
 
 @dataclass(frozen=True)
 class Quantity:
-    """An estimated quantity; as text, what a person would write.
+    """An estimated quantity; its text is what a person would write.
 
     >>> q = Quantity(64.0, (32.0, None), "lower_bound")
     >>> q.to_dict()
@@ -64,10 +64,10 @@ class Quantity:
     """
 
     value: float | None  #: the estimate, None when refused
-    #: 95 % interval over draws; an end is None when the data do not bound it; None when there is no interval
+    #: 95 % interval over draws; None if there is none, and an end is None if the data do not bound it.
     interval: Interval | None = None
     #: ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the data do
-    #: not determine it; ``refused``: not stated
+    #: not determine the value; ``refused``: isolaw does not state it.
     status: Status = "ok"
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,18 +101,18 @@ def from_draws(
     Parameters
     ----------
     value
-        the estimate on the data themselves.
+        the estimate from the data.
     draws
-        one value per draw, or none at all; NaN where a draw does not have it, ±inf where it lies beyond what
-        was measured, which opens that end.
+        one value per draw, possibly none; NaN if a draw has no value, ±inf if its value lies beyond what was
+        measured, which opens that end.
     status
         ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
     levels
-        for a measured n, the grid's n, ascending: the ends are drawn n, and an end at the grid's edge is
-        open, since n is a bound there.
+        the grid's n, ascending, if the quantity is a measured n: the ends are then drawn n, and an end at the
+        grid's edge is open, since n is a bound there.
 
-    A bound's own end is no further out than the estimate. Draws that do not vary give no interval: one of
-    no width would claim that nothing is uncertain.
+    The closed end of a bound lies no further out than the estimate. Draws that do not vary give no interval:
+    one of zero width would claim certainty.
 
     >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
     (1.05, 2.95)
@@ -126,7 +126,7 @@ def from_draws(
         return Quantity(value, None, status)
     if known.size < _SHARE_NEEDED * d.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
-    if levels is not None:  # what is at the grid's edge may lie beyond it
+    if levels is not None:  # a value at the grid's edge may lie beyond it
         known = np.where(known <= levels[0], -np.inf, np.where(known >= levels[-1], np.inf, known))
     stepwise = levels is not None or not np.all(np.isfinite(known))
 
@@ -136,10 +136,10 @@ def from_draws(
     low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
     closed = status
     if status == "ok" and (low == -math.inf or high == math.inf):
-        # Where both ends are open, that may be closed beyond which fewer draws are.
+        # If both ends are open, close the one that fewer draws lie beyond.
         below, above = np.mean(known == -np.inf), np.mean(known == np.inf)
         closed = "upper_bound" if below > above else "lower_bound"
-    # With one end open, all of the 5 % that may be missed lie beyond the other.
+    # With one end open, the whole 5 % lies beyond the other.
     if closed == "lower_bound":
         low, high = end(1 - LEVEL), math.inf
     elif closed == "upper_bound":
@@ -154,10 +154,10 @@ def from_draws(
 
 
 def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
-    """Return the first value, the estimate, with the interval of the others, its draws."""
+    """Return the first value with the percentile interval of the others, its draws."""
     return from_draws(values[0], values[1:], status)
 
 
 def finite(value: float) -> float | None:
-    """Return a finite number, None of any other."""
+    """Return a finite number, or None for any other."""
     return float(value) if math.isfinite(value) else None

@@ -1,13 +1,13 @@
-"""Which runs a fit uses, as one `Configuration` for each (B_p, n).
+"""Select the runs that a fit uses, as one `Configuration` for each (B_p, n).
 
 The settings:
 
-    fixed-bp   B_p is held; n varies                      x = C
-    fixed-b    B = B_p · n is held; n trades with B_p     x = M = C / B
-    joint      everything varies                          x = C
+    fixed-bp   B_p is fixed; n varies                      x = C
+    fixed-b    B = B_p · n is fixed; n trades with B_p     x = M = C / B
+    joint      B_p and n vary                              x = C
 
-C counts rollouts. Tokens or seconds may take its place, if the runs recorded them. isolaw refuses runs that
-differ in anything else (problem set, algorithm, lr, …) until one is chosen.
+C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw refuses runs that differ
+in anything else (problem set, algorithm, lr, …) until one value is chosen.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LEAST_CHECKPOINTS = 5
 class Configuration(Cell):
     """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute."""
 
-    # (P,), rollouts and metric
+    # Compute in rollouts, and the metric, each (P,).
     compute: Floats
     reward: Floats
-    run: NDArray[np.int64]  # which run a checkpoint belongs to, (P,), 0..runs−1
+    run: NDArray[np.int64]  # the run that a checkpoint belongs to, (P,), 0..runs−1
     seeds: tuple[int, ...]  # the seed of each run, (runs,)
-    # what a step costs in the unit of ``compute``: B rollouts, or its mean in tokens or seconds
+    # Cost of a step in the unit of ``compute``: B rollouts, or its mean in tokens or seconds.
     step_cost: float
 
     @property
@@ -61,7 +61,7 @@ class Configuration(Cell):
 
     @cached_property
     def log_checkpoints(self) -> Floats:
-        """Their logarithms, (P,); step 0 is put a doubling before the first step."""
+        """Logarithms of the distinct computes, (P,); step 0 counts as half the first positive compute."""
         first = self.checkpoints[self.checkpoints > 0][0]
         return np.log(np.maximum(self.checkpoints, first / 2))
 
@@ -82,12 +82,12 @@ class Configuration(Cell):
 
     @property
     def measured(self) -> tuple[float, float]:
-        """First and last compute measured; the first is 0 where step 0 was."""
+        """First and last measured compute; the first is 0 if step 0 was measured."""
         return float(self.compute.min()), float(self.compute.max())
 
     @property
     def end(self) -> float:
-        """The compute to which the reward of the last step lasts: that of the next step."""
+        """The compute up to which the last measured reward holds: that of the step after."""
         return self.measured[1] + self.step_cost
 
     def covers(self, compute: Floats) -> NDArray[np.bool_]:
@@ -96,13 +96,13 @@ class Configuration(Cell):
 
 
 def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
-    """Return whether B_p varies on its own: neither it nor B is the same everywhere."""
+    """Return whether B_p varies independently, that is whether neither B_p nor B is constant."""
     return bool(np.unique(log2_b).size > 1 and np.unique((log2_n + log2_b).round(9)).size > 1)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a fit works on."""
+    """The configurations of a fit, and what was fixed, left out or flagged to get them."""
 
     configurations: list[Configuration]
     fixed: dict[str, Any]
@@ -122,7 +122,7 @@ def select(
     x: X = "compute",
     few: bool = False,
 ) -> Selection:
-    """Choose the runs of a setting (see the module's docstring).
+    """Select the runs of a setting (see the module's docstring).
 
     ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or
     ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute``
@@ -131,9 +131,9 @@ def select(
     Raises
     ------
     DataError
-        the runs lack the metric, evaluation set or ``x``, or differ in something not fixed.
+        the runs lack the metric, evaluation set or ``x``, or differ in something that is not fixed.
     Refused
-        too few curves; the message says which runs to add.
+        there are too few curves; the message says which runs to add.
     """
     for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
         if value not in accepted:
@@ -170,13 +170,13 @@ def select(
 
 
 def differing(table: pd.DataFrame) -> list[str]:
-    """Return the columns, except B_p, n and seed, in which runs differ; none for runs of one recipe."""
+    """Return the columns, except B_p, n and seed, in which runs differ; empty for runs of one recipe."""
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
 def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
-    """Return the rows of one metric on one evaluation set; `DataError` lists what there is."""
+    """Return the rows of one metric on one evaluation set; without any, `DataError` lists what exists."""
     points = runs.points
     sets = sorted(points["eval_set"].unique())
     if eval_set not in sets:
@@ -188,7 +188,7 @@ def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
 
 
 def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
-    """The points with ``x`` as their compute; step 0 costs nothing."""
+    """Return the points with ``x`` in place of compute; step 0 costs nothing."""
     if x == "compute":
         return points
     values = points[x].astype("Float64").mask(points["step"] == 0, 0.0)
@@ -205,7 +205,7 @@ def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
 
 
 def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
-    """Return the runs of ``table`` that have these values, and put the values themselves into ``held``."""
+    """Return the runs of ``table`` with these values; replaces the values of ``held`` by the table's own."""
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
@@ -220,7 +220,7 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
 
 
 def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
-    """The value with the most n; the smallest of those."""
+    """Return the value of ``axis`` with the most n, the smallest of equals."""
     counts = table.groupby(axis)["rollouts_per_problem"].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
@@ -236,7 +236,7 @@ def configurations_of(
     x: X = "compute",
     least: int = LEAST_CHECKPOINTS,
 ) -> list[Configuration]:
-    """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out.
+    """Return one `Configuration` for each (B_p, n) of ``table`` (one row per run); flag what was left out.
 
     A configuration needs ``least`` checkpoints.
     """
@@ -245,7 +245,7 @@ def configurations_of(
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
         members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", flags)
         curves = [by_run[run_id] for run_id in members.index]
-        cost = float(b * n)  # whatever the numbers of the steps
+        cost = float(b * n)  # correct for any numbering of steps
         if x != "compute":
             spent, steps = (sum(c[name].iloc[-1] for c in curves) for name in ("compute", "step"))
             cost = float(spent / max(steps, 1))
@@ -266,7 +266,7 @@ def configurations_of(
 def _without_copies(
     members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
-    """The runs without exact copies of another: the same log under two seeds has no spread."""
+    """Drop exact copies of runs: the same log under two seeds has no spread."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
         own = by_run[run_id]
@@ -301,7 +301,7 @@ def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:
-    """The most passes over the training problems that any run made, and their number, if known."""
+    """Return the most passes over the training problems that any run made, and their number, if known."""
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
     found = table["n_train_problems"].iloc[0]

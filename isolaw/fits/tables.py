@@ -1,7 +1,7 @@
 """A law and its predictions as DataFrames, for a notebook or a spreadsheet.
 
-Columns ``…_low`` and ``…_high`` are the ends of 95 % intervals, missing where the data do not bound that
-side, and ``…_status`` is a `isolaw.fits.quantity.Status`.
+Columns ``…_low`` and ``…_high`` are the ends of 95 % intervals, missing if the data do not bound that side;
+``…_status`` is a `isolaw.fits.quantity.Status`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The learning rate first: base lr, its rule for other batch sizes, KL and entropy (arXiv 2603.12151, §3)."""
+"""Find the base lr, its rule for other batch sizes, and KL and entropy terms (arXiv 2603.12151, §3)."""

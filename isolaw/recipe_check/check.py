@@ -1,7 +1,7 @@
-"""`check`: the stages of a recipe check one after another, and the recipe that they end with.
+"""`check`: run the stages of a recipe check one after another, and return the recipe that they lead to.
 
-Which runs come next, and the recipe, depend on the measured rewards alone: the same command continues a
-check that was killed, whose finished runs it only reads.
+The next runs, and the recipe, depend on the measured rewards alone. So the same command continues a killed
+check, and only reads the runs that are finished.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Execute = Callable[[CheckSweep, Plan], None]
 
 
 class RecipeVerdict(StrEnum):
-    """What the runs show."""
+    """What the runs show about a choice."""
 
-    SUPPORTED = "supported"  # better than each alternative, beyond noise
-    CONTRADICTED = "contradicted"  # an alternative is better, beyond noise
+    SUPPORTED = "supported"  # significantly better than each alternative
+    CONTRADICTED = "contradicted"  # an alternative is significantly better
     UNDECIDED = "not decided"
     FAILED = "failed"  # runs did not reach their end
 
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """A recipe that ran: the mean reward at its horizon (None where a run failed) and its standard error."""
+    """One recipe's mean reward at its horizon (None if a run failed) and its standard error."""
 
     stage: str
     problems_per_batch: int
@@ -49,13 +49,13 @@ class RecipeResult:
     compute: int
     reward: float | None
     error: float | None
-    verdict: str  # "best", "not decided" against the best, or "worse"; empty where a run failed
-    note: str = ""  # why a run failed, or the sign of its instability
+    verdict: str  # "best", "not decided" against the best, or "worse"; empty if a run failed
+    note: str = ""  # the reason for a failure, or the sign of instability
 
 
 @dataclass(frozen=True)
 class BatchRule:
-    """The recipe's lr_scaling at one batch: the lr that it gives, and the best of this, half and twice it."""
+    """The lr that the recipe's lr_scaling gives at one batch, and the best of half, one and two times it."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -66,11 +66,11 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class RecipeCheck:
-    """What a check found; ``recipe`` is the section to paste, and ``rows`` its evidence.
+    """The result of a recipe check; ``recipe`` is the section to paste, and ``rows`` its evidence.
 
-    ``lr`` is the best at C = ``compute``, and ``lr_undecided`` are others that are as good within noise;
-    ``lr_short`` is the best at ``horizon``; ``slope`` the change of log2 lr* per doubling of C that the
-    search saw (None: not decided). ``terms`` compares ``terms_kept`` with ``terms_other``.
+    ``lr`` is the best at C = ``compute``, ``lr_undecided`` are others as good within noise, and ``lr_short``
+    is the best at ``horizon``. ``slope`` is the change of log2 lr* per doubling of C in the search (None if
+    not decided). ``terms`` compares ``terms_kept`` with ``terms_other``.
     """
 
     simulated: bool
@@ -107,14 +107,14 @@ def check_recipe(
 ) -> RecipeCheck:
     """Find the base lr of a sweep, check its rule for other batch sizes, and compare KL and entropy terms.
 
-    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` where runs of every lr failed.
+    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if runs of every lr failed.
 
     Parameters
     ----------
     spec
         as for `isolaw.sweep`.
     out
-        the check's directory: a sweep in each of its folders. A second call continues there.
+        the check's directory, with a sweep in each of its folders. A second call continues there.
     on_event
         called with each `Event`.
 
@@ -136,20 +136,20 @@ def check_recipe(
 
 
 def first(start: Setup, out: Path) -> Plan:
-    """Return what a check does first; raises `SpecError` with all issues."""
+    """Return the first runs of a check; raise `SpecError` with all issues."""
     claim(out)
     stage = start.stage(LR, out, [start.base], map(start.lr_at, rule.START), start.horizon)
     return engine.plan(stage.spec, stage.directory)
 
 
 def check(start: Setup, out: Path, execute: Execute) -> RecipeCheck:
-    """Run the stages, or what is left of them, each by ``execute``, and judge."""
+    """Run the remaining runs of all stages, each by ``execute``, and judge them."""
     claim(out)
     return _Check(start, out, execute).result()
 
 
 class _Check:
-    """A check at work."""
+    """The state of a check while it runs."""
 
     def __init__(self, start: Setup, out: Path, execute: Execute) -> None:
         self.start, self.out, self.execute = start, out, execute
@@ -216,7 +216,7 @@ class _Check:
         compute: int,
         new: Iterable[int] | None = None,
     ) -> MeasuredCurves:
-        """Execute what is left of a stage, or of its ``new`` lr, and return what all of it measured.
+        """Execute the remaining runs of a stage, or of its ``new`` lr, and return the measurements of all.
 
         Runs that failed in this process are not repeated when further lr join them.
         """
@@ -253,7 +253,7 @@ class _Check:
         return found
 
     def _between(self, short: float, full: float) -> int:
-        """The k at the horizon of the batches: between those at the search's and at the sweep's C."""
+        """Interpolate k to the batches' horizon, between its values at the search's C and at the sweep's."""
         start = self.start
         if start.horizon == start.compute:
             return round(full)
@@ -281,7 +281,7 @@ class _Check:
     def _terms(
         self, k: int, full: MeasuredCurves
     ) -> tuple[RecipeVerdict | None, dict[str, float], dict[str, float]]:
-        """Compare the recipe's terms with the others; return the verdict, the terms to keep, and the rest."""
+        """Compare the recipe's terms with the alternative; return the verdict, terms to keep, and others."""
         start = self.start
         given, other = start.given, start.other_terms()
         if not start.has_terms:
@@ -308,7 +308,7 @@ class _Check:
     def _by_k(
         self, found: MeasuredCurves, compute: float, tried: Iterable[int] | None = None
     ) -> dict[int, float]:
-        """Rewards at the base batch; −inf where a run failed."""
+        """Return rewards at the base batch by k; −inf if a run failed."""
         if tried is None:
             every = range(-2 * rule.FARTHEST, 2 * rule.FARTHEST)
             keys = {*found.curves, *found.failed}
@@ -332,7 +332,7 @@ class _Check:
         return judge(self._rewards(found, compute, cell), found.unstable)
 
     def _add(self, stage: str, found: MeasuredCurves, compute: int) -> None:
-        """Add the rows of a stage, and what it generated."""
+        """Add the rows of a stage, and the rollouts that it generated."""
         self.rollouts += self.spent
         keys = sorted({*found.curves, *found.failed})
         for cell in dict.fromkeys(key[:2] for key in keys):
@@ -348,7 +348,7 @@ class _Check:
 
 
 def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerdict:
-    """What is shown of ``own`` against its rivals."""
+    """Return the verdict on ``own`` against its rivals."""
     if any(judged.better(rival, own) for rival in rivals):
         return RecipeVerdict.CONTRADICTED
     if rivals and all(judged.better(own, rival) for rival in rivals):
@@ -357,7 +357,7 @@ def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerd
 
 
 def _against(judged: Judged[Any], key: Any, among: Iterable[Any]) -> str:
-    """How a recipe compares with the best of some."""
+    """Label a recipe by its comparison with the best of ``among``."""
     best = max(among, key=lambda other: judged.mean[other])
     if key == best:
         return "best"

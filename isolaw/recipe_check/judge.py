@@ -1,7 +1,8 @@
-"""What rewards of some recipes show beyond noise.
+"""Compare the rewards of recipes, and say which differences exceed noise.
 
-Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where σ_s is what the runs of one seed share
-(problems, their order, evaluations). With K recipes and S seeds, all of them give the variance of ε::
+Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where μ_k is the recipe's mean, σ_s the effect that
+all runs of a seed share (problems, their order, evaluations) and ε_ks noise. With K recipes and S seeds, and
+dots for means, all of them together estimate the variance of ε::
 
     v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
 
@@ -9,8 +10,8 @@ and recipes a and b differ if ::
 
     |r_a· − r_b·| > t √(2 v / S)
 
-with t the 97.5 % point of Student's t of (K − 1)(S − 1) degrees of freedom (Fisher's least significant
-difference in a randomised block design). Otherwise, or with one seed, nothing is decided between them.
+with t the 97.5 % point of Student's t with (K − 1)(S − 1) degrees of freedom (Fisher's least significant
+difference in a randomised block design). Otherwise, or with one seed, the comparison is undecided.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Judged(Generic[K]):
-    """Mean rewards, the standard error of each, and the least decided difference (None: none is)."""
+    """Mean rewards, their standard error, and the least significant difference (None if unknown)."""
 
     mean: dict[K, float]
     error: float | None
     least: float | None
 
     def better(self, one: K, other: K) -> bool:
-        """Return whether ``one`` is better than ``other`` beyond noise."""
+        """Return whether ``one`` is significantly better than ``other``."""
         return self.least is not None and self.mean[one] - self.mean[other] > self.least
 
     def undecided(self, one: K) -> list[K]:
-        """Return the others that are neither better nor worse than ``one`` beyond noise."""
+        """Return the others that do not differ significantly from ``one``."""
         others = [key for key in self.mean if key != one]
         return [key for key in others if not (self.better(one, key) or self.better(key, one))]
 
@@ -47,7 +48,7 @@ class Judged(Generic[K]):
 def judge(rewards: Mapping[K, Mapping[int, float]], unstable: Collection[K] = ()) -> Judged[K]:
     """Judge rewards by recipe and seed; every recipe has the same seeds.
 
-    Noise is not taken from ``unstable`` recipes, whose rewards scatter more.
+    Noise is estimated without ``unstable`` recipes, whose rewards scatter more.
 
     >>> found = judge({"on": {0: 0.50, 1: 0.53}, "off": {0: 0.40, 1: 0.43}, "both": {0: 0.49, 1: 0.53}})
     >>> found.better("on", "off"), found.undecided("on")

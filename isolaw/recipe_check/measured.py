@@ -1,4 +1,4 @@
-"""What the runs of a stage measured: the reward of each (B_p, n, lr) and seed at a horizon."""
+"""The measurements of a stage: the reward of each (B_p, n, lr) and seed at a horizon."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from isolaw.recipe_check.stages import CheckSweep
 from isolaw.store import SweepStore
 
 LrCell = tuple[int, int, float]  # (B_p, n, lr)
-_BEFORE = (0.75, 0.87, 1.0)  # of the horizon: the reward is a mean over these, as evaluations are noisy
+_BEFORE = (0.75, 0.87, 1.0)  # shares of the horizon over which a reward is averaged, as evaluations are noisy
 
 
 @dataclass(frozen=True)
 class MeasuredCurves:
-    """Learning curves by (B_p, n, lr) and seed, and what is wrong with some.
+    """Learning curves by (B_p, n, lr) and seed, and the failures among them.
 
-    ``failed`` has the cause where a run did not reach its end, ``unstable`` the sign of instability where one
-    did (`isolaw.fits.health`).
+    ``failed`` has the cause if a run did not reach its end; ``unstable`` has the sign of instability if a run
+    is unhealthy (`isolaw.fits.health`).
     """
 
     curves: Mapping[LrCell, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class MeasuredCurves:
     unstable: Mapping[LrCell, str] = field(default_factory=dict)
 
     def at(self, key: LrCell, compute: float) -> dict[int, float] | None:
-        """Return the reward by seed around ``compute`` rollouts; None where a run failed or is missing."""
+        """Return the reward by seed around ``compute`` rollouts; None if a run failed or is missing."""
         if key in self.failed or key not in self.curves:
             return None
         points = np.log(compute * np.array(_BEFORE))
@@ -44,13 +44,13 @@ class MeasuredCurves:
         return out
 
     def mean(self, key: LrCell, compute: float) -> float:
-        """Return the mean reward over seeds; −inf where a run failed."""
+        """Return the mean reward over seeds; −inf if a run failed."""
         own = self.at(key, compute)
         return -np.inf if own is None else float(np.mean(list(own.values())))
 
 
 def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurves:
-    """Return what the ``runs`` of a stage, the `RunSpec` of its plan, measured."""
+    """Return the measurements of a stage's ``runs``, the `RunSpec` of its plan."""
     store = SweepStore(stage.directory)
     asked = {run.run_id: run for run in runs}
     failed: dict[LrCell, str] = {}

@@ -1,13 +1,14 @@
-"""Which learning rates to try next, from what the runs so far measured.
+"""Choose the learning rates to try next from the measurements so far.
 
-Values are lr_0 2^k with whole numbers k. Every function here is pure: the same rewards give the same values.
-A constant lr that is best for a short run is too large for a long one, whose end it keeps noisy. The search
-therefore follows the best lr over horizons::
+Candidates are lr_0 2^k with integer k and the initial lr_0. All functions are pure: the same rewards give the
+same candidates. The best constant lr of a short run is too large for a long run, whose end it keeps noisy.
+The search therefore extrapolates the best lr over horizons::
 
     log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
 
-The bounds of s are those of stochastic gradient descent with a constant step: between lr ∝ 1 and lr ∝ 1 / C.
-Where noise hides that the best lr moved, s counts as 0. The runs to C decide in any case; s saves some.
+where lr*(C) is the best lr of a run to C and h the longest horizon of the search. The bounds of s are those
+of SGD with a constant step: between lr ∝ 1 and lr ∝ 1 / C. If noise hides that the best lr moved, s counts as
+0. In any case the runs to C decide; s only saves some of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RewardByK = Mapping[int, float]  # by k; −inf where a run failed
 
 
 def best(rewards: RewardByK) -> int:
-    """Return the k of the highest reward; of equals the smallest lr.
+    """Return the k with the highest reward; of equals the smallest lr.
 
     >>> best({-2: 0.1, 0: 0.4, 2: 0.4})
     0
@@ -33,10 +34,10 @@ def best(rewards: RewardByK) -> int:
 
 
 def search(at: Sequence[RewardByK]) -> list[int]:
-    """Return the k to try next, ascending; none when the search ends.
+    """Return the k to try next, ascending; empty when the search ends.
 
-    ``at`` has the rewards at ascending horizons. While the best at the last one is the smallest or largest
-    tried, the range grows by a factor of 4; then the best lr of every horizon gets both neighbours.
+    ``at`` has the rewards at ascending horizons. While the best k at the last horizon is the smallest or
+    largest tried, the range grows by a factor of 4 in lr; then each horizon's best k gets both neighbours.
 
     >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
     ([4], [1, 3])
@@ -52,7 +53,7 @@ def search(at: Sequence[RewardByK]) -> list[int]:
 
 
 def bracket(middle: int, rewards: RewardByK) -> list[int]:
-    """Return the k to try next: ``middle`` and its neighbours, then further until the best is between two.
+    """Return the k to try next: ``middle`` and its neighbours, then more until the best has two neighbours.
 
     >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
     ([2, 3, 4], [1], [])
@@ -65,9 +66,9 @@ def bracket(middle: int, rewards: RewardByK) -> list[int]:
 
 
 def peak(rewards: RewardByK) -> float:
-    """Return the k of the vertex of the parabola through the best reward and both its neighbours.
+    """Return the vertex of the parabola through the best reward and both its neighbours, as a k.
 
-    The best k itself where there is no such parabola.
+    Without such a parabola, this is the best k itself.
 
     >>> round(peak({0: 0.3, 1: 0.5, 2: 0.4}), 3)
     1.167
@@ -81,7 +82,7 @@ def peak(rewards: RewardByK) -> float:
 
 
 def slope(horizons: Sequence[float], at: Sequence[RewardByK]) -> float | None:
-    """Return s, the change of log2 lr* per doubling of C, within [−1, 0]; None from one horizon.
+    """Return s, the change of log2 lr* per doubling of C, within [−1, 0]; None for one horizon.
 
     >>> slope([1e5, 2e5], [{0: 0.1, 1: 0.2, 2: 0.1}, {0: 0.3, 1: 0.2, 2: 0.1}])
     -1.0

@@ -1,11 +1,11 @@
-"""The sweeps of a recipe check: at which batch sizes, how far, and with which keys of the recipe.
+"""The sweeps of a recipe check: their batch sizes, their horizons, and their recipe keys.
 
-Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` read:
+Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` understand:
 
 ========= ===============================================================================================
 lr        the lr at one batch size, searched at a short horizon
 lr-full   the lr that the search predicts for the sweep's C, and its neighbours, run to that C
-batch     at a smaller and a larger batch, the lr that the recipe's rule gives, half of it and twice it
+batch     at a smaller and a larger batch: the lr that the recipe's rule gives, half of it and twice it
 terms     the chosen lr with the KL and entropy terms off if they were on, and on if they were off
 ========= ===============================================================================================
 """
@@ -30,8 +30,8 @@ LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
 SHARE = 8  # the search runs to C / 8, or for `STEPS` steps
 STEPS = 40
-LEAST_STEPS = 20  # of a run that is judged: the paper's warm-up takes 10
-FACTOR = 4  # between batch sizes: there √B, B and a constant lr differ by 2, as the neighbours do
+LEAST_STEPS = 20  # fewest steps of a run that is judged: the paper's warm-up takes 10
+FACTOR = 4  # ratio of batch sizes, at which √B, B and constant rules differ by 2 in lr, as neighbours do
 _TERMS = ("kl", "entropy")
 _OF_KL = ("kl_in", "kl_estimator")
 
@@ -47,11 +47,11 @@ class CheckSweep:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a check starts from.
+    """The starting point of a check.
 
-    ``base`` is the batch at which the lr is searched and ``others`` are the smaller and the larger one;
-    ``lr`` is where the search starts; ``on`` are the weights of the terms when they are on, ``given`` those
-    that the recipe has for this difficulty.
+    The lr is searched at the batch ``base``, from ``lr``; ``others`` are a smaller and a larger batch. ``on``
+    are the weights of the KL and entropy terms when they are on, ``given`` their weights in the recipe for
+    this difficulty.
     """
 
     spec: SweepSpec
@@ -78,18 +78,18 @@ class Setup:
         return min(max(self.horizon, least), self.compute)
 
     def horizons(self) -> list[int]:
-        """Where the search compares: its horizon, and half and a quarter of it if they have enough steps."""
+        """Horizons that the search compares: its own, and 1/2 and 1/4 of it if they have enough steps."""
         least = LEAST_STEPS * _size(self.base)
         return [c for c in (self.horizon // 4, self.horizon // 2) if c >= least] + [self.horizon]
 
     def lr_at(self, k: int) -> float:
-        """lr_0 2^k; the same k is the same float."""
+        """Return lr_0 2^k; equal k give equal floats."""
         return self.lr * 2.0**k
 
     def stage(
         self, name: str, out: Path, cells: Sequence[BatchShape], lr: Iterable[float], compute: int
     ) -> CheckSweep:
-        """Return the sweep of some cells, which differ in one axis."""
+        """Return the sweep of some cells, which differ along one axis."""
         b, n = (tuple(sorted({cell[i] for cell in cells})) for i in (0, 1))
         grid = Grid.model_validate({"problems_per_batch": b, "rollouts_per_problem": n, "lr": sorted(lr)})
         spec = self.spec
@@ -113,11 +113,11 @@ class Setup:
         return any(self.on.values())
 
     def other_terms(self) -> dict[str, float]:
-        """Off, where the recipe has a term, else on."""
+        """Return the alternative weights: off if the recipe has a term, else on."""
         return dict.fromkeys(_TERMS, 0.0) if any(self.given.values()) else self.on
 
     def expected(self) -> list[dict[str, Any]]:
-        """Return the runs and rollouts of each stage, if the search takes as many lr as it mostly does."""
+        """Return the runs and rollouts of each stage, assuming the usual number of lr in the search."""
         searched, seeds = 7, len(self.spec.sweep.seeds)
         full = [self.base] * 3 if self.horizon < self.compute else []
         plans = [
@@ -140,9 +140,9 @@ class Setup:
 
 
 def setup(spec: SweepSpec) -> Setup:
-    """Return what the check of a sweep file's recipe starts from.
+    """Return the starting point of a check of a sweep file's recipe.
 
-    Raises `SpecError` for what keeps it from being checked.
+    Raises `SpecError` with everything that prevents the check.
     """
     issues = [
         Issue(f"grid.{key}", "a recipe check chooses lr, KL and entropy", values, "no axes of the recipe")
@@ -177,7 +177,7 @@ def setup(spec: SweepSpec) -> Setup:
 
 
 def claim(out: Path) -> None:
-    """Raise `StoreError` for a directory that holds anything but the folders of a check."""
+    """Raise `StoreError` if a directory holds anything but the folders of a check."""
     check_destination(out)
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: is a file; expected a new directory or a recipe check's")
@@ -190,7 +190,7 @@ def claim(out: Path) -> None:
 
 
 def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
-    """All n at the B_p in the middle, or all B_p where there is one n, ascending."""
+    """Return all n at the middle B_p, or all B_p if there is one n, ascending."""
     batches = sorted({b for b, _ in cells})
     middle = batches[(len(batches) - 1) // 2]
     line = sorted(cell for cell in cells if cell[0] == middle)
@@ -198,7 +198,7 @@ def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
 
 
 def _resolved(spec: SweepSpec, cell: BatchShape, difficulty: str | None = None) -> RunSpec:
-    """A run as its backend resolves it."""
+    """Return a run as its backend resolves it."""
     backend = backends.get(spec.sweep.backend)
     problems = spec.problems
     if difficulty is not None:

@@ -1,8 +1,8 @@
-"""The battery: a handful of sweeps, each an ordinary sweep specification.
+"""The battery: a handful of ordinary sweeps from which all findings are judged.
 
-One run serves all M, and one sweep several findings. All share their seeds and are judged at the same
-budgets C, two to an octave, from C/128 to C = ``sweep.compute``. Each budget has four evaluations, which
-`measurements.settled` averages.
+One run serves all M, and one sweep serves several findings. All sweeps share their seeds and are judged at
+the same budgets C, two per octave from C/128 to C = ``sweep.compute``. Each budget has four evaluations,
+which `measurements.settled` averages.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.replication.verdicts import Floats
 
-MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
+MODELS = ("interference", "arms")  # models of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")
-FIRST_SEED, SEEDS = 100, 8  # judging seeds; the presets are tuned on seeds below 100
+FIRST_SEED, SEEDS = 100, 8  # the seeds that judge; presets are tuned on seeds below 100
 OCTAVES, PER_OCTAVE, PER_BUDGET = 7, 2, 4  # budgets from C/128 to C, and evaluations for each
 ETA_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
-MODERATE = (0.5, 1, 2, 4)  # of B_p
+MODERATE = (0.5, 1, 2, 4)  # multiples of B_p
 N_EST, N_TRAIN = 256, 64
 LEAST_LEVELS = 5
 _LEAST_B_P = 8
 _LEVELS = tuple(2**k for k in range(2, 12))
-# The keys that a user may set: these, and all that start with these.
+# The keys that a user may set: these, and all keys of these sections.
 _FREE = (
     "sweep.compute", "grid.problems_per_batch", "grid.rollouts_per_problem", "limits.max_batch_rollouts",
     "problems.n_train", "problems.n_validation",
@@ -37,22 +37,22 @@ _FREE_SECTIONS = ("recipe.", "bandit.parameters.")
 # One problem with a constant lr, as in the paper's App. H, and with the square-root rule.
 TABULAR_LEVELS = tuple(2**k for k in range(1, 10))
 TABULAR_RULES = ("constant", "sqrt")
-TABULAR_COMPUTE = 20_000  # more, and every n has solved the problem
+TABULAR_COMPUTE = 20_000  # with more, every n solves the problem
 
 
 def schedule(compute: int) -> Floats:
-    """Return the budgets at which runs are evaluated, half an octave before C/128 to C = ``compute``."""
+    """Return the C at which runs are evaluated, from half an octave before C/128 to C = ``compute``."""
     steps = (OCTAVES * PER_OCTAVE + 1) * PER_BUDGET
     return np.geomspace(round(compute / 2 ** (steps / PER_BUDGET / PER_OCTAVE)), compute, steps + 1)
 
 
 @dataclass(frozen=True)
 class Battery:
-    """Which model is judged, on which seeds, and how much of the battery is run.
+    """The model to judge, its seeds, and which parts of the battery to run.
 
     ``base`` is what all sweeps share: budget, grid, recipe, problems, model, preset, constants. ``sizes`` is
-    the number of training set sizes D, ``control`` whether η is also re-tuned at each C. ``tabular`` holds
-    the rules lr(n) of the single problem, ``tabular_constants`` its constants that differ from the preset's.
+    the number of training set sizes D; ``control`` says whether η is also re-tuned at each C. ``tabular``
+    holds the rules lr(n) for the single problem, and ``tabular_constants`` its own constants.
     """
 
     base: SweepSpec
@@ -88,19 +88,19 @@ class Battery:
         return self.resolved(SETS[0]).problems.n_train or 1
 
     def eta(self, name: str) -> float:
-        """The preset's (or the recipe's) η for a problem set."""
+        """Return the preset's (or the recipe's) η for a problem set."""
         return self.resolved(name).recipe.lr or 0.0
 
     @property
     def fixed_batch(self) -> tuple[int, list[int]]:
-        """B for the fixed-B sweeps, and the n that divide it with 8 ≤ B_p ≤ D."""
+        """B of the fixed-B sweeps, and the n that divide it with 8 ≤ B_p ≤ D."""
         batch = self.batch * self.levels[len(self.levels) // 2]
         least = min(_LEAST_B_P, self.batch)
         return batch, [n for n in self.levels if batch % n == 0 and least <= batch // n <= self.n_train]
 
     @property
     def coarse_levels(self) -> list[int]:
-        """Every second n, the largest among them."""
+        """Every second n, including the largest."""
         return self.levels[::-1][::2][::-1]
 
     @property
@@ -116,7 +116,7 @@ class Battery:
         return sorted({*smaller, d})
 
     def experiments(self) -> dict[str, list[SweepSpec]]:
-        """Return all sweeps of the battery by experiment; those of an experiment share a directory."""
+        """Return all sweeps of the battery by experiment; the sweeps of one experiment share a directory."""
         out = {name: [self._spec(name, sets=["validation", "train"])] for name in SETS}
         batch, levels = self.fixed_batch
         for name in SETS:
@@ -137,11 +137,11 @@ class Battery:
 
     @property
     def decoupled(self) -> bool:
-        """Whether the grid has the n that the decoupled baseline is compared with."""
+        """Whether the grid has the two n that the decoupled baseline is compared with."""
         return {N_EST, N_TRAIN} <= set(self.levels)
 
     def resolved(self, name: str) -> RunSpec:
-        """A run of the main sweep as the backend sees it."""
+        """Return a run of the main sweep as the backend resolves it."""
         spec = self._spec(name)
         run = RunSpec(
             backend=spec.sweep.backend,
@@ -155,7 +155,7 @@ class Battery:
         return backends.get(spec.sweep.backend).resolve(run)
 
     def _spec(self, name: str, sets: Sequence[str] = ("validation",), **own: dict[str, Any]) -> SweepSpec:
-        """A sweep on one problem set; ``own`` changes keys of a section."""
+        """Return a sweep on one problem set; ``own`` overrides keys of a section."""
         data = self.base.model_dump(mode="json", exclude_unset=True)
         data["problems"] = {**data.get("problems", {}), "set": name}
         for section, values in own.items():
@@ -172,7 +172,7 @@ class Battery:
         return self._completed(data, ("validation",))
 
     def _completed(self, data: dict[str, Any], sets: Sequence[str]) -> SweepSpec:
-        """Add what all sweeps share: seeds, exact evaluations and their budgets, the inline executor."""
+        """Add what all sweeps share: seeds, exact evaluations at the battery's budgets, inline executor."""
         evaluated = schedule(data["sweep"]["compute"])
         data["sweep"] = {**data["sweep"], "seeds": list(self.seeds)}
         data["evaluation"] = {
@@ -197,8 +197,8 @@ def battery(
     """Build a battery from the user's settings.
 
     ``settings`` are ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the
-    model; ``options`` are fields of `Battery`. Without a ``preset`` it is the model's first. Raises
-    `SpecError` with all issues at once.
+    model. ``options`` are fields of `Battery`. ``preset`` defaults to the model's first. Raises `SpecError`
+    with all issues.
 
     >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
     array([   7800., 1000000.])
@@ -233,7 +233,7 @@ def battery(
 
 
 def _issues(found: Battery) -> list[Issue]:
-    """What is wrong with a battery, by its own rules and then by the backend's."""
+    """Return the issues of a battery, first by its own rules, then by the backend's."""
     out = []
     batches, levels = found.base.grid.problems_per_batch, found.levels
     if len(batches) > 1:

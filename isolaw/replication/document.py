@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/battery.json      which battery this is
+    DIR/battery.json      identifies the battery
     DIR/easy, DIR/hard …  its sweeps (`isolaw.replication.battery`), which a second call continues
     DIR/jitter/000.json … one jittered preset each (`isolaw.replication.jitter`)
     DIR/findings.json     the document
@@ -38,7 +38,7 @@ def judge(
 ) -> dict[str, Any]:
     """Execute the battery's remaining runs in ``jobs`` threads, and judge all of them, as `findings` does.
 
-    Returns the document: `description`, ``seeds``, ``findings`` (a row each: `verdicts.Finding.to_dict`),
+    Returns the document: `description`, ``seeds``, ``findings`` (one `verdicts.Finding.to_dict` per row),
     ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of the figures).
     """
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def description(battery: Battery) -> dict[str, Any]:
 
 
 def claim(battery: Battery, folder: Path) -> None:
-    """Mark a folder as this battery's; raise `StoreError` for one that holds something else."""
+    """Mark a folder as this battery's; raise `StoreError` if it holds something else."""
     check_destination(folder)
     marker = folder / _MARKER
     mine = {"format": FORMAT, **description(battery)}
@@ -103,7 +103,7 @@ def claim(battery: Battery, folder: Path) -> None:
 
 
 def save(document: dict[str, Any], path: Path) -> None:
-    """Write a JSON file in one step, and the folders above it."""
+    """Write a JSON file atomically, and create its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     Folder.at(path.parent).write(path.name, f"{text}\n".encode())

@@ -1,7 +1,7 @@
-"""Executing the battery's sweeps: each by the sweep engine, inline in a thread, several at a time.
+"""Execute the battery's sweeps: each by the sweep engine, inline in a thread, several at a time.
 
-The simulators' kernels release the interpreter's lock, so threads use the cores without processes that would
-each load the compiled code again. No result depends on the thread that computed it.
+The simulators' kernels release the GIL, so threads use all cores without processes that would each load the
+compiled code again. No result depends on the thread that computed it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from isolaw.replication.battery import Battery
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 
-_RUN_COSTS = 150_000  # problem visits that take as long as beginning, measuring and storing a run
+_RUN_COSTS = 150_000  # overhead of starting, measuring and storing a run, in problem visits
 
 Progress = Callable[[float], None]
 
 
 def work(plans: Sequence[engine.Plan]) -> int:
-    """Return the remaining work of plans, in problem visits."""
+    """Return the remaining work of plans in problem visits."""
     return sum(_costs(run) for plan in plans for run in plan.runs if run.run_id in set(plan.todo))
 
 
@@ -37,9 +37,9 @@ def _costs(run: RunSpec) -> int:
 
 
 def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
-    """Plan all sweeps of a battery by their directories below ``folder``, and write nothing.
+    """Plan all sweeps of a battery by their directories below ``folder``, without writing anything.
 
-    Raises `SpecError` with all issues of all sweeps, and `StoreError` where a directory holds something else.
+    Raises `SpecError` with all issues of all sweeps, and `StoreError` if a directory holds something else.
     """
     planned: dict[Path, list[engine.Plan]] = {}
     issues: dict[str, Issue] = {}
@@ -57,11 +57,11 @@ def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
 def execute(
     planned: Mapping[Path, Sequence[engine.Plan]], jobs: int, progress: Progress = lambda _: None
 ) -> tuple[dict[str, Runs], list[str]]:
-    """Execute the remaining work in ``jobs`` threads, the longest sweeps first.
+    """Execute the remaining work in ``jobs`` threads, longest sweeps first.
 
-    Returns the runs by experiment, and a message for each failed run. This thread calls ``progress`` with the
-    share of the work of each run that ends. An interruption stops all threads at their next checkpoint; the
-    same call continues.
+    Returns the runs by experiment, and a message for each failed run. The calling thread calls ``progress``
+    with the share of work of each run that ends. An interruption stops all threads at their next checkpoint;
+    the same call then continues.
     """
     total = sum(map(work, planned.values())) or 1
     news: queue.Queue[int | None] = queue.Queue()

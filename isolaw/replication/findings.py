@@ -1,4 +1,4 @@
-"""`findings`: a battery of runs, and presets around its own, judged."""
+"""`findings`: run and judge a battery, and optionally presets around its own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def findings(
     """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
 
     ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too: members
-    of its ensemble where it is calibrated.
-    ``progress`` is called with what is at work and the share of it since the last call. Returns the document
-    of `judge`.
+    runs, and a second call continues them. ``jitter`` is the number of additional presets to judge around the
+    first; around a calibrated preset they are members of its ensemble. ``progress`` receives the current task
+    and the share of it done since the last call. Returns the document of `judge`.
 
     Raises
     ------

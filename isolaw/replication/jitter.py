@@ -1,11 +1,11 @@
-"""Does a finding hold for presets around the one that was judged?
+"""Test whether a finding holds for presets around the one that was judged.
 
-Around a calibrated preset these are the members of its ensemble: what the runs leave open. Constants that the
-user has set hold for all of them. Around any other, every nonzero constant of the preset, η and β too, but no
-whole number such as the number of features, is multiplied by its own 2^U, U uniform in [−1, 1], and kept
-within the model's bounds. The same rules judge such a preset on a smaller battery: 4 other seeds, without the
-smallest n, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 in place of
-t₇ = 2.4), so the shares are on the low side.
+Around a calibrated preset, these are the members of its ensemble, which span what the runs leave open.
+Constants that the user set hold for all of them. Around any other preset, every nonzero constant, including η
+and β but no integer such as the number of features, is multiplied by its own 2^U with U uniform in [−1, 1],
+and clipped to the model's bounds. The same rules judge each preset on a smaller battery: 4 other seeds, no
+smallest n, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 instead of t₇ =
+2.4), so the shares of "yes" are conservative.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isolaw.replication.verdicts import VERDICTS
 from isolaw.simulators.presets import Preset, read_preset
 
 _FIRST_SEED, _SEEDS = 1000, 4
-_STREAM = 2603  # shared with no run
+_STREAM = 2603  # seed of the jitter, which no run uses
 
 
 def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[str, float]:
@@ -44,7 +44,7 @@ def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[
 
 
 def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str, float]:
-    """Return the constants of the preset number ``index`` around these.
+    """Return the constants of jittered preset number ``index``.
 
     >>> around = jittered("interference", {"sigma2": 100.0}, 3)
     >>> 50 <= around["sigma2"] <= 200, around == jittered("interference", {"sigma2": 100.0}, 3)
@@ -61,13 +61,13 @@ def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str
 
 
 def ensemble(battery: Battery) -> Preset | None:
-    """Return the calibrated preset that a battery judges, None for another."""
+    """Return the calibrated preset that a battery judges, None if its preset is not calibrated."""
     name = battery.base.bandit.get("preset")
     return read_preset(name) if name is not None and is_calibrated(name) else None
 
 
 def check(battery: Battery, presets: int) -> None:
-    """Raise `InputError` where an ensemble has fewer members than ``presets``."""
+    """Raise `InputError` if an ensemble has fewer members than ``presets``."""
     found = ensemble(battery)
     if found is not None and presets > len(found.members):
         text = f"found {presets}; expected at most {len(found.members)}, the members of {found.name}"
@@ -75,7 +75,7 @@ def check(battery: Battery, presets: int) -> None:
 
 
 def around(battery: Battery, index: int) -> Battery:
-    """Return the small battery of the preset number ``index``."""
+    """Return the small battery for preset number ``index``."""
     run = battery.resolved(SETS[0])
     model, preset = run.options["model"], run.options["preset"]
     own = dict(battery.base.bandit.get("parameters", {}))
@@ -106,12 +106,12 @@ def study(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge ``presets`` presets around a battery's, or those that ``out/jitter`` lacks, and count verdicts.
+    """Judge ``presets`` presets around a battery's, or those missing in ``out/jitter``, and count verdicts.
 
-    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts, and nothing
-    keeps its runs. Returns ``presets``, whether they are ``members`` of an ensemble, ``seeds``, ``constants``
-    (the varied ones) and ``verdicts``: for each row of the table, such as ``F1 easy``, how many presets gave
-    yes, partly and no.
+    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts but not its
+    runs. Returns ``presets``, whether they are ``members`` of an ensemble, ``seeds``, ``constants`` (the
+    varied ones) and ``verdicts``: for each row of the table, such as ``F1 easy``, how many presets gave each
+    verdict.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
@@ -130,7 +130,7 @@ def study(
 def _judged(
     battery: Battery, index: int, out: str | Path | None, jobs: int, progress: Progress
 ) -> dict[str, str]:
-    """The verdicts of one preset by row, from its file if it holds this preset's."""
+    """Return the verdicts of one preset by row, read from its file if that file is of this preset."""
     key = {**description(battery), "alone": dict(battery.tabular_constants), "seeds": list(battery.seeds)}
     mark = hashlib.sha256(canonical_json(key).encode()).hexdigest()
     path = None if out is None else Path(out) / "jitter" / f"{index:03d}.json"
@@ -148,7 +148,7 @@ def _judged(
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Return what a file keeps; of one that cannot be read nothing, with a note: it is made again."""
+    """Return the content of a file; an unreadable file counts as empty, with a warning."""
     try:
         kept = read_json(path)
         if not isinstance(kept.get("verdicts"), dict):

@@ -1,4 +1,4 @@
-"""From the battery's runs to its findings, and to the curves of their pictures."""
+"""Compute the findings, and the curves of their figures, from the battery's runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from isolaw.replication.verdicts import Finding, Floats, interval, leave_one_out
 from isolaw.runs import Runs
 
 PlotSeries = dict[str, Any]
-_NUDGE = 1 + 1e-9  # a budget that is a whole number of batches pays for its last step
+_NUDGE = 1 + 1e-9  # so that a budget of a whole number of batches pays for its last step despite rounding
 
 
 class MeasuredFindings:
-    """Findings and pictures of one battery's runs, which come by experiment."""
+    """Findings and pictures from one battery's ``runs``, which are keyed by experiment."""
 
     def __init__(self, battery: Battery, runs: Mapping[str, Runs]) -> None:
         self.battery, self.runs = battery, runs
@@ -63,14 +63,14 @@ class MeasuredFindings:
         return settled(found, PER_BUDGET)
 
     def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
-        """Rewards at the largest budget, (S, N)."""
+        """Return rewards at the largest budget, (S, N)."""
         return self._rewards(experiment, *args, **kwargs)[:, :, -1]
 
     def _picture(self, key: str, curves: Mapping[str, Any], **axes: Any) -> None:
         self.pictures[key] = {"levels": self.battery.levels, **axes, "curves": curves}
 
     def _rises(self) -> None:
-        """F1, and the control: the same with η re-tuned."""
+        """Judge F1, and its control: the same with η re-tuned."""
         b, curves = self.battery, {}
         for name, values in self.main.items():
             self.findings.append(rules.rises(name, b.levels, values))
@@ -84,7 +84,7 @@ class MeasuredFindings:
         self._picture("F1", curves, x=b.budgets.tolist())
 
     def _compared(self) -> None:
-        """F2, F3: at the largest C, sets and metrics side by side."""
+        """Judge F2 and F3: problem sets and metrics compared at the largest C."""
         levels = self.battery.levels
         end = {name: values[:, :, -1] for name, values in self.main.items()}
         self.findings.append(rules.harder(levels, end["easy"], end["hard"]))
@@ -97,7 +97,7 @@ class MeasuredFindings:
         self._picture("F3", curves)
 
     def _batches(self) -> None:
-        """F4: B_p against n."""
+        """Judge F4: B_p against n."""
         b = self.battery
         sizes, coarse = b.moderate_batches, b.coarse_levels
         each = [
@@ -124,7 +124,7 @@ class MeasuredFindings:
         )
 
     def _alone(self) -> None:
-        """F5a: one problem."""
+        """Judge F5a: one problem alone."""
         evaluated, levels, curves = schedule(TABULAR_COMPUTE), TABULAR_LEVELS, {}
         for rule in self.battery.tabular:
             values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, evaluated=evaluated)
@@ -133,7 +133,7 @@ class MeasuredFindings:
         self._picture("F5a", curves, x=evaluated[PER_BUDGET::PER_BUDGET].tolist(), levels=list(levels))
 
     def _landscapes(self) -> None:
-        """F5b: the pass@1 landscape."""
+        """Judge F5b: the pass@1 landscape."""
         curves = {}
         for name in SETS:
             zero, gini = (self._last(name, metric) for metric in ("zero_fraction", "gini"))
@@ -143,7 +143,7 @@ class MeasuredFindings:
         self._picture("F5b", curves)
 
     def _sizes(self) -> None:
-        """F6: the size of the training set."""
+        """Judge F6: the size of the training set."""
         b = self.battery
         each = {d: self._rewards(f"easy-d{d}") for d in b.training_sizes[:-1]}
         each[b.training_sizes[-1]] = self.main["easy"]
@@ -152,14 +152,14 @@ class MeasuredFindings:
         self._picture("F6", {str(d): _path(b.levels, v) for d, v in each.items()}, x=b.budgets.tolist())
 
     def _decoupled(self) -> None:
-        """F7: advantages from more rollouts than enter the gradient."""
+        """Judge F7: advantages from more rollouts than enter the gradient."""
         b = self.battery
         if not b.decoupled:
             nothing = np.full(len(b.seeds), np.nan)
             for name in SETS:
                 self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *[nothing] * 4)
             return
-        # At equal steps: n_train makes them at smaller budgets.
+        # Compare at equal steps, which n_train reaches at smaller budgets.
         shift = PER_OCTAVE * round(math.log2(N_EST / N_TRAIN))
         curves = {}
         for name in SETS:
@@ -173,23 +173,23 @@ class MeasuredFindings:
 
 
 def _band(rows: Floats) -> PlotSeries:
-    """A curve and its pointwise interval, from rows (1 + S, X); what was not measured is None."""
+    """Return a curve and its pointwise interval from rows (1 + S, X); None where not measured."""
     parts = zip(("value", "low", "high"), interval(rows), strict=True)
     return {k: [float(v) if np.isfinite(v) else None for v in part] for k, part in parts}
 
 
 def _bands(names: Iterable[str], rows: Floats) -> PlotSeries:
-    """The same for several curves by name, from rows (1 + S, curves, X)."""
+    """Return several curves and intervals by name, from rows (1 + S, curves, X)."""
     return {name: _band(rows[:, i]) for i, name in enumerate(names)}
 
 
 def _path(levels: Sequence[int], values: Floats) -> PlotSeries:
-    """n* (as log2) along the budgets."""
+    """Return log2 n* along the budgets."""
     return _band(path(levels, leave_one_out(values)).log2_n)
 
 
 def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
-    """Rows of rewards (S, …) less what a seed's curves share: their mean ``over`` these axes."""
+    """Return rewards (S, …) minus the mean ``over`` these axes, which removes what a seed's curves share."""
     known = np.isfinite(values).all(axis=0)  # a batch above the cap was not run
     total = np.where(known, values, 0.0).sum(axis=over, keepdims=True)
     shared = total / np.maximum(np.where(known, 1, np.zeros_like(values)).sum(axis=over, keepdims=True), 1)
@@ -197,7 +197,7 @@ def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
 
 
 def _below(values: Floats) -> PlotSeries:
-    """Rewards (S, N) less the best of their mean."""
+    """Return rewards (S, N) relative to the best of their mean."""
     rows = leave_one_out(values)
     return _band(rows - rows.max(axis=1, keepdims=True))
 
@@ -213,9 +213,9 @@ def rewards(
 ) -> Floats:
     """Return the reward of each n at each budget, from one sweep whose schedule contains the budgets.
 
-    With S seeds, N values of n and X ascending ``budgets`` C the result is (S, N, X): NaN before a run's
-    first step, after the end of a diverged run, and where no run exists. ``where`` fixes columns or
-    attributes of the runs, such as ``{"lr": 0.02}``.
+    With S seeds, N values of n and X ascending ``budgets`` C, the result is (S, N, X). It is NaN before a
+    run's first step, after the end of a diverged run, and without a run. ``where`` selects runs by columns or
+    attributes, such as ``{"lr": 0.02}``.
     """
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
@@ -235,12 +235,12 @@ def rewards(
 
 
 def settled(values: Floats, every: int) -> Floats:
-    """Return rewards (…, X) at every ``every``-th budget, each the mean since the one before it.
+    """Return rewards (…, X) at every ``every``-th budget, each the mean since the budget before it.
 
-    A reward at one C depends on how far the run is through its epoch: noise between problems cancels when the
-    run has visited each equally often. All seeds are equally far, so no interval over seeds contains this
-    effect; a mean over half an octave mostly removes it. ``values`` (…, every · X + 1) are NaN where a run
-    had not begun or had ended, and so is the result where the last value is NaN.
+    A reward at one C depends on the run's position in its epoch: noise between problems cancels only once
+    each was visited equally often. All seeds are at the same position, so intervals over seeds do not contain
+    this effect; a mean over half an octave mostly removes it. ``values`` (…, every · X + 1) are NaN where a
+    run had not begun or had ended; the result is NaN if the last value of its window is.
 
     >>> settled(np.array([np.nan, 1.0, 3.0, 5.0, np.nan]), 2)
     array([ 2., nan])

@@ -1,10 +1,10 @@
-"""The findings F1 to F7 of arXiv 2603.12151: the effect of each, and when it counts as seen.
+"""The findings F1 to F7 of arXiv 2603.12151: the effect that measures each, and the rule for its verdict.
 
-Every effect is positive in the direction that the finding states. *Yes*: its 95 % interval over seeds
-excludes zero, and it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of the
-problems). *Partly*: only the interval excludes zero. Else *no*, or *not measured*. A finding of several
-effects is as good as the weakest of them. Rewards come as (S, …, N): S seeds, N values of n, at the largest
-budget, or (S, N, X) at X budgets.
+Every effect is positive in the direction that the finding states. *Yes* requires that its 95 % interval over
+seeds excludes zero and that it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of
+the problems). *Partly* requires only the former. Otherwise the verdict is *no*, or *not measured*. A finding
+with several effects gets the weakest verdict. Rewards are (S, …, N) for S seeds and N values of n at the
+largest budget, or (S, N, X) at X budgets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isolaw.replication.verdicts import (
     leave_one_out,
 )
 
-_WRONG = 3.0  # doublings: n and B_p are called wrong when off by a factor of 8
+_WRONG = 3.0  # doublings: a wrong n or B_p is off by a factor of 8
 
 
 def n_star(levels: Sequence[int], values: Floats) -> Optimum:
@@ -38,13 +38,13 @@ def n_star(levels: Sequence[int], values: Floats) -> Optimum:
 def _compared(
     key: str, name: str, statement: str, label: str, rows: Floats, notes: Sequence[str], holds: bool = True
 ) -> Finding:
-    """A finding on n*: ``rows`` (2, 1 + S) in doublings, of n* and of the smallest n within tolerance."""
+    """Return a finding on n*; ``rows`` (2, 1 + S) are effects on n* and on the least n within tolerance."""
     effect, tolerance = (Effect.of(label, DOUBLINGS, own) for own in rows)
     return Finding(key, name, statement, (effect,), tolerance, holds, tuple(notes))
 
 
 def _at_edge(levels: Sequence[int], **found: Floats) -> list[str]:
-    """Notes on where an n* is only a bound."""
+    """Return notes for each n* that is only a bound."""
     edge = {-1.0: levels[0], 1.0: levels[-1]}
     return [f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge]
 
@@ -69,11 +69,11 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
 def retuned(values: Floats) -> tuple[Floats, Floats]:
     """Re-tune η for every n and C, as `isolaw.fits.studies.retune` does, from rewards (S, N, X, L) of L η.
 
-    Returns the rewards (S, N, X) of each seed at the η that is best on the other seeds (its own best is
-    biased upward), and how often each η was chosen, (L,).
+    Returns each seed's rewards (S, N, X) at the η that is best on the other seeds, since its own best is
+    biased upward, and the frequency with which each η was chosen, (L,).
     """
     others = leave_one_out(values)[1:]
-    # An η that any run diverged with is not used.
+    # An η at which any run diverged is not eligible.
     usable = np.where(np.isfinite(others) & np.isfinite(values).all(axis=0), others, -np.inf)
     choice = usable.argmax(axis=3)
     chosen = np.take_along_axis(values, choice[..., None], axis=3)[..., 0]
@@ -122,7 +122,7 @@ def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) ->
 
 
 def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: int) -> Finding:
-    """F4a: B_p matters little: a wrong B_p costs less than a wrong n, from rewards (S, B_p, N)."""
+    """F4a: B_p matters little: a wrong B_p costs less than a wrong n. ``values`` are (S, B_p, N)."""
     rows = leave_one_out(values)
     log2_n = np.log2(levels)
     best = optimum(log2_n, rows).reward
@@ -146,7 +146,7 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
 
 
 def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
-    """F4b: at fixed B = B_p · n, small M needs large B_p and large M large n."""
+    """F4b: at fixed B = B_p · n, small M needs large B_p, and large M needs large n."""
     n = path(levels, leave_one_out(values))
     label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
     statement = "at fixed B, small M needs large B_p, large M large n"
@@ -157,7 +157,7 @@ def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
 def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
     """F4c: on the hard set n*(M) at fixed B is not monotone: it turns, by a doubling each way.
 
-    Noise gives every path a largest turn. So the other seeds choose its place, and the seed that was left
+    Noise gives every path some largest turn. So the other seeds choose where the turn is, and the seed left
     out measures how far n* moves before and after it.
     """
     label = f"at B = {batch:,}: how far log2 n* moves {{}} its turn"
@@ -178,7 +178,7 @@ def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
 
 
 def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
-    """How far a path moves before and after the largest turn of another, both positive if it turns too."""
+    """Return a path's moves before and after the largest turn of another, both positive if it turns too."""
     if not (np.isfinite(chosen_on).all() and np.isfinite(judged_on).all()):
         return np.nan, np.nan
     a, b, c = np.array(list(combinations(range(chosen_on.size), 3))).T
@@ -191,7 +191,7 @@ def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
 
 
 def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
-    """F5a: on one problem alone more steps beat larger n."""
+    """F5a: on one problem alone, more steps beat larger n."""
     n = path(levels, leave_one_out(values))
     below = float(np.log2(levels).mean()) - n.both.mean(axis=2)
     name = "alone" if rule == "constant" else "alone, lr ∝ √n"
@@ -202,7 +202,7 @@ def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
 
 
 def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, train: Floats) -> Finding:
-    """F5b: many problems: larger n leaves fewer with p < 0.02, and a less skewed pass@1."""
+    """F5b: with many problems, larger n leaves fewer with p < 0.02, and a less skewed pass@1."""
     small, large = len(levels) // 4, 3 * len(levels) // 4
     fewer, flatter, fewer_trained = (v[:, small] - v[:, large] for v in (zero, gini, train))
     at = f"n = {levels[small]} less n = {levels[large]}"
@@ -219,7 +219,7 @@ def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, trai
 
 
 def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Finding:
-    """F6: a smaller training set caps n* lower, from rewards (S, D, N)."""
+    """F6: a smaller training set caps n* at a lower value. ``values`` are (S, D, N)."""
     found = {d: n_star(levels, values[:, i]) for i, d in enumerate(sizes)}
     along = ", ".join(f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in found.items())
     notes = [f"n* (by tolerance): {along}"]
@@ -236,9 +236,9 @@ def decoupled(
 ) -> tuple[Finding, Finding]:
     """F7: advantages from n_est rollouts, gradient from n_train of them: below n = n_est, above n = n_train.
 
-    Rewards (S,) at equal steps M: of the decoupled run, of n = n_est and of n = n_train; and of
-    n = n_train at equal compute, for the note. The paper's appendix finds the decoupled run about equal
-    to n = n_train; the second row says so where its interval is within 0.01 of zero.
+    Rewards (S,) at equal steps M are ``both`` (the decoupled run), ``full`` (n = n_est) and ``part`` (n =
+    n_train); ``later`` is n = n_train at equal compute, for the note. The paper's appendix finds the
+    decoupled run about equal to n = n_train; the second row says so if its interval is within 0.01 of zero.
     """
     n_est, n_train = sizes
     below = Effect.of(f"at equal M: n = {n_est} less decoupled", REWARD, leave_one_out(full - both))
@@ -257,12 +257,12 @@ def decoupled(
 
 
 def _along(log2_n: Floats) -> str:
-    """n* over all seeds at every octave of a budget."""
+    """Format n* over all seeds at every octave of a budget."""
     return ", ".join(_n(u) for u in log2_n[0, ::2])
 
 
 def _frontier(reward: Floats) -> str:
-    """The reward along the frontier, and where it is highest: there runs should have stopped."""
+    """Describe the reward along the frontier, and its maximum if it is before the end."""
     if not np.isfinite(reward[[0, -1]]).all():
         return "the frontier was not measured throughout"
     top = int(np.nanargmax(reward))

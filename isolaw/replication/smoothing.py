@@ -1,11 +1,11 @@
-"""n*: where reward, smoothed over log2 n, is highest.
+"""n*: the n at which reward, smoothed over log2 n, is highest.
 
 The strict argmax over a grid jumps by whole doublings and follows noise. So rewards are smoothed by local
 quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least four n), and
-n* is the argmax of the smooth curve between the smallest and the largest measured n. The smoothing is linear
-in the rewards, so n* is computed from a mean over seeds, never from a single seed's noise. One polynomial
-over all n is off by up to 0.7 doublings where reward falls off a cliff; this is off by at most about 0.1
-(`tests/replication/test_smoothing.py`).
+n* is the argmax of the smooth curve between the smallest and the largest measured n. Smoothing is linear in
+the rewards, and n* is computed from means over seeds, never from a single seed's noise. A single polynomial
+over all n is off by up to 0.7 doublings if reward falls off a cliff; local regression is off by at most about
+0.1 (`tests/replication/test_smoothing.py`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from isolaw.replication.verdicts import Floats
 
 _BANDWIDTH = 2.5
 _LEAST_LEVELS = 3
-_FINE = 16  # points for each doubling, refined by a parabola
+_FINE = 16  # points per doubling, refined by a parabola
 _LEAST_POINTS = 4
 _EDGE = 1e-9
 
 
 @lru_cache(maxsize=256)
 def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Points between the first and last u, (G,), and the weights of the rewards there, (G, N)."""
+    """Return points between the first and last u, (G,), and the weights of the rewards there, (G, N)."""
     at = np.array(u)
     fine = np.linspace(at[0], at[-1], round((at[-1] - at[0]) * _FINE) + 1)
     weights = np.empty((fine.size, at.size))
     for g, centre in enumerate(fine):
         distance = np.abs(at - centre)
         reach = np.sort(distance)[min(_LEAST_POINTS, at.size) - 1]
-        # Half a doubling beyond the outermost point that is needed, whose weight is then above zero.
+        # Reach half a doubling beyond the outermost required point, so that its weight is above zero.
         tricube = (1 - np.clip(distance / max(_BANDWIDTH, reach + 0.5), 0, 1) ** 3) ** 3
         root = np.sqrt(tricube)
         terms = np.stack([np.ones_like(at), at - centre, (at - centre) ** 2], axis=1)
@@ -45,18 +45,18 @@ def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
 
 
 def smooth(log2_n: Floats, reward: Floats) -> tuple[Floats, Floats]:
-    """Return points u (G,) and the smooth reward there (…, G), from rewards (…, N) of ascending log2 n."""
+    """Return points u (G,) and the smooth reward there (…, G), from rewards (…, N) at ascending log2 n."""
     fine, weights = _smoother(tuple(float(v) for v in log2_n))
     return fine, reward @ weights.T
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where smooth rewards are highest, for any number of curves (…).
+    """The maxima of smooth rewards, for any number of curves (…).
 
-    ``log2_n`` is log2 n* (of equal rewards, but for rounding, the smallest), ``tolerance`` log2 of the
-    smallest n within 0.005 of the best, ``reward`` the smooth reward at n*. ``bound`` is −1 where n* is the
-    smallest measured n and +1 where it is the largest: there n* is only a bound.
+    ``log2_n`` is log2 n* (of rewards equal up to rounding, the smallest n), ``tolerance`` log2 of the
+    smallest n within 0.005 of the best, and ``reward`` the smooth reward at n*. ``bound`` is −1 if n* is the
+    smallest measured n and +1 if it is the largest: n* is then only a bound.
     """
 
     log2_n: Floats
@@ -73,7 +73,7 @@ class Optimum:
 def optimum(log2_n: Floats, reward: Floats) -> Optimum:
     """Find n* from ascending ``log2_n`` (N,) and ``reward`` (…, N).
 
-    An n that is NaN in any of the curves counts as not measured. The result is NaN with fewer than three n.
+    An n that is NaN in any curve counts as not measured. With fewer than three n the result is NaN.
 
     >>> u = np.arange(2.0, 12.0)
     >>> found = optimum(u, -0.01 * (u - 6.3) ** 2)
@@ -110,7 +110,7 @@ def optimum(log2_n: Floats, reward: Floats) -> Optimum:
 
 def path(levels: Sequence[int], rewards: Floats) -> Optimum:
     """Return n* at every budget, (R, X), from R rows of rewards (R, N, X)."""
-    # One budget at a time, since not every n has made a step at each.
+    # Process one budget at a time, since not every n has made a step at each.
     found = [optimum(np.log2(levels), rewards[:, :, x]) for x in range(rewards.shape[2])]
     names = ("log2_n", "tolerance", "reward", "bound")
     return Optimum(*(np.stack([getattr(o, name) for o in found], axis=1) for name in names))

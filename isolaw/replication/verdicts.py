@@ -1,14 +1,14 @@
 """Effects, their intervals over seeds, and the rule that turns them into the verdict on a finding.
 
-Configurations share problem sets and their order under one seed, so all runs of a seed are one draw: the
-unit is the seed. An effect is a function θ of the mean over seeds, computed again without each seed (the
-jackknife; Tukey 1958):
+The unit is the seed: under one seed, configurations share problem sets and their order, so all runs of a seed
+are one draw. An effect θ is a function of the mean over S seeds. With θ_(s) the effect without seed s (the
+jackknife; Tukey 1958),
 
     se² = (S − 1) / S · Σ_s (θ_(s) − θ)²,    θ ± t_{S−1, .975} · se
 
-For a plain mean this is Student's interval. An interval in doublings of n is wider by 0.1 on either side,
-the largest bias of the smoothing (`smoothing`). `tests/replication/test_smoothing.py` measures
-the coverage: 89 to 100 % with eight seeds, for curves of five shapes and three noises.
+For a plain mean this is Student's interval. An interval in doublings of n is wider by 0.1 on either side, the
+largest bias of the smoothing (`smoothing`). `tests/replication/test_smoothing.py` measures the coverage: 89
+to 100 % with eight seeds, for curves of five shapes and three noises.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _UNMEASURED = "a run is missing: its n is not in the grid, it has no step at C/1
 
 
 def leave_one_out(values: Floats) -> Floats:
-    """Return the mean over seeds, then the means without each, from (S, …) to (1 + S, …).
+    """Return the mean over seeds, followed by the means without each seed, from (S, …) to (1 + S, …).
 
     >>> leave_one_out(np.array([1.0, 2.0, 6.0]))
     array([3. , 4. , 3.5, 1.5])
     """
     mean = values.mean(axis=0)
-    # In this form equal seeds give equal means, to the last bit.
+    # This form gives equal seeds equal means, to the last bit.
     return np.concatenate([mean[None], mean + (mean - values) / (len(values) - 1)])
 
 
 def interval(rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return value, lower and upper end, each (…), from all seeds and without each, (1 + S, …)."""
+    """Return value, lower and upper end, each (…), of effects over all seeds and without each, (1 + S, …)."""
     without = rows[1:]
     s = len(without)
     error = np.sqrt((s - 1) / s * np.sum((without - rows[0]) ** 2, axis=0))
@@ -62,7 +62,7 @@ class Effect:
 
     @classmethod
     def of(cls, label: str, unit: str, rows: Floats) -> Effect:
-        """Build from the effect over all seeds and without each, (1 + S,).
+        """Build an effect from its values over all seeds and without each, (1 + S,).
 
         >>> e = Effect.of("a mean", REWARD, leave_one_out(np.array([1.0, 2.0, 6.0])))
         >>> round(e.value, 2), round(e.low, 2), round(e.high, 2)
@@ -73,7 +73,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """Yes: the interval excludes zero and the effect is large enough; partly: only the interval does."""
+        """*Yes* if the interval excludes zero and the effect is large enough, *partly* if only the former."""
         if not self.measured:
             return "not measured"
         if not self.low > 0:
@@ -97,7 +97,7 @@ class Effect:
 
 
 def weakest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on effects that a finding needs all of.
+    """Return the verdict on a finding that needs all of several effects.
 
     >>> weakest(["yes", "partly"])
     'partly'
@@ -109,9 +109,9 @@ def weakest(verdicts: Sequence[Verdict]) -> Verdict:
 class Finding:
     """One row of the table.
 
-    The finding ``key`` (such as ``F1``) on a problem ``set`` needs all ``effects``. Where n* is compared,
-    ``tolerance`` is the first effect with the smallest n within 0.005 of the best in place of n*. ``holds``
-    is a further condition, without which the finding is at most partly true.
+    The finding ``key`` (such as ``F1``) on a problem ``set`` needs all ``effects``. If it compares n*,
+    ``tolerance`` is the first effect computed from the smallest n within 0.005 of the best instead. ``holds``
+    is a further condition, without which the verdict is at most *partly*.
     """
 
     key: str
@@ -124,12 +124,12 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The weakest effect's, and the condition's."""
+        """The weakest verdict of the effects and of the condition."""
         return weakest([*(e.verdict for e in self.effects), "yes" if self.holds else "partly"])
 
     @property
     def effect(self) -> Effect:
-        """The effect that decides: the smallest of those with the worst verdict."""
+        """The decisive effect: the smallest of those with the worst verdict."""
         worst = weakest([e.verdict for e in self.effects])
         return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
 

@@ -1,23 +1,26 @@
 """A population of softmax policies over K answers with shared features: the cross-check of `interference`.
 
-Problem i has K answers, the first of them right. One vector w ∈ R^r is learned for all problems::
+Problem i has K answers, the first ``correct`` of them right, and base logits b_ia. One vector w ∈ R^r is
+learned for all problems::
 
     log π_i(a) = b_ia + w·φ_ia − log Σ_a' exp(b_ia' + w·φ_ia'),      p_i = Σ_right π_i(a)
     φ_ia = φ_i + √(ρ S) ε_ia  (right),   √S ε_ia  (wrong),           ε_ia ~ N(0, I),  S = σ²/r
 
-φ_i is what right answers to different problems share (drawn as for `interference`), ε_ia the style of an
-answer, which the reward ignores. A step takes B_p problems with n rollouts each::
+φ_i is what right answers to different problems share (drawn as for `interference`); ε_ia is the style of an
+answer, which the reward ignores; ρ is the style variance of right answers relative to wrong ones. A step
+takes B_p problems with n rollouts each::
 
     G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`group`)
-    ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²
+    ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²; q: 0 SGD, 1 Adam
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact, so the noise of rollouts and the price of drift are exact
-too. `interference` reduces answers to their number right, and styles to S and ρ. With two answers and S = 0
-both are the same process, for every recipe (`interference` with σ² = c = κ = 0). So they are with infinitely
-many answers, and many directions that only styles have (c = (1 − ρ) S, κ = 0, without KL and entropy, which
-here run over all answers). Elsewhere a few answers have few styles: w can pick one of them, and the policy
-collapses onto it. `interference` memorises single problems (κ) and drifts in infinitely many directions.
+Every answer is sampled and every softmax is exact, and so are rollout noise and the price of drift.
+`interference` reduces answers to the number of right ones, and styles to S and ρ. Both models are the same
+process for every recipe with two answers and S = 0 (`interference` with σ² = c = κ = 0). They also agree with
+infinitely many answers and many directions that only styles have (c = (1 − ρ) S, κ = 0, without KL and
+entropy, which here run over all answers). Elsewhere a few answers have few styles: w can single out one of
+them, and the policy collapses onto it, whereas `interference` memorises single problems (κ) and drifts in
+infinitely many directions.
 """
 
 from __future__ import annotations

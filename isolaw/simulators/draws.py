@@ -1,20 +1,20 @@
-"""Random draws that NumPy has too, but several times slower in the form needed here."""
+"""Random draws that NumPy also has, but several times slower in the form needed here."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-_FEW = 8  # rollouts that are drawn fastest one by one
-_LARGE = 30.0  # mean from which NumPy's method (BTPE) is the faster one
+_FEW = 8  # up to this many rollouts, drawing one by one is fastest
+_LARGE = 30.0  # mean above which NumPy's method (BTPE) is faster
 
 
 @numba.njit(cache=True, nogil=True)
 def successes(rng, n, p):  # type: ignore[no-untyped-def]
     """Draw from Binomial(n, p).
 
-    Inversion as in NumPy (Kachitvichyanukul and Schmeiser 1988, BINV), with q^n by squaring rather than by
-    a logarithm and an exponential, which take most of the time where every draw has a p of its own.
+    This is inversion as in NumPy (Kachitvichyanukul and Schmeiser 1988, BINV), but computes q^n by squaring
+    instead of by a logarithm and an exponential, which dominate the time if every draw has its own p.
     """
     if n <= _FEW:
         right = 0
@@ -57,7 +57,7 @@ def binomial(rng, n, p):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def permutations(rng, count, size):  # type: ignore[no-untyped-def]
-    """Draw permutations of 0 … size − 1 one after the other, shape (count, size), by Fisher and Yates.
+    """Draw random permutations of 0 … size − 1 by Fisher and Yates, shape (count, size).
 
     >>> sorted(permutations(np.random.default_rng(0), 1, 4)[0].tolist())
     [0, 1, 2, 3]

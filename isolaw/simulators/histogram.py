@@ -1,14 +1,15 @@
-"""From an avg@16 histogram to success probabilities.
+"""Estimate success probabilities from an avg@16 histogram.
 
-Often only the number of problems with 0, 1, … 16 of 16 correct samples is known. Sampling blurs these counts:
-x ~ Binomial(16, p). EM estimates the distribution of p by maximum likelihood on a grid (the binomial mixture
-of Lord 1969, Psychometrika 34, 259)::
+Often only the number of problems with 0, 1, … 16 of 16 correct samples is known, and sampling blurs these
+counts: x ~ Binomial(16, p). EM estimates the distribution of p by maximum likelihood on a grid (the binomial
+mixture of Lord 1969, Psychometrika 34, 259)::
 
     w_g ← w_g · Σ_x s_x Binomial(x; 16, p_g) / Σ_g' w_g' Binomial(x; 16, p_g')
 
-**Assumed**, where 16 samples leave it open (they determine 16 moments of p, and cannot tell p = 0.001 from
-0.01): p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems drawn from
-the estimate reproduce the histogram to a few thousandths.
+where w_g is the weight of grid point p_g and s_x the share of problems with x correct samples. 16 samples
+determine only 16 moments of p, and cannot distinguish p = 0.001 from 0.01. What they leave open is
+**assumed**: p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems drawn
+from the estimate reproduce the histogram to a few thousandths.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import numpy as np
 from isolaw.simulators.model import Floats
 
 SAMPLES = 16
-# Shares are often given rounded.
+# Published shares are often rounded.
 SUM_TOLERANCE = 1e-3
 _GRID, _STEPS = 512, 500
 
 
 def fault(shares: Sequence[float]) -> str:
-    """Return what a histogram would have to be, or ``""`` if it is one.
+    """Return what a valid histogram would be, or ``""`` if this is one.
 
     >>> fault([0.5, 0.5])
     '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
@@ -45,13 +46,13 @@ def fault(shares: Sequence[float]) -> str:
 
 
 def mean(shares: Sequence[float]) -> float:
-    """Return the mean of p, which is that of the histogram."""
+    """Return the mean of p, which equals the histogram's."""
     return float(np.dot(shares, np.arange(SAMPLES + 1)) / SAMPLES / math.fsum(shares))
 
 
 @lru_cache(maxsize=16)
 def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return the grid of p and its estimated weights, shapes (512,).
+    """Return the grid of p and its estimated weights, both (512,).
 
     >>> p, weights = distribution((0.5, *15 * (0.0,), 0.5))
     >>> bool(weights[p < 0.1].sum() > 0.49)

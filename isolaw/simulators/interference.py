@@ -1,8 +1,8 @@
-"""The interference population: problems that share parameters, learned by GRPO, O(B_p · r) a step.
+"""The interference population: problems that share parameters, learned by GRPO in O(B_p · r) per step.
 
-A policy has parameters θ, zero before training, and answers problem i rightly or wrongly, in some style.
-Wrong answers are more diverse than right ones: styles ε are N(0, S I) among wrong and N(0, ρ S I) among
-right answers, and the policy is
+A policy with parameters θ, zero before training, answers problem i rightly or wrongly, and in some style ε.
+Wrong answers are more diverse: styles are N(0, S I) among wrong and N(0, ρ S I) among right answers. With b_i
+the initial success logit and ψ_i the features of problem i, the policy is
 
     π(answer) ∝ exp((b_i + ψ_i·θ) 1[right] + ε·θ)
 
@@ -10,33 +10,32 @@ Integrating over ε, the logit of success is exactly
 
     z_i = b_i + ψ_i·θ − d,   d = ½ c |θ|²,   c = (1 − ρ) S,   p_i = σ(z_i)
 
-d is the price of drift: whichever way θ moves, some wrong answers gain by it. Parameters are of three
-kinds, θ = (w, a, rest), by what problem i's ψ_i sees of them:
+d is the price of drift: whichever way θ moves, some wrong answers gain by it. Parameters are of three kinds,
+θ = (w, a, rest), by how problem i's ψ_i sees them:
 
     w (r,)    shared by all problems, φ_i·w: transfer and interference    (φ_i: `problems.population`)
-    a (D,)    one for each training problem, √κ a_i: memory; validation problems have none
-    rest      none, they only drift; the state keeps their W = |rest|²
+    a (D,)    one per training problem, √κ a_i: memory; validation problems have none
+    rest      not seen, only drifts; the state keeps W = |rest|²
 
-A step takes B_p problems with n rollouts each, k_i ~ Binomial(n, p_i) of them right. With advantages
-A₊, A₋ of right and wrong rollouts (`model.advantages`), k' of the n' rollouts in the gradient right, β the
-weight of KL(π ‖ π0) and γ that of the entropy of right and wrong, the policy gradient is
+A step takes B_p problems with n rollouts each, k_i ~ Binomial(n, p_i) of them right. With advantages A₊ and
+A₋ of right and wrong rollouts (`model.advantages`), k' right ones among the n' rollouts in the gradient, and
+weights β of KL(π ‖ π0) and γ of the entropy of right and wrong, the policy gradient is
 
     Σ_i h_i ψ_i − c P θ + noise,   P = Σ_i h_i + β Σ_i (1 − p_i + ρ p_i) / (1 − ρ)
 
     h_i = (k' A₊ (1 − p_i) − (n' − k') A₋ p_i) / n' − β p_i (1 − p_i)(z_i − b_i − d) − γ p_i (1 − p_i) z_i
 
-and the noise, the styles of the rollouts, is N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) in total over
-all directions, σ² = S dim θ. With GRPO's advantage, all rollouts used and q̂ = 1 − p̂, a group's signal is
-√(p̂ q̂), KL apart, and its noise (ρ q̂ + p̂) σ²/n, none in a group of equals. There are many directions,
-S ≪ σ², so that all noise falls on the rest. With the sums over the batch and B_p its number of groups, the
-step is
+The noise, from the styles of rollouts, is N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) in total over all
+directions, with σ² = S dim θ. With GRPO's advantage, all rollouts used, p̂ = k/n and q̂ = 1 − p̂, a group's
+signal is √(p̂ q̂), KL apart, and its noise (ρ q̂ + p̂) σ²/n, none in a group of equals. Directions are so
+many, S ≪ σ², that all noise falls on the rest. With batch sums over B_p groups, the step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p
 
-lr(B) is η √B under the square-root rule. Everything is sampled; no learning curve is written in. Assumed, not
+lr(B) is η √B under the square-root rule. Everything is sampled; no learning curve is built in. Assumed, not
 derived: one optimiser scale for all parameters, the spectrum of φ, equally strong private directions (κ), and
-styles from the updated policy (matters for stale rollouts).
+styles from the updated policy (which matters for stale rollouts).
 """
 
 from __future__ import annotations
@@ -51,22 +50,23 @@ from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange, learning_rate
 from isolaw.simulators.problems import Constants, Difficulty, Population, population
 
-# Entries of ``scalars``. a is stored as `stored` · scale, since every step shrinks all of it; its length too.
+# Entries of ``scalars``. a is `stored` · scale, since every step shrinks all of a; so is its norm.
 _REST, _MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
 _LEAST_SCALE = 1e-100
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterferenceParameters(Constants):
-    """The model's constants: ``kappa`` is κ, the other symbols are the module docstring's."""
+    """The model's constants: ``kappa`` is κ; the other symbols are those of the module's docstring."""
 
     kappa: float
     c: float
     r: int = 32
 
 
-# Picked after seeing results, on seeds 0 to 15: a population in which most of the paper's findings exist, not
-# a measurement. Its two η are part of that: by them the easy set's n* levels off, and the hard set is slower.
+# Chosen after seeing results, on seeds 0 to 15: a population in which most of the paper's findings exist, not
+# a measurement. Its two η belong to the choice: with them the easy set's n* levels off, and the hard set
+# learns more slowly.
 PRESETS = {
     "P": InterferenceParameters(
         q=0.75, sigma2=1500.0, s=0.85, m=0.22, kappa=24.0, c=0.0075,
@@ -80,9 +80,9 @@ BOUNDS = {"q": (0.0, 1.0), "rho": (0.0, 0.99), "r": (1.0, 4096.0)}
 class Interference(Model):
     """The population.
 
-    ``w`` (r,) are the shared parameters, ``stored`` (D,) the private ones before their common scale,
-    ``scalars`` W, the second moment v, the number of updates, the scale of ``stored`` and its |·|². The queue
-    holds problem, right rollouts of n and of n', (k, B_p, 3).
+    ``w`` (r,) are the shared parameters, ``stored`` (D,) the private ones before their common scale;
+    ``scalars`` are W, the second moment v, the number of updates, the scale of ``stored``, and |``stored``|².
+    The queue holds the problem and its right rollouts of n and of n', (k, B_p, 3).
 
     >>> from isolaw.simulators.problems import difficulty
     >>> model = create(PRESETS["P"], difficulty("easy"), seed=0, n_train=64, n_validation=8)
@@ -155,14 +155,14 @@ def _advance(  # type: ignore[no-untyped-def]
     steps, size = batches.shape
     r = w.size
     gradient = np.empty(r)
-    in_batch = np.zeros(b.size)  # Σ h of each problem of the batch: one may be in it twice
+    in_batch = np.zeros(b.size)  # Σ h of each problem in the batch, where it may occur twice
     batch = np.empty((size, 3), dtype=np.int64)  # problem, right ones of n, right ones of n'
     z, p, h = np.empty(size), np.empty(size), np.empty(size)
     held = kl / (1.0 - rho)
     for t in range(steps):
         scale = scalars[_SCALE]
         private = scale * root_kappa
-        off = scalars[_REST] + scale * scale * scalars[_STORED_NORM2]  # |θ|² but for w
+        off = scalars[_REST] + scale * scale * scalars[_STORED_NORM2]  # |θ|² without w
         on = 0.0
         for k in range(r):
             on += w[k] * w[k]
@@ -190,7 +190,7 @@ def _advance(  # type: ignore[no-untyped-def]
             if filtered and not 0 < right < n:
                 continue
             groups += 1
-            if queue.shape[0] > 0:  # another problem than the one just sampled
+            if queue.shape[0] > 0:  # the queue returned another problem than the one just sampled
                 z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
                 p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             of_right, of_wrong = advantages(code, right, n, std)

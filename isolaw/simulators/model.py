@@ -1,10 +1,10 @@
-"""What the simulators share: how a batch becomes an update, and the interface of a model.
+"""The interface of a simulator's model, and how a batch becomes an update in all of them.
 
-`tabular`, `arms` and `interference` are modules with the same names:
+The modules `tabular`, `arms` and `interference` define the same names:
 
-- ``PRESETS``: the model's constants by preset, the default first; each a frozen dataclass. Its ``lr_easy,
-  lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that names none;
-- ``BOUNDS``: the smallest and largest value of each constant that is not in [0, ∞);
+- ``PRESETS``: the model's constants by preset, the default first, each a frozen dataclass. Its ``lr_easy,
+  lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that sets none;
+- ``BOUNDS``: the smallest and largest value of each constant whose range is not [0, ∞);
 - ``SIZES``: the default numbers of training and validation problems (D, V);
 - ``create(parameters, difficulty, seed, n_train, n_validation)``: draws the problems from the seed and
   returns a `Model` before its first step.
@@ -24,33 +24,33 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Advantage = Literal["none", "leave_one_out", "centred", "group_std", "batch_std"]
-ADVANTAGES: tuple[Advantage, ...] = get_args(Advantage)  # the kernels' code is the place in this list
+ADVANTAGES: tuple[Advantage, ...] = get_args(Advantage)  # kernels use the position in this list as code
 _EMA = 0.98
 _NONE, _LEAVE_ONE_OUT, _CENTRED, _GROUP_STD, _BATCH_STD = range(5)
 
 
 @dataclass(frozen=True)
 class Update:
-    """How a batch of B_p groups becomes an update: the recipe as the kernels take it.
+    """How a batch of B_p groups becomes an update: the recipe in the form that the kernels take.
 
-    The advantage's baseline and scale come from all n rollouts of a group. With the filter, the update and
-    its KL and entropy terms are the mean over the groups that are neither all right nor all wrong, and zero
-    without any. With staleness k, rollouts wait in a queue, which the first k steps only fill; KL and entropy
-    are those of the updated policy.
+    The advantage's baseline and scale come from all n rollouts of a group. With the zero-variance filter, the
+    update, with its KL and entropy terms, is the mean over groups that are neither all right nor all wrong,
+    and zero without any. With staleness k, rollouts wait in a queue that the first k steps only fill; KL and
+    entropy are those of the updated policy.
     """
 
     rollouts_per_problem: int  # n, generated for each problem
     step_size: float  # lr(B), the recipe's η scaled to the batch
-    kl: float = 0.0  # weight of the KL to the initial policy, a penalty
-    entropy: float = 0.0  # weight of the policy's entropy, a bonus
+    kl: float = 0.0  # weight of the penalty on KL to the initial policy
+    entropy: float = 0.0  # weight of the bonus on the policy's entropy
     advantage: Advantage = "group_std"
-    gradient_rollouts: int | None = None  # n_train ≤ n, random ones that enter the gradient; None: all n
+    gradient_rollouts: int | None = None  # n_train ≤ n random rollouts that enter the gradient; None: all n
     zero_variance_filter: bool = False
-    staleness: int = 0  # k: the model trains on a batch k steps after it sampled it
+    staleness: int = 0  # k: the model trains on a batch k steps after sampling it
 
     @property
     def trained(self) -> int:
-        """n_train, with its default n."""
+        """n_train, by default n."""
         return self.gradient_rollouts or self.rollouts_per_problem
 
     @property
@@ -63,10 +63,10 @@ class Update:
 class Model(ABC):
     """A simulated policy, its problems, and the state that training changes.
 
-    ``made`` is the number of steps, shape (1,); ``queue`` holds the rollouts that wait, shape (k, B_p, …).
+    ``made`` (1,) is the number of steps; ``queue`` (k, B_p, …) holds the waiting rollouts.
     """
 
-    state: ClassVar[tuple[str, ...]]  # what training changes besides ``made`` and ``queue``
+    state: ClassVar[tuple[str, ...]]  # arrays that training changes, besides ``made`` and ``queue``
 
     def __init__(self, *row: int) -> None:
         self.made = np.zeros(1, dtype=np.int64)
@@ -74,16 +74,16 @@ class Model(ABC):
 
     @abstractmethod
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches`` (steps, B_p), indices of training problems, repeats allowed.
+        """Make one step per row of ``batches`` (steps, B_p), indices of training problems with repeats.
 
-        The same steps in several calls give the same state to the last bit.
+        Splitting the same steps over several calls gives the same state to the last bit.
         """
 
     @abstractmethod
     def success(self, train: bool = False) -> Floats:
-        """Return p_i of the validation problems, shape (V,), or of the training problems, shape (D,).
+        """Return p_i of the validation problems, (V,), or of the training problems, (D,).
 
-        Not finite where the simulation diverged.
+        It is not finite if the simulation diverged.
         """
 
     @abstractmethod
@@ -95,13 +95,13 @@ class Model(ABC):
         return {name: getattr(self, name).copy() for name in (*self.state, "made", "queue")}
 
     def restore(self, arrays: Mapping[str, Floats | Integers]) -> None:
-        """Continue from what `arrays` returned; raise KeyError or ValueError where it does not fit."""
+        """Continue from the output of `arrays`; raise KeyError or ValueError if it does not fit."""
         for name in (*self.state, "made"):
             getattr(self, name)[:] = arrays[name]
         self.queue = np.array(arrays["queue"], dtype=np.int64)
 
     def queue_of(self, update: Update, *row: int) -> Integers:
-        """Return the queue for ``exchange``: k batches of shape ``row``, without staleness none."""
+        """Return the queue for ``exchange``, k batches of shape ``row``; empty without staleness."""
         if not update.staleness:
             return np.zeros((0, *row), dtype=np.int64)
         if self.queue.shape != (update.staleness, *row):
@@ -139,11 +139,11 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
-    """Put a batch of rollouts into the queue and take out the one of k steps ago, in place.
+    """Put a batch of rollouts into the queue and take out that of k steps ago, in place.
 
-    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch stays. ``made`` counts
-    the steps before this one. Returns whether ``batch`` now holds rollouts to train on: not in the first
-    k steps.
+    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch stays. ``made`` counts the
+    steps before this one. Returns whether ``batch`` now holds rollouts to train on, which it does not in the
+    first k steps.
     """
     if queue.shape[0] == 0:
         return True
@@ -156,12 +156,12 @@ def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def learning_rate(step_size, q, square, moment):  # type: ignore[no-untyped-def]
-    """Return ℓ = lr · v̂^(−q/2), v̂ the bias-corrected EMA(0.98) of the squared gradients ``square``.
+    """Return ℓ = lr · v̂^(−q/2), with v̂ the bias-corrected EMA(0.98) of the squared gradients ``square``.
 
-    ``moment`` holds v and the number of updates, shape (2,), and is updated in place.
+    ``moment`` (2,) holds v and the number of updates, and is updated in place.
     """
     moment[1] += 1.0
     moment[0] = _EMA * moment[0] + (1.0 - _EMA) * square
     v = moment[0] / (1.0 - _EMA ** moment[1])
-    # A batch without any signal leaves v at zero, and nothing to step along.
+    # A batch without any signal leaves v at zero: there is no direction to step in.
     return step_size * v ** (-0.5 * q) if v > 0.0 else 0.0

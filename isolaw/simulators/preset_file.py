@@ -1,7 +1,7 @@
 """The schema of a preset file: what each key may hold, and how its parts fit together.
 
-`isolaw calibrate` seals the files that it writes (``preset.crc``). Without a checksum a file is the user's
-own; with one that does not match it was changed, and is refused.
+`isolaw calibrate` seals the files that it writes (``preset.crc``). A file without a checksum is the user's
+own; a file whose checksum does not match was changed, and is refused.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.problems import difficulty
 
 FORMAT = "isolaw.preset/1"
-OWNER = "preset"  # of the seal
+OWNER = "preset"  # owner name in the seal
 _LARGEST = 1e12
 _MOST_MEMBERS, _MOST_VALUES = 10_000, 100_000
-# Keys of `isolaw.calibration.space`; what has no range here is positive.
+# Ranges of the keys of `isolaw.calibration.space`; a key that is not listed is positive.
 _RANGES = {
     "q": (0.0, 1.0), "rho": (0.0, 0.99), "mean": (0.0, 1.0), "r": (1.0, 4096.0),
     **dict.fromkeys(("kl", "kl_easy", "kl_hard", "c"), (0.0, _LARGEST)),
@@ -65,7 +65,7 @@ class Head(_Part):
 
 
 class Provenance(BaseModel):
-    """``[provenance]``: which runs, and how well they are met; further keys are for readers."""
+    """``[provenance]``: the runs behind the preset, and how well it fits them; other keys are for readers."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     reward: Annotated[str, Field(min_length=1, max_length=500)]
@@ -90,7 +90,7 @@ class Provenance(BaseModel):
 
 
 class Left(_Part):
-    """``[discrepancy]``: what the ensemble leaves of the runs' rewards, at (C, n, B_p)."""
+    """``[discrepancy]``: the residuals of the runs' rewards from the ensemble, at (C, n, B_p)."""
 
     noise: Annotated[list[Error], Field(min_length=3, max_length=3)]
     lengths: Annotated[list[PositiveNumber], Field(min_length=2, max_length=2)]
@@ -121,7 +121,7 @@ class PresetFile(_Part):
 def read(data: Mapping[str, Any], path: Path) -> PresetFile:
     """Return a preset file's content.
 
-    Raises `SpecError` with every key that is wrong, and `InputError` for another format or checksum.
+    Raises `SpecError` with every key that is wrong, and `InputError` for another format or a wrong checksum.
     """
     head = data.get("preset")
     found = head.get("format") if isinstance(head, Mapping) else None
@@ -141,7 +141,7 @@ def read(data: Mapping[str, Any], path: Path) -> PresetFile:
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Return the checksum of a preset's content, whatever its ``crc``."""
+    """Return the checksum of a preset's content, which excludes ``crc`` itself."""
     head = {key: value for key, value in data["preset"].items() if key != "crc"}
     return str(seal.sealed({**data, "preset": head}, OWNER)["crc"])
 

@@ -1,9 +1,9 @@
-"""Preset files: constants of the interference population with what they rest on, and their ensemble.
+"""Preset files: constants of the interference population, their ensemble, and the evidence for them.
 
-A preset file is TOML. ``[constants]`` are one population, ``[ensemble]`` many, each constant a list: what
-runs leave open about it. ``problems`` is what ``problems.set`` takes, ``n_train`` D, ``[recipe]`` how the
-runs were trained, ``[provenance]`` says which they were, and how well they are met, and ``[discrepancy]``
-what the ensemble leaves of their rewards (`isolaw.simulators.preset_file`).
+A preset file is TOML. ``[constants]`` is one population; ``[ensemble]`` is many, with a list for each
+constant that shows how far the runs determine it. ``problems`` is a value of ``problems.set``, ``n_train`` is
+D, ``[recipe]`` is how the runs were trained, ``[provenance]`` names them and says how well they are fitted,
+and ``[discrepancy]`` holds their residuals from the ensemble (`isolaw.simulators.preset_file`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FOLDER = Path(__file__).with_name("presets")
 
 @dataclass(frozen=True)
 class Preset:
-    """A calibrated population: each member of the ensemble, the first included, is a mapping of constants.
+    """A calibrated population; each member of the ensemble, the first included, is a mapping of constants.
 
-    The members' keys are the coordinates of `isolaw.calibration.space`, and ``problems`` of each. ``left`` is
-    what they leave of the runs (`isolaw.calibration.discrepancy`).
+    A member's keys are the coordinates of `isolaw.calibration.space` and its ``problems``. ``left`` holds the
+    runs' residuals from the ensemble (`isolaw.calibration.discrepancy`).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Preset:
 
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
-        """The (B_p, n) that were measured; those of all B_p with all n where the file has no ``cells``."""
+        """The measured (B_p, n); all B_p with all n if the file has no ``cells``."""
         axes = (self._source(name) for name in ("problems_per_batch", "rollouts_per_problem"))
         pairs = self.provenance.get("cells") or itertools.product(*axes)
         return tuple(sorted((int(b), int(n)) for b, n in pairs))
@@ -55,24 +55,24 @@ class Preset:
 
     @property
     def ends(self) -> dict[tuple[int, int], float]:
-        """The largest C of each measured (B_p, n); empty for a file that has only the largest of all."""
+        """The largest C of each measured (B_p, n); empty if the file has only the largest of all."""
         found = self.provenance.get("ends", [])
         pairs = self.provenance.get("cells", [])
         return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, found, strict=False)}
 
     @property
     def reward(self) -> str:
-        """What was measured, e.g. ``avg@4 on validation``."""
+        """The measured reward, e.g. ``avg@4 on validation``."""
         return str(self._source("reward"))
 
     @property
     def discrepancy(self) -> float:
-        """By how much the constants miss the runs, apart from noise (`isolaw.calibration.emulator`)."""
+        """The misfit of the constants to the runs, beyond noise (`isolaw.calibration.emulator`)."""
         return float(self.provenance.get("discrepancy", 0.0))
 
     @property
     def missed(self) -> float:
-        """How many times noise and discrepancy the ensemble's mean is away from the runs."""
+        """Distance of the ensemble's mean from the runs, as a multiple of noise and discrepancy together."""
         explained = math.hypot(float(self.provenance.get("noise", 0.0)), self.discrepancy)
         return float(self.provenance.get("error", 0.0)) / explained if explained else 0.0
 
@@ -88,12 +88,12 @@ class Preset:
 
 
 def shipped() -> list[str]:
-    """Return the names of the presets that come with isolaw."""
+    """Return the names of the presets that ship with isolaw."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_preset(name: str | Path) -> Preset:
-    """Return a shipped preset by its name, or one from a file; raise `InputError` where there is none.
+    """Return a shipped preset by its name, or one from a file; raise `InputError` if there is none.
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):
@@ -116,7 +116,7 @@ def _shipped(name: str) -> Preset:
 
 
 def is_preset(path: Path) -> bool:
-    """Return whether a file is one of these."""
+    """Return whether a file is a preset."""
     try:
         with path.open("rb") as file:
             return FORMAT.encode() in file.read(2000)

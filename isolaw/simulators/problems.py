@@ -1,8 +1,8 @@
-"""Problem sets: how likely each problem is solved before training, and the features problems share.
+"""Problem sets: how likely each problem is solved before training, and which features problems share.
 
 A problem set depends on its seed alone, so all configurations of a sweep share it (common random numbers).
 Training and validation problems have separate streams: a smaller training set is a prefix of a larger one,
-with the same validation set.
+and has the same validation set.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 _MEANS = {"easy": 0.45, "hard": 0.0625 * 0.6 / 2.1 + 5e-4, "extremely-hard": 0.006 * 0.5 / 2.5 + 1e-4}
 _EASY_FROM = 0.3
-_SURE = 1e-6  # a logit of success needs a chance of both
+_SURE = 1e-6  # a success logit is finite only if success and failure are both possible
 _BETA = re.compile(r"beta\(([^,()]+),([^,()]+)\)")
-# Numbers that key the random streams; never renumber.
+# Keys of the random streams; never renumber them.
 _STREAM = {"easy": 1, "hard": 2, "extremely-hard": 3}
 _OTHERS = 4
 TRAIN, VALIDATION, ORDER = range(3)
@@ -38,10 +38,10 @@ TRAIN, VALIDATION, ORDER = range(3)
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Distribution of the initial success probability: a mixture of parts, made by `difficulty`.
+    """The distribution of the initial success probability: a mixture of parts, as `difficulty` reads it.
 
-    ``weights`` are the shares of the parts, summing to 1; each part is a key of `NAMED`, the two numbers of a
-    beta distribution, or the 17 shares of an avg@16 histogram.
+    ``weights`` are the shares of the parts, summing to 1. Each part is a key of `NAMED`, the two parameters
+    of a beta distribution, or the 17 shares of an avg@16 histogram.
     """
 
     weights: tuple[float, ...]
@@ -49,7 +49,7 @@ class Difficulty:
 
     @property
     def easy(self) -> bool:
-        """Whether the recipe of the paper's easy set is the default: mean p at least 0.3."""
+        """Whether the paper's recipe for the easy set is the default: mean p at least 0.3."""
         return float(np.dot(self.weights, [_mean(part) for part in self.parts])) >= _EASY_FROM
 
     def stream(self, seed: int, part: int) -> np.random.Generator:
@@ -62,7 +62,7 @@ class Difficulty:
         return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, part)))
 
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
-        """Draw p of ``size`` problems; the first of them do not depend on ``size``."""
+        """Draw p of ``size`` problems; a smaller ``size`` gives a prefix of the same draws."""
         which, *streams = rng.spawn(1 + len(self.parts))
         p = [_sample(part, own, size) for part, own in zip(self.parts, streams, strict=True)]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
@@ -70,7 +70,7 @@ class Difficulty:
 
 
 def _beta(name: str) -> tuple[float, float] | None:
-    """The numbers of ``beta(a,b)``."""
+    """Return the two parameters of ``beta(a,b)``."""
     match = _BETA.fullmatch(name)
     try:
         a, b = (float(number) for number in match.groups()) if match else (0.0, 0.0)
@@ -96,9 +96,9 @@ def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
     """Read ``problems.set``: the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
 
-    ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct (see
-    `isolaw.simulators.histogram`). Raises `SpecError` for unknown names, for shares that do not sum to 1, and
-    for invalid histograms.
+    ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct
+    (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not sum to 1, and
+    bad histograms.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -136,10 +136,10 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that the populations `arms` and `interference` share (symbols as in their docstrings).
+    """The constants that `arms` and `interference` share; their docstrings define the symbols.
 
-    ``sigma2`` is σ², the variance of style over all directions, ``rho`` ρ, its share in right answers; ``s``
-    and ``m`` are the strengths of the individual and the common part of φ, ``r`` its number of directions.
+    ``sigma2`` is σ², the variance of style over all directions, and ``rho`` is ρ, its ratio in right answers;
+    ``s`` and ``m`` are the strengths of the individual and common part of φ, with ``r`` directions.
     """
 
     q: float
@@ -156,7 +156,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Population:
-    """Training and validation problems: initial success logits, (D,) and (V,), and features, (D, r), (V, r).
+    """D training and V validation problems: initial success logits, (D,), and features, (D, r); same for V.
 
     For `arms`, ``b`` holds log π0 of the K answers, (D, K), and ``phi`` their features, (D, K, r).
     """
@@ -167,15 +167,15 @@ class Population:
     phi_val: Floats
 
 
-@lru_cache(maxsize=8)  # the seeds of a configuration follow one another
+@lru_cache(maxsize=8)  # consecutive runs share a seed
 def population(
     difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
 ) -> Population:
     """Draw D training and V validation problems.
 
-    Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), spec_k² ∝ 1/k summing to 1 over the r shared
-    directions: a common mean direction, by which learning one problem helps all, and individual directions,
-    by which problems help or disturb each other.
+    Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), where spec_k² ∝ 1/k sums to 1 over the r
+    shared directions k. The common mean direction lets learning one problem help all; through individual
+    directions problems help or disturb each other.
 
     >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
     >>> p.phi.shape, p.b_val.shape

@@ -1,14 +1,14 @@
 """One problem alone: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
 
-π = softmax(θ), θ_a of the right answers start equal, so do those of the wrong ones, and p = Σ_right π_a.
+π = softmax(θ), and p = Σ_right π_a is the success; right answers start with equal θ_a, and so do wrong ones.
 A step draws n answers and makes one plain gradient step of size ℓ = lr(n)::
 
     θ ← θ + ℓ ĝ                            ĝ: `isolaw.simulators.group`
-    ∇p = π_a (r_a − p)                     the exact gradient
+    ∇p = π_a (r_a − p)                     the exact gradient, with reward r_a of answer a
 
-For binary rewards and all n rollouts in the gradient, E ĝ = f(n, p) ∇p: f is 1 without a baseline and with
-the leave-one-out baseline, 1 − 1/n with the group's mean, and E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO, which
-grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. Training and validation problem are the same.
+For binary rewards and with all n rollouts in the gradient, E ĝ = f(n, p) ∇p. f is 1 without a baseline and
+with the leave-one-out baseline, 1 − 1/n with the group's mean, and E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO,
+which grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. The validation problem is the same one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TabularParameters:
     lr_hard: float
     kl_easy: float = 0.0
     kl_hard: float = 0.0
-    p: float | None = None  # the initial success; None draws it from the problem set
+    p: float | None = None  # initial success; None draws it from the problem set
 
 
 PRESETS = {"T": TabularParameters(arms=8, correct=1, lr_easy=0.02, lr_hard=0.02)}

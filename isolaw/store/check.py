@@ -1,4 +1,4 @@
-"""Whether every entry with a name of isolaw's, in a sweep's directory, is of the kind that isolaw makes."""
+"""Check that entries of a sweep's directory with isolaw's names are of the kind that isolaw creates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from isolaw.store.folder import LINKS_HINT, EntryKind, Folder
 from isolaw.store.run import OWN
 from isolaw.store.states import STATE, is_own
 
-# In a sweep's directory.
+# Names in a sweep's directory.
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
-RECORDED = "recorded.parquet"  # the runs that a replay plays, unless they are in a file of the user's
+RECORDED = "recorded.parquet"  # the runs that a replay plays, unless a file of the user's holds them
 RUNS, RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
 _DEEPEST = 20
@@ -21,7 +21,7 @@ _DEEPEST = 20
 def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
     """Raise `NotOurs` for all links, and files and folders in each other's place, in a sweep's directory.
 
-    ``own`` are the kinds of isolaw's entries in the directory itself; other names are the user's.
+    ``own`` gives the kinds of isolaw's entries in the directory itself; other names are the user's.
     """
 
     def kinds(*place: str) -> tuple[EntryKind, ...]:
@@ -38,7 +38,7 @@ def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
 
 
 def run(folder: Folder) -> None:
-    """Raise `NotOurs` for the same in the folder of one run; its sweep may have thousands."""
+    """Raise `NotOurs` as `sweep` does, but for the folder of one run; a sweep may have thousands."""
     _refuse(folder, _kinds_in_run)
 
 
@@ -65,7 +65,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> N
 
 
 def _wrong(folder: Folder, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:
-    """Yield what is wrong; ``kinds`` gives an entry's kinds by its place, none for the user's."""
+    """Yield errors; ``kinds`` returns the accepted kinds of an entry, none for the user's entries."""
     for name, kind in sorted(folder.entries().items()):
         accepted = kinds(*above, name)
         if accepted and kind not in accepted:

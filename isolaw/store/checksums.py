@@ -1,11 +1,11 @@
-r"""Checksums of a sweep's files: isolaw finds damage when it reads a file, and ignores damaged content.
+r"""Checksums of a sweep's files: isolaw detects damage when it reads a file, and ignores damaged content.
 
-CRC-32 finds every change of up to 32 consecutive bits, and all others but one in 2³². It starts from an owner
-(the run's id), so that a file of another run counts as damaged, too.
+CRC-32 detects every change of up to 32 consecutive bits, and all but one in 2³² of others. It starts from an
+owner (the run's id), so a file of another run counts as damaged, too.
 
-A document is JSON with its checksum as the key ``crc``. ``points.jsonl`` has one checksum per line, which
-continues the line before: after a lost, repeated or misplaced line all lines count as damaged. A line that
-published a state holds the checksum of that state's files as ``state``.
+A document is JSON with its checksum under the key ``crc``. ``points.jsonl`` has a checksum on each line that
+continues the checksum of the line before, so all lines after a lost, repeated or misplaced line count as
+damaged. A line that published a state holds the checksum of that state's files as ``state``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from isolaw.store.folder import Folder
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 _END = b', "crc": "00000000"}'
 _PIECE_BYTES = 2**20
-# States of this many bytes are worth threads: checksums do not hold the interpreter's lock.
+# States of at least this many bytes are worth threads: checksums release the GIL.
 _LARGE_BYTES = 2**26
 
 
 def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
-    """Return a document of a folder without its checksum; None where there is no such file.
+    """Return a document of a folder without its checksum; None if there is no such file.
 
-    Raises `Damaged` for changed content or another owner, and `NotOurs` for a link or no file.
+    Raises `Damaged` for changed content or another owner, and `NotOurs` for a link or anything but a file.
     """
     content = folder.read(name)
     if content is None:
@@ -60,16 +60,15 @@ def write(folder: Folder, name: str, document: Mapping[str, Any], owner: str = "
 class Lines:
     """The checkpoints of a run's ``points.jsonl``, up to the first damage.
 
-    ``damage`` says why the following lines do not count; it is empty if nothing follows but, perhaps, a torn
-    last line.
+    ``damage`` says why the following lines do not count; it is empty if at most a torn last line follows.
     """
 
-    crcs: list[int]  # of the run's id, and then of each line
+    crcs: list[int]  # of the run's id, then of each line
     checkpoints: list[dict[str, Any]] = field(default_factory=list)  # the lines without checksums
-    states: dict[int, str] = field(default_factory=dict)  # checksums of the published states by step
+    states: dict[int, str] = field(default_factory=dict)  # checksums of the published states, by step
     sizes: list[int] = field(default_factory=list)  # bytes of the lines
     damage: str = ""
-    marker: dict[str, Any] | None = None  # the content of the run's DONE, where that is sound
+    marker: dict[str, Any] | None = None  # the content of the run's DONE, if it is sound
 
     @classmethod
     def of(cls, run_id: str, content: bytes = b"", marker: dict[str, Any] | None = None) -> Lines:
@@ -97,7 +96,7 @@ class Lines:
 
     @property
     def marks(self) -> list[str]:
-        """The checksums as text, of no line, one line, two lines, …"""
+        """The checksums as text, after no line, one line, two lines, …"""
         return [f"{crc:08x}" for crc in self.crcs]
 
     @property
@@ -107,24 +106,24 @@ class Lines:
 
     @property
     def done_compute(self) -> int:
-        """The horizon up to which the run is finished; 0 if it is not, or the marker is of other lines."""
+        """The horizon to which the run is finished; 0 if it is not, or the marker is of other lines."""
         marker = self.marker
         return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
 
     def is_done(self, spec: RunSpec) -> bool:
-        """Return whether the run is finished up to the horizon of ``spec``."""
+        """Return whether the run is finished to the horizon of ``spec``."""
         return self.done_compute // spec.batch_rollouts >= spec.steps
 
     def up_to(self, step: int | None) -> Lines:
-        """Return the lines of the checkpoints up to a step, none for None."""
+        """Return the lines of the checkpoints up to a step; none if it is None."""
         kept = 0 if step is None else sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
         return Lines(self.crcs[: kept + 1], self.checkpoints[:kept], sizes=self.sizes[:kept])
 
 
 def line(checkpoint: Mapping[str, Any], before: int, state: str | None = None) -> tuple[bytes, int]:
-    """Return a line of ``points.jsonl`` and its checksum, given that of the line before.
+    """Return a line of ``points.jsonl`` and its checksum, given the checksum of the line before.
 
-    ``state`` is the checksum of the state that this checkpoint publishes, if it does.
+    ``state`` is the checksum of the state that this checkpoint publishes, if it publishes one.
     """
     full = {**checkpoint, "state": state} if state else checkpoint
     body = json.dumps(full, allow_nan=False).encode()[:-1]
@@ -137,7 +136,7 @@ def _end(crc: int) -> bytes:
 
 
 def of_state(state: Folder, owner: str, sync: bool = False) -> str:
-    """Return the checksum of a state: of the names, sizes and contents of its files; ``sync`` syncs them.
+    """Return the checksum of a state, over names, sizes and contents of its files; ``sync`` also syncs them.
 
     Raises `NotOurs` for an entry that is neither file nor folder.
     """

@@ -1,4 +1,4 @@
-"""A run by what a user calls it: its folder, or a sweep's directory and the beginning of the run's id."""
+"""Find a run by what a user calls it: its folder, or a sweep's directory and a prefix of the run's id."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from isolaw.store.sweep import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
 
 _SHOWN, _MOST = 5, 40
-_CUT = 16  # of an id: enough to be unambiguous
+_CUT = 16  # characters of an id: enough to be unambiguous
 
 
 def find_run(name: str | Path) -> RunStore:
     """Return the run in ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix.
 
-    Raise `StoreError` where that is not exactly one run.
+    Raises `StoreError` unless exactly one run matches.
     """
     folder = Path(name).absolute()
     if not folder.exists():
@@ -37,11 +37,11 @@ def find_run(name: str | Path) -> RunStore:
 
 
 def _runs_of(sweep: SweepStore) -> list[str]:
-    """Return a line for each run, up to `_MOST`; none for a folder that is no sweep's."""
+    """Return a line for each run, up to `_MOST`; empty if the folder is not a sweep's."""
     if not sweep.exists:
         return []
     axes: list[str] = []
-    with contextlib.suppress(StoreError):  # a damaged file decides nothing here
+    with contextlib.suppress(StoreError):  # only the listing suffers from a damaged file
         axes = list(sweep.read_spec().grid.recipe_axes)
     facts = []
     for run, s in sweep.specs()[0].items():

@@ -1,9 +1,9 @@
-"""`Folder`: a folder of a sweep, held open, below which no link is ever followed.
+"""`Folder`: an open folder of a sweep, below which no link is ever followed.
 
-The kernel resolves a path anew at each use, so its target can change: a link in the place of ``state`` once
-led the removal of old states into a user's own folder. Below a sweep's directory isolaw therefore opens every
-name relative to a descriptor of its folder (``openat(2)``), with ``O_NOFOLLOW``, and requires the kind of
-entry that it makes there. The path of the directory itself is the user's, links included.
+The kernel resolves a path anew at each use, so its target can change: a link in place of ``state`` once made
+isolaw remove old states in a user's own folder. Below a sweep's directory isolaw therefore opens every name
+relative to a descriptor of its folder (``openat(2)``) with ``O_NOFOLLOW``, and requires the kind of entry
+that it creates there. The path of the directory itself is the user's, including links.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class SweepFolders(Protocol):
-    """A sweep's directory, as the folders of its runs see it."""
+    """A sweep's directory, as the folders of its runs use it."""
 
     directory: Path
 
@@ -45,14 +45,14 @@ class SweepFolders(Protocol):
         """Open the folder of all runs."""
 
     def states(self) -> Folder | None:
-        """Open the folder of all runs' states; None where they are in the runs' own folders."""
+        """Open the folder of all runs' states; None if they are in the runs' own folders."""
 
 
 class Folder:
-    """A folder that is held open: messages call it ``path``; it closes its ``descriptor`` when it is deleted.
+    """An open folder; messages use its ``path``, and deleting it closes its ``descriptor``.
 
-    Methods that open, read or replace a name raise `NotOurs` where they find a link or another kind of
-    entry, and FileNotFoundError, with the whole path, where they find nothing.
+    Methods that open, read or replace a name raise `NotOurs` if they find a link or another kind of entry,
+    and FileNotFoundError with the whole path if they find nothing.
     """
 
     __slots__ = ("descriptor", "path")
@@ -62,7 +62,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> Folder:
-        """Open a folder that the user named; links on the way to it are the user's. Raises OSError."""
+        """Open a folder that the user named, following the user's links on the way. Raises OSError."""
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def __del__(self) -> None:
@@ -70,7 +70,7 @@ class Folder:
             os.close(self.descriptor)
 
     def folder(self, name: str, make: bool = False) -> Folder:
-        """Open a folder in this one; with ``make`` it need not exist yet."""
+        """Open a folder in this one; ``make`` creates it if it does not exist."""
         if make:
             with contextlib.suppress(FileExistsError):
                 self._mkdir(name)
@@ -93,7 +93,7 @@ class Folder:
             raise self._named(error, name) from None
 
     def _named(self, error: OSError, name: str) -> OSError:
-        """Return an error of a name in this folder with the whole path."""
+        """Return an error about a name in this folder, with the whole path."""
         error.filename = str(self.path / name)
         return error
 
@@ -111,7 +111,7 @@ class Folder:
         return descriptor
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None where there is no such file; `Damaged` for more than 4 GiB."""
+        """Return a file's content, None if there is no such file; raise `Damaged` above 4 GiB."""
         try:
             descriptor = self.open(name)
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Folder:
             return file.read()
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return the status of an entry, a link's own; None where there is no such entry."""
+        """Return the status of an entry (of a link itself); None if there is no such entry."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class Folder:
                 raise self.not_ours(name, "file")
 
     def write(self, name: str, content: bytes, sync: bool = True, mode: int = 0o666) -> None:
-        """Write a file that is whole or absent: under a temporary name, which is then renamed."""
+        """Write a file atomically: under a temporary name, which is then renamed."""
         with self.replacing(name, mode) as descriptor:
             try:
                 with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -159,9 +159,9 @@ class Folder:
 
     @contextlib.contextmanager
     def replacing(self, name: str, mode: int = 0o666) -> Iterator[int]:
-        """Yield the descriptor of a new file that then takes that name; a failure leaves nothing."""
+        """Yield the descriptor of a new file that then takes that name; a failure leaves nothing behind."""
         temporary = f".{name}.{os.getpid()}.tmp"
-        self.remove(temporary)  # left by a killed process with this number
+        self.remove(temporary)  # left by a killed process with the same id
         descriptor = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             yield descriptor
@@ -175,7 +175,7 @@ class Folder:
             os.close(descriptor)
 
     def remove_leftovers(self, own: Iterable[str]) -> None:
-        """Remove the temporary files that a killed writer of files of these names left."""
+        """Remove the temporary files of these names that a killed writer left."""
         for name, kind in self.entries().items():
             if kind == "file" and is_leftover(name, own):
                 self.remove(name)
@@ -190,16 +190,16 @@ class Folder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder with its content, if there is one."""
+        """Remove a folder with its content, if it exists."""
         if self._expect(name, "folder"):
-            shutil.rmtree(name, dir_fd=self.descriptor)  # which follows no links either
+            shutil.rmtree(name, dir_fd=self.descriptor)  # follows no links either
 
     def sync(self) -> None:
         """Make renames in this folder survive a power cut."""
         os.fsync(self.descriptor)
 
     def _expect(self, name: str, kind: EntryKind) -> bool:
-        """Return whether there is an entry of this name; raise `NotOurs` for one of another kind."""
+        """Return whether an entry of this name exists; raise `NotOurs` if it is of another kind."""
         found = self._kind(name)
         if found not in (None, kind):
             raise self.not_ours(name, kind)
@@ -210,7 +210,7 @@ class Folder:
         return _KINDS.get(stat.S_IFMT(status.st_mode), "device, pipe or socket") if status else None
 
     def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
-        """Return the error for an entry that is of another kind."""
+        """Return the error for an entry of another kind."""
         found = self._kind(name)
         article = f"a {found}" if found else "nothing"
         target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if found == "symbolic link" else ""
@@ -224,7 +224,7 @@ def is_leftover(name: str, own: Iterable[str]) -> bool:
 
 
 def _single(name: str) -> str:
-    """Refuse what is more than a name: `O_NOFOLLOW` is for the last part of a path alone."""
+    """Refuse anything but a single name, since `O_NOFOLLOW` covers only the last part of a path."""
     if "/" in name or name in ("", ".", ".."):
         raise ValueError(f"{name!r} is not a single name")
     return name

@@ -1,10 +1,10 @@
-"""Locks on files of a sweep, also where several hosts share them.
+"""Locks on files of a sweep, which also work if several hosts share them.
 
-The kernel's lock (`flock`) comes first: it ends with its process, however that ends, so that after a
-``kill -9`` the same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with
-``flock``. Not every mount does, so the holder also has a heartbeat: it touches the file every ``BEAT_S``
-seconds. A process that gets the kernel's lock, and finds that another host touched the file within
-``STALE_S``, is refused. Ages are by the file server's clock.
+The kernel's lock (`flock`) comes first. It ends with its process, however that ends, so after ``kill -9`` the
+same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with ``flock``. Not every
+mount does, so the holder also has a heartbeat: it touches the file every ``BEAT_S`` seconds. A process that
+gets the kernel's lock is refused if another host touched the file within ``STALE_S``. The file server's clock
+counts.
 
 isolaw assumes that a holder without a heartbeat for ``STALE_S`` has ended, or has lost the disk.
 """
@@ -28,7 +28,7 @@ NAME, CLOCK = "lock", "clock"
 
 BEAT_S = 10.0
 STALE_S = 60.0
-# Where the kernel has no locks, the last of two concurrent holders to write stays.
+# If the kernel has no locks, the last of two concurrent holders to write within this time wins.
 _SETTLES_S = 1.0
 _LONGEST = 4096  # bytes of a lock's message
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -38,7 +38,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
     """Hold a folder exclusively; its file ``lock`` names the holder.
 
-    Raises `InUse` where another still holds it after ``wait_s``, and OSError for a disk that is not writable.
+    Raises `InUse` if another process still holds it after ``wait_s``, and OSError for a read-only disk.
     """
     until = time.monotonic() + wait_s
     with _opened(folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
@@ -66,14 +66,14 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def holder(folder: Folder) -> str | None:
-    """Return who holds a folder; None if nobody does."""
+    """Return the holder of a folder, None if there is none."""
     with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _other_holder(folder, file, _take(file, fcntl.LOCK_SH))
     return None
 
 
 def message(folder: Folder) -> str:
-    """Return what the holder of a folder wrote, which is unique; "" if nobody holds it."""
+    """Return the unique message of a folder's holder; "" if nobody holds it."""
     with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _content(file)
     return ""
@@ -89,7 +89,7 @@ def _opened(folder: Folder, flags: int) -> Iterator[int]:
 
 
 def _take(file: int, kind: int) -> bool | None:
-    """Take the kernel's lock; return whether that worked, or None where the mount has no locks."""
+    """Take the kernel's lock; return whether that worked, or None if the mount has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -102,17 +102,17 @@ def _take(file: int, kind: int) -> bool | None:
 
 
 def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
-    """Return another holder of the lock, if there is one, given the kernel's answer."""
+    """Return another holder of the lock, if any, given the kernel's answer."""
     name = _first_line(_content(file))
     if taken is False:
         return name or "another process"
     process, _, host = name.removeprefix("process ").partition(" on ")
     if not host or not process.isdecimal():
-        return None  # nobody
+        return None  # nobody holds it
     if host == socket.gethostname() and (taken or not _is_alive(int(process))):
         return None  # a process that has ended
     age = _now(folder) - os.fstat(file).st_mtime
-    if abs(age) > STALE_S:  # a heartbeat in the future is none either: a clock was wrong
+    if abs(age) > STALE_S:  # a heartbeat in the future does not count either: a clock was wrong
         return None
     return f"{name}, last heartbeat {max(age, 0):.0f} s ago; treated as dead after {STALE_S:.0f} s"
 
@@ -156,7 +156,7 @@ def _write(file: int, text: str) -> None:
 
 
 class _Heartbeat:
-    """One thread that touches all locks that this process holds."""
+    """The thread that touches all locks that this process holds."""
 
     def __init__(self) -> None:
         self.held: set[int] = set()

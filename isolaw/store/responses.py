@@ -1,4 +1,4 @@
-"""The responses that the runs of a sweep kept at their evaluations, to be read."""
+"""The responses that a sweep's runs kept at their evaluations, for people to read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kept:
 
 
 def kept(store: SweepStore) -> Iterator[Kept]:
-    """Yield the evaluations with responses, run by run; damaged lines are left out, as from the tables."""
+    """Yield the evaluations with responses, run by run; damaged lines are left out, as from tables."""
     for run_id, spec in store.specs()[0].items():
         try:
             lines = store.run(run_id).recorded().checkpoints

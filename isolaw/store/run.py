@@ -26,24 +26,24 @@ from isolaw.store.states import STATE, States
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
-# A worker whose engine was killed has this long to end.
+# Time for a worker to end after its engine was killed.
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
 DONE, FAILED, MEETING = "DONE", "FAILED.json", "meeting.json"
 OUT = "out"
-# All that isolaw makes in a run's folder.
+# Everything that isolaw creates in a run's folder.
 OWN: dict[str, EntryKind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
     STATE: "folder",
-    OUT: "folder",  # what is in it is the trainer's
+    OUT: "folder",  # its content belongs to the trainer
 }
 
 
 class RunStore:
     """The folder of one run of a sweep.
 
-    What `resume` finds damaged is in ``damage``. ``asked_to_stop`` ends the run from within this process.
+    ``damage`` lists what `resume` found damaged. Setting ``asked_to_stop`` ends the run from inside.
     """
 
     def __init__(self, sweep: SweepFolders, run_id: str) -> None:
@@ -53,22 +53,22 @@ class RunStore:
         self.damage: list[str] = []
         self.states = States(sweep, run_id)
         self._opened: Folder | None = None
-        # Of the recorded checkpoints: their number, the last one's step, and its line's checksum.
+        # Number of recorded checkpoints, and step and line checksum of the last one.
         self._checkpoints, self._step, self._crc = 0, 0, 0
-        self._continues = False  # from a state
+        self._continues = False  # whether the run continues from a state
 
     @property
     def folder(self) -> Path:
-        """The folder's path, for messages and for those who open it elsewhere."""
+        """The folder's path, for messages and for other processes that open it."""
         return self.sweep.directory / "runs" / self.run_id
 
     @property
     def out(self) -> Path:
-        """The folder of what a backend's trainer writes."""
+        """The folder that a backend's trainer writes to."""
         return self.folder / OUT
 
     def open(self, make: bool = True) -> Folder:
-        """Open the folder; unless ``make``, FileNotFoundError where it does not exist."""
+        """Open the folder; without ``make``, raise FileNotFoundError if it does not exist."""
         if self._opened is None:
             self._opened = self.sweep.runs(make).folder(self.run_id, make)
         return self._opened
@@ -89,26 +89,26 @@ class RunStore:
         return None
 
     def create(self, spec: RunSpec) -> None:
-        """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
+        """Write ``spec.json`` for a new run, or for a known one with another horizon or schedule."""
         text = canonical_json(seal.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
         if self._read(SPEC) != text:
             self.open().write(SPEC, text, sync=False)  # the engine syncs all of them together
 
     def read_spec(self) -> RunSpec:
-        """Return the run's spec; raise `Damaged` where it is missing or changed."""
+        """Return the run's spec; raise `Damaged` if it is missing or changed."""
         path = self.folder / SPEC
         document = self._document(SPEC)
         if document is None:
             raise Damaged(f"{path}: missing")
         try:
             return parse_section(RunSpec, document, source=str(path))
-        except InputError as error:  # of another version
+        except InputError as error:  # written by another version
             raise Damaged(str(error)) from None
 
     def recorded(self) -> Lines:
-        """Return the checkpoints recorded so far, without a torn last line and damaged lines."""
+        """Return the checkpoints recorded so far, without damaged lines and a torn last line."""
         marker = None
-        with contextlib.suppress(Damaged, NotOurs):  # before the lines: the run may be at work
+        with contextlib.suppress(Damaged, NotOurs):  # read before the lines, as the run may be active
             marker = self._document(DONE)
         try:
             lines = Lines.of(self.run_id, self._read(POINTS) or b"", marker)
@@ -119,7 +119,7 @@ class RunStore:
         return lines
 
     def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints up to the last published state, which no resume cuts."""
+        """Return the checkpoints up to the last published state, which a resume never cuts."""
         return self.recorded().up_to(self.last_state).checkpoints
 
     @property
@@ -158,8 +158,8 @@ class RunStore:
         return None
 
     def ask_to_stop(self) -> None:
-        """Ask the process that holds the run to keep its state and end, by a file that any machine sees."""
-        with contextlib.suppress(OSError):  # a disk that is not writable stops it anyway
+        """Ask the process that holds the run to save its state and end, by a file that any machine sees."""
+        with contextlib.suppress(OSError):  # an unwritable disk stops the run anyway
             os.close(self.open().open(STOP, os.O_WRONLY | os.O_CREAT))
 
     def is_asked_to_stop(self) -> bool:
@@ -168,7 +168,7 @@ class RunStore:
 
     def proceed(self) -> None:
         """Withdraw `ask_to_stop`."""
-        with contextlib.suppress(OSError):  # the run itself reports what is wrong with its folder
+        with contextlib.suppress(OSError):  # the run itself reports the problem with its folder
             self.open().remove(STOP)
 
     def resume(self) -> tuple[Path | None, float]:
@@ -198,28 +198,28 @@ class RunStore:
         return self.states.folder(step), float(kept.checkpoints[-1]["wall_s"])
 
     def _last_sound(self, lines: Lines) -> tuple[int | None, list[str]]:
-        """Return the last state whose checksum its line confirms, and what is wrong with later ones."""
+        """Return the last state whose checksum its line confirms, and the problems with later states."""
         damage: list[str] = []
         for step in self.states.steps():
             if step in lines.states:
                 if self.states.is_sound(step, lines.states[step]):
                     return step, damage
                 damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
-            elif not lines.damage:  # otherwise a consequence of that
+            elif not lines.damage:  # otherwise a consequence of that damage
                 damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
         return None, damage
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
-        """Append each checkpoint, publish states at most once a second, and pass them on.
+        """Append each checkpoint, publish states at most once a second, and yield the checkpoints.
 
-        A run that is asked to stop ends with the next of them, and its state.
+        A run that is asked to stop ends with the next checkpoint, and publishes its state.
         """
         started = time.monotonic() - wall_s
         began = published = time.monotonic()
         took = 0.0
-        # A short run is soon repeated: the engine syncs many of them together.
+        # A short run is quickly repeated, so the engine syncs many of them together.
         self.sync_alone = self._continues
-        # Buffered: on a full disk, the kernel may write a part of a line without an error.
+        # Buffered, since on a full disk the kernel may write part of a line without an error.
         with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
@@ -246,7 +246,7 @@ class RunStore:
                     return
 
     def problem_ids(self) -> dict[str, list[str]]:
-        """Return the problems' ids of each evaluation set with single results; may raise `Damaged`."""
+        """Return the problem ids of each evaluation set with single results; may raise `Damaged`."""
         return (self._document(PROBLEMS) or {}).get("sets", {})
 
     def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
@@ -260,7 +260,7 @@ class RunStore:
             checksums.write(self.open(), PROBLEMS, {"sets": {**known, **new}}, self.run_id)
 
     def finish(self, compute: int) -> None:
-        """Mark the run, after `resume` and `record`, as finished up to ``compute`` with these lines."""
+        """After `resume` and `record`, mark the run as finished to ``compute`` with the lines so far."""
         lines = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
         marker = {"compute": compute, **lines}
         text = json.dumps(seal.sealed(marker, self.run_id)).encode()
@@ -272,11 +272,11 @@ class RunStore:
         self.open().write(FAILED, f"{json.dumps(failure, indent=1)}\n".encode())
 
     def forget_failure(self) -> None:
-        """Remove what `fail` recorded."""
+        """Remove the record of `fail`."""
         self.open().remove(FAILED)
 
     def open_log(self) -> int:
-        """Open the log to append to, and return its descriptor."""
+        """Open the log for appending, and return its descriptor."""
         return self.open().open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def _log_tail(self) -> list[str]:

@@ -1,9 +1,9 @@
-"""The states that runs continue from: ``state/<step>/`` in a run's folder, or a folder of another disk.
+"""The states that runs continue from: ``state/<step>/`` in a run's folder, or a folder on another disk.
 
 With ``store.states = FOLDER``, a sweep's states are in ``FOLDER/isolaw-<token>/<run_id>/<step>/``. isolaw
 creates that folder and touches nothing else in FOLDER. Its ``isolaw.json`` names the sweep, and the sweep's
-``states.json`` names the folder. isolaw therefore notices a disk that is not mounted, and a copy of a sweep's
-directory, which must not continue from, and remove, the states of the original.
+``states.json`` names the folder. isolaw therefore notices a disk that is not mounted. It also notices a copy
+of a sweep's directory, which must neither continue from nor remove the states of the original.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from isolaw.store.folder import Folder, SweepFolders
 
 FORMAT = "isolaw.states/1"
 STATE, WHERE, MARKER = "state", "states.json", "isolaw.json"
-# A published state is a folder with the name of its step; before, the name begins with a dot.
+# A published state is a folder named by its step; before it is published, its name begins with a dot.
 _STATE = re.compile(r"0|[1-9][0-9]*")
 
 
 def is_own(name: str) -> bool:
-    """Return whether isolaw makes folders of this name for states."""
+    """Return whether isolaw gives this name to folders of states."""
     return bool(_STATE.fullmatch(name.removeprefix(".")))
 
 
@@ -47,7 +47,7 @@ class States:
         return self._opened
 
     def steps(self) -> list[int]:
-        """Return the steps of the published states, the last first."""
+        """Return the steps of the published states, last first."""
         try:
             here = self._folder(make=False)
         except FileNotFoundError:
@@ -67,17 +67,17 @@ class States:
         return self._folder().folder(str(step))
 
     def unfinished(self, step: int) -> Folder:
-        """Open the folder of a state that is not published; it need not exist yet."""
+        """Open the folder of an unpublished state, and create it if necessary."""
         return self._folder().folder(f".{step}", make=True)
 
     def write(self, step: int, save: Callable[[Path], None], sync: bool) -> str:
-        """Write a state, not yet published, and return its checksum; ``sync`` syncs its files."""
+        """Write a state without publishing it, and return its checksum; ``sync`` syncs its files."""
         folder = self._folder().new_folder(f".{step}")
         try:
             save(folder.path)
             give_usual_modes(folder.path)
         except OSError as error:
-            error.filename = error.filename or str(folder.path)  # which disk is full
+            error.filename = error.filename or str(folder.path)  # names the disk that is full
             raise
         return checksums.of_state(folder, f"{self._run_id} {step}", sync)
 
@@ -86,7 +86,7 @@ class States:
         return checksums.of_state(self.open(step), f"{self._run_id} {step}") == checksum
 
     def publish(self, step: int, sync: bool) -> None:
-        """Replace the states before by the one just written."""
+        """Replace the earlier states by the one just written."""
         before = self.steps()
         self._folder().rename(f".{step}", str(step))
         if sync:
@@ -95,7 +95,7 @@ class States:
             self._folder().remove_folder(str(old))
 
     def keep(self, step: int | None) -> None:
-        """Remove every state but one, and all that were not published."""
+        """Remove all states but one, and all that were not published."""
         for name in self._folder().entries():
             if is_own(name) and name != str(step):
                 self._folder().remove_folder(name)
@@ -107,18 +107,18 @@ class ExternalStates:
     def __init__(self, sweep: Folder) -> None:
         self._sweep = sweep
         self._folder: Folder | None = None
-        self._absent = False  # the choice is final before the first run begins
+        self._absent = False  # set once; the choice is final before the first run begins
 
     @property
     def given(self) -> str | None:
-        """``store.states`` when the sweep began; None: states are in the runs' folders."""
+        """``store.states`` when the sweep began; None if states are in the runs' folders."""
         found = checksums.read(self._sweep, WHERE)
         return None if found is None else str(found["folder"])
 
     def folder(self) -> Folder | None:
-        """Open the folder of all runs' states; None where states are in the runs' folders.
+        """Open the folder of all runs' states; None if states are in the runs' folders.
 
-        Raises `StoreError` where it is missing, or belongs to another sweep.
+        Raises `StoreError` if the folder is missing or belongs to another sweep.
         """
         if self._folder is not None or self._absent:
             return self._folder
@@ -147,7 +147,7 @@ class ExternalStates:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the states as their only engine, and update the marker of a sweep that was moved.
+        """Hold the states as their only engine, and update the marker if the sweep was moved.
 
         Of two copies of a moved sweep, the first to run keeps the states.
         """
@@ -158,7 +158,7 @@ class ExternalStates:
             return
         with locks.locked(folder, wait_s=0.3):
             self._folder = None
-            self.folder()  # another copy may have adopted them meanwhile
+            self.folder()  # another copy may have adopted the states meanwhile
             token = folder.path.name.removeprefix("isolaw-")
             if checksums.read(folder, MARKER, token) != self._marker():
                 checksums.write(folder, MARKER, self._marker(), token)
@@ -175,7 +175,7 @@ class ExternalStates:
         return {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
 
     def make(self, parent: str) -> None:
-        """Create the folder in ``parent``, and note it in the sweep's directory."""
+        """Create the folder in ``parent``, and record it in the sweep's directory."""
         token = secrets.token_hex(8)
         folder = Folder.at(Path(parent)).new_folder(f"isolaw-{token}")
         checksums.write(folder, MARKER, self._marker(), token)

@@ -30,7 +30,7 @@ FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 DECISIONS = "decisions.jsonl"  # of a race
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
-# All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
+# Everything that isolaw creates in a sweep's directory; the last three come from libraries that it calls.
 _OWN: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((check.RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
@@ -40,7 +40,7 @@ _LAST_SYNC_S = 5.0
 
 
 class SweepStore:
-    """The directory of one sweep: an existing one, an empty folder, or a path that does not exist yet."""
+    """The directory of one sweep: an existing sweep, an empty folder, or a path that does not exist yet."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -48,14 +48,14 @@ class SweepStore:
 
     @cached_property
     def root(self) -> Folder:
-        """The directory itself, open; raises FileNotFoundError where there is none."""
+        """The open directory itself; raises FileNotFoundError if there is none."""
         try:
             return Folder.at(self.directory)
-        except NotADirectoryError as error:  # a file, or below one
+        except NotADirectoryError as error:  # a file, or a path below one
             raise FileNotFoundError(*error.args) from None
 
     def runs(self, make: bool = False) -> Folder:
-        """Open the folder of all runs; with ``make`` it need not exist."""
+        """Open the folder of all runs; ``make`` creates it if it does not exist."""
         if make:
             self.directory.mkdir(parents=True, exist_ok=True)
         if self._runs is None:
@@ -63,7 +63,7 @@ class SweepStore:
         return self._runs
 
     def states(self) -> Folder | None:
-        """Open the folder of all runs' states; None where they are in the runs' own folders."""
+        """Open the folder of all runs' states; None if they are in the runs' own folders."""
         with contextlib.suppress(FileNotFoundError):  # of the sweep's directory
             return self._external.folder()
         return None
@@ -74,7 +74,7 @@ class SweepStore:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a sweep, even one that has lost its ``sweep.json``."""
+        """Whether the directory holds a sweep, even one that lost its ``sweep.json``."""
         with contextlib.suppress(OSError, NotOurs):
             return self.root.entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
         return False
@@ -86,13 +86,13 @@ class SweepStore:
 
     @property
     def lock_message(self) -> str:
-        """What the engine that holds the directory wrote into its lock, which is unique."""
+        """The unique message in the lock of the engine that holds the directory."""
         return locks.message(self.root)
 
     def claim(self) -> None:
-        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does.
+        """Raise `StoreError` if the path holds something else, `NotOurs` as `check` does.
 
-        `DataError` where the directory would be part of another sweep.
+        Raises `DataError` if the directory would be part of another sweep.
         """
         d = self.directory
         check_destination(d)
@@ -112,14 +112,14 @@ class SweepStore:
         self.states()
 
     def check(self) -> None:
-        """Raise `NotOurs` for all links, and files and folders in each other's place."""
+        """Raise `NotOurs` listing every link, and every file or folder in place of the other."""
         check.sweep(self.root, _OWN)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Longer than another process's check of the holder.
+        # Wait longer than another process needs to check the holder.
         with locks.locked(self.root, wait_s=0.3), self._external.lock():
             self.root.remove_leftovers(_WRITTEN_HERE)
             yield
@@ -127,7 +127,7 @@ class SweepStore:
     def read_spec(self) -> SweepSpec:
         """Return the resolved spec of the sweep.
 
-        Raises `Damaged` where it is missing or changed, and `StoreError` for another version.
+        Raises `Damaged` if it is missing or changed, and `StoreError` if it is of another version.
         """
         path = self.directory / SPEC
         try:
@@ -171,7 +171,7 @@ class SweepStore:
 
     @property
     def states_given(self) -> str | None:
-        """``store.states`` when the sweep began; None: states are in the runs' own folders."""
+        """``store.states`` when the sweep began; None if states are in the runs' own folders."""
         return self._external.given if self.directory.is_dir() else None
 
     def run(self, run_id: str) -> RunStore:
@@ -179,7 +179,7 @@ class SweepStore:
         return RunStore(self, run_id)
 
     def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
-        """Return the spec of each run by its id, and for runs with results but no spec the cause."""
+        """Return the spec of each run by its id, and the cause for runs with results but no spec."""
         sound, damaged = {}, {}
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
@@ -205,8 +205,8 @@ class SweepStore:
     def synced(self) -> Iterator[threading.Event]:
         """While entered, sync the disks at most once a second, so that results survive a power cut.
 
-        Yields the event to set after a change. One call for a whole file system (``syncfs``) takes as long as
-        one for a single file; on a busy file system isolaw does not wait for its end for ever.
+        Yields the event to set after a change. ``syncfs``, one call for a whole file system, takes as long as
+        syncing a single file; on a busy file system isolaw does not wait indefinitely for its end.
         """
         news, ended = threading.Event(), threading.Event()
         places = [folder for folder in (self.root, self.states()) if folder is not None]
@@ -227,7 +227,7 @@ class SweepStore:
             thread.join(_LAST_SYNC_S)
 
     def collect(self) -> Runs:
-        """Return all recorded checkpoints, also those of unfinished runs."""
-        from isolaw.store import tables  # workers need no pandas
+        """Return all recorded checkpoints, including those of unfinished runs."""
+        from isolaw.store import tables  # workers do not need pandas
 
         return tables.collect(self)

@@ -1,4 +1,4 @@
-"""A run on a machine that does not see its sweep's directory: its files in pieces, there and back."""
+"""Transfer a run, in pieces, to and from a machine that does not see its sweep's directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE_BYTES = 2**24
 
 
 def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
-    """Yield a run's files up to its last state, in pieces that `accept` puts together elsewhere."""
+    """Yield a run's files up to its last state, in pieces that `accept` reassembles elsewhere."""
     last = run.last_state
     if last is not None:
         for path, folder, name in run.states.open(last).files():
@@ -36,7 +36,7 @@ def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def accept(run: RunStore, piece: dict[str, Any]) -> None:
-    """Take a piece of a run from elsewhere: of a file, a whole file, or that a state is complete."""
+    """Accept a piece of a run from elsewhere: part of a file, a whole file, or notice of a whole state."""
     match piece:
         case {"publish": step}:
             run.states.publish(step, run.sync_alone)

@@ -1,1 +1,1 @@
-"""Trackers that a sweep can be mirrored to. The sweep's own files stay the truth."""
+"""Trackers that mirror a sweep. The sweep's own files remain authoritative."""

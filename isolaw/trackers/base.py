@@ -1,8 +1,8 @@
 """`Tracker`: the interface of every tracker's module.
 
 A module has one `Tracker` called ``TRACKER``. The x axis is rollouts (compute); tags are
-``<eval_set>/<metric>``, and `STEP`, `SECONDS` and `TOKENS`. Trackers drop or double steps that go backwards:
-isolaw writes each checkpoint once, in order, after the tracker's last one.
+``<eval_set>/<metric>``, and `STEP`, `SECONDS` and `TOKENS`. Trackers drop or duplicate steps that go
+backwards, so isolaw writes each checkpoint once, in order, after the tracker's last one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ STEP, SECONDS, TOKENS = "isolaw/step", "isolaw/wall_s", "isolaw/tokens"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One of isolaw's runs for a tracker, which has one run for each ``run_id``.
+    """One of isolaw's runs as a tracker sees it; a tracker has one run per ``run_id``.
 
-    ``name`` is for people: ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is for the tracker's files, ``project``
-    for its projects. ``config`` has B_p, n, seed and the rest, under one name: ``{"isolaw": {…}}``.
+    ``name`` is for people: ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is for the tracker's files, and
+    ``project`` is the tracker's project. ``config`` has B_p, n, seed etc. under one name: ``{"isolaw":
+    {…}}``.
     """
 
     run_id: str
@@ -46,9 +47,9 @@ class Writer(Protocol):
 class Tracker:
     """How to write to one tracker.
 
-    ``name`` is that in ``tracking.to`` and of the extra that installs it, ``library`` the required module.
-    ``reached`` returns the compute of the tracker's last checkpoint of a run, -1 for none; ``open`` opens a
-    run, new or known.
+    ``name`` is the tracker's name in ``tracking.to`` and of the extra that installs it; ``library`` is the
+    required module. ``reached`` returns the compute of the tracker's last checkpoint of a run, -1 if there is
+    none. ``open`` opens a run, new or known.
     """
 
     name: str

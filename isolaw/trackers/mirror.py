@@ -1,7 +1,7 @@
 """`Mirror`: writes a sweep's runs to trackers, from the store's lines.
 
-It mirrors only checkpoints that no resume can cut, each once and in order, after the tracker's last one. A
-run that is killed, continued or extended therefore neither goes backwards nor doubles. After a failure, the
+It mirrors only checkpoints that a resume cannot cut, each once and in order, after the tracker's last one. So
+a run that is killed, continued or extended neither goes backwards nor duplicates steps. After a failure, the
 sweep ignores the tracker, with one warning; the next ``isolaw sweep`` brings it up to date.
 """
 
@@ -23,7 +23,7 @@ from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
 from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
 
-EVERY_S = 10.0  # between two updates of a run that executes
+EVERY_S = 10.0  # seconds between updates of an active run
 
 
 def trackers(section: TrackingSection) -> list[Tracker]:
@@ -45,7 +45,7 @@ def check(section: TrackingSection) -> list[Issue]:
 
 def _installed(tracker: Tracker) -> bool:
     found = importlib.util.find_spec(tracker.library)
-    return found is not None and found.origin is not None  # W&B's folder wandb/ here is no library
+    return found is not None and found.origin is not None  # a folder wandb/ in this directory is no library
 
 
 class Mirror:
@@ -60,7 +60,7 @@ class Mirror:
         self._updated: dict[str, float] = {}
 
     def after(self, event: Event) -> Iterator[Event]:
-        """Mirror a run after an event; yield a warning for a tracker that fails."""
+        """Mirror a run after an event; yield a warning if a tracker fails."""
         now = time.monotonic()
         ended = event.kind != "checkpoint"
         if ended or now - self._updated.setdefault(event.run_id, now) >= EVERY_S:
@@ -68,13 +68,13 @@ class Mirror:
             yield from self.update(event.run_id, ended=ended)
 
     def update(self, run_id: str, *, ended: bool = True) -> Iterator[Event]:
-        """Bring every tracker's copy of a run up to date, and close it where the run ``ended``."""
+        """Bring every tracker's copy of a run up to date, and close the copy if the run ``ended``."""
         for tracker in list(self._trackers):
             try:
                 self._write(tracker, run_id)
                 if ended and (writer := self._writers.pop((tracker.name, run_id), None)):
                     writer.close(finished=self._store.run(run_id).recorded().done_compute > 0)
-            except Exception as error:  # a tracker's library must not stop a run
+            except Exception as error:  # a tracker's library must never stop a run
                 self._trackers.remove(tracker)
                 reason = str(error) or type(error).__name__
                 yield Event(run_id, "warning", cause=f"{tracker.name}: isolaw stops mirroring: {reason}")
@@ -99,7 +99,7 @@ class Mirror:
     def _tracked(self, spec: RunSpec, lines: list[dict[str, Any]]) -> TrackedRun:
         config = {**columns_of(spec), **attributes_of(spec)}
         for name in ("n_problems", "n_samples"):
-            # Some metrics (drift) have no number of problems; a tracker has one number for the whole run.
+            # Some metrics (drift) have no number of problems; a tracker stores one number for the whole run.
             counts = {row.get(name) for line in lines for row in line["rows"]} - {None}
             if len(counts) == 1:
                 config[name] = counts.pop()

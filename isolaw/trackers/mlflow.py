@@ -1,7 +1,7 @@
-"""MLflow: the server of ``MLFLOW_TRACKING_URI``, else a file store in ``<directory>/mlruns``.
+"""MLflow: the server in ``MLFLOW_TRACKING_URI``, or else a file store in ``<directory>/mlruns``.
 
-An experiment for the project, and a run for each of isolaw's, identified by the tag ``isolaw.run_id``. MLflow
-accepts no ``@`` in names; isolaw writes ``_at_``, as veRL does: ``validation/avg_at_4``.
+There is one experiment per project, and one MLflow run per isolaw run, identified by the tag
+``isolaw.run_id``. MLflow accepts no ``@`` in names; isolaw writes ``_at_``, as veRL does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Writer:
     def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
         from mlflow.entities import Metric
 
-        # MLflow writes a batch metric by metric: the step comes last, and shows that the batch is complete.
+        # MLflow writes a batch metric by metric; the step comes last and shows that the batch is complete.
         tags = [*(tag for tag in values if tag != STEP), STEP]
         metrics = [Metric(_name(tag), float(values[tag]), int(at * 1000), compute) for tag in tags]
         self._client.log_batch(self._id, metrics=metrics)

@@ -1,6 +1,6 @@
 """TensorBoard: ``<directory>/tensorboard/<name>/events.out.tfevents.*``.
 
-Values are TensorBoard's ``simple_value``, 32 bits: its data server does not show 64 bits.
+Values use the 32-bit ``simple_value``, since TensorBoard's data server does not show 64-bit values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.trackers.base import TrackedRun, Tracker
 
 
 class _Writer:
-    """One event for each checkpoint: it is complete or absent."""
+    """Writes one event per checkpoint, which is complete or absent."""
 
     def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -1,8 +1,8 @@
 """The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
 
 ``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
-``problems.difficulty`` or, where that is not given, for the problems' mean success before training. isolaw
-refuses settings that a simulator cannot represent.
+``problems.difficulty`` or, if that is not set, for the problems' mean success before training. isolaw refuses
+settings that a simulator cannot represent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from isolaw.simulators.draws import permutations
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
 
-# The simulators' η is the lr that the square-root rule has at B = 1.
+# The simulators' η is the lr at B = 1 under the square-root rule.
 _LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
 _ROLLOUTS, _EVALUATION = range(2)
-_MOST_INDICES = 2**20  # of problems, drawn ahead at a time
+_MOST_INDICES = 2**20  # limit on problem indices that are drawn ahead
 
 
 class Batches:
-    """Batches of B_p training problems; under one seed the same sequence of problems for every B_p and n.
+    """Batches of B_p training problems; a seed gives the same sequence of problems for every B_p and n.
 
     Without replacement a batch has distinct problems: each epoch is a new permutation of all D, without its
     incomplete last batch. With replacement every problem is drawn independently. ``rng`` orders the problems,
-    and ``left`` are the remaining batches of the epoch, shape (batches, B_p).
+    and ``left`` (batches, B_p) are the remaining batches of the epoch.
 
     >>> [b.tolist() for b in Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
     [[[3, 0], [1, 2]]]
@@ -50,7 +50,7 @@ class Batches:
         self.left = np.empty((0, problems_per_batch), dtype=np.int64)
 
     def take(self, steps: int) -> Iterator[NDArray[np.int64]]:
-        """Yield arrays (some steps, B_p) of limited size, ``steps`` steps in all."""
+        """Yield arrays (some steps, B_p) of limited size, for ``steps`` steps in total."""
         most = max(1, _MOST_INDICES // self.size)
         while steps > 0:
             wanted = min(steps, most)
@@ -131,7 +131,7 @@ def update_of(spec: RunSpec) -> Update:
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
-    """Return the run's random streams by key; no order or place of execution changes them."""
+    """Return the run's random streams by key; order and place of execution do not affect them."""
     run = int(spec.run_id, 16)
     return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 

@@ -1,4 +1,4 @@
-"""All issues of a simulated run, before anything is spent."""
+"""Find all issues of a simulated run before anything is spent."""
 
 from __future__ import annotations
 

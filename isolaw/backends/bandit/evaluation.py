@@ -2,17 +2,17 @@
 
 For each evaluation set, from the success probabilities p_i that the simulator knows:
 
-- ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as from a
-  language model; or, with ``samples = 0``, exactly (`isolaw.metrics.expected`);
+- ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as for a language
+  model; or exactly, with ``samples = 0`` (`isolaw.metrics.expected`);
 - ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact;
 - ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
 
 For the whole run, under ``train``: ``drift``, the squared distance of the policy's parameters from their
 start; and optionally ``interference`` and ``spillover``, which measure how a step on some problems changes
-the others. The simulator tries one more step, on B_p training problems S with rollouts of its own, and takes
-it back. With Δ_i the change of p_i over the training problems outside S::
+the others. For these the simulator tries one more step, on a set S of B_p training problems with its own
+rollouts, and undoes it. With Δ_i the change of p_i over the training problems outside S::
 
-    spillover    = mean |Δ_i|                      by how much the others change
+    spillover    = mean |Δ_i|                      the size of the others' change
     interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of it that is a loss; 0 is pure transfer
 """
 
@@ -41,7 +41,7 @@ _BINS = 20
 class Evaluation:
     """Measures a run's model; ``stream(part, step)`` gives the random stream of one measurement.
 
-    The step is the streams' key: results do not depend on the number of evaluations.
+    Streams are keyed by the step, so results do not depend on the number of evaluations.
     """
 
     def __init__(

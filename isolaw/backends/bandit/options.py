@@ -25,8 +25,8 @@ class BanditOptions(BaseModel):
     """The ``[bandit]`` section.
 
     ``preset`` is a name, or the file of a calibrated population (`isolaw.simulators.presets`), whose problems
-    and D are then the default. ``parameters`` are constants that differ from the preset's; ``histograms``
-    name more problem sets by their avg@16 histograms, 17 shares each or a text file with them.
+    and D are then the defaults. ``parameters`` are constants that differ from the preset's. ``histograms``
+    names more problem sets by their avg@16 histograms: 17 shares each, or a text file with them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -75,12 +75,12 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
 
 
 def is_calibrated(preset: str) -> bool:
-    """Return whether ``bandit.preset`` names a calibrated population: one that ships, or a file."""
+    """Return whether ``bandit.preset`` names a calibrated population: a shipped one, or a file."""
     return preset in shipped() or preset.endswith(".toml")
 
 
 def _from_calibrated(spec: RunSpec, options: BanditOptions, preset: str) -> tuple[RunSpec, BanditOptions]:
-    """The spec and the section with what a calibrated preset says in the place of its name."""
+    """Return spec and section with the content of a calibrated preset instead of its name."""
     try:
         found = read_preset(preset)
     except InputError as error:
@@ -102,7 +102,7 @@ def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
 
 
 def _shares(name: str, given: list[float] | str) -> list[float]:
-    """Return the shares of a histogram; commas, blanks or new lines separate those of a file."""
+    """Return the shares of a histogram; in a file, commas, blanks or new lines separate them."""
     if not isinstance(given, str):
         return given
     try:

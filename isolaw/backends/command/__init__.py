@@ -1,6 +1,6 @@
-"""The command backend: a trainer that people already have, started by isolaw and followed by its log.
+"""The command backend: an existing trainer, which isolaw starts and follows by its log.
 
-`template` makes the command, with the settings of its framework (`adapters`), `training` starts it, and
+`template` builds the command, with the settings of its framework (`adapters`), `training` starts it, and
 `following` reads its log.
 """
 
@@ -28,7 +28,7 @@ class CommandBackend(Backend):
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the section; what decides the training enters the identity, with the hashes of its files."""
+        """Read the section; keys that decide the training, and hashes of its files, enter the identity."""
         options = CommandOptions.read(spec)
         identity, others = options.split()
         content, issues = {}, []
@@ -72,7 +72,7 @@ class CommandBackend(Backend):
         return issues
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return as many runs as there are GPUs or cores for."""
+        """Return the number of runs for which there are GPUs, or else cores."""
         options = CommandOptions.of(spec)
         if options.gpus:
             return max(1, len(visible_gpus()) // options.gpus)
@@ -94,23 +94,23 @@ BACKEND = CommandBackend()
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a script has trained the run with this folder to its end."""
+    """Return whether a script has trained the run in this folder to its end."""
     from isolaw.backends.command.training import ENDED
 
     return any(folder.glob(f"*/{ENDED}"))
 
 
 def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
-    """Return the lines of a script that trains a run, wherever the sweep's folder is then.
+    """Return the lines of a script that trains a run, wherever the sweep's folder is when it runs.
 
-    Its ``begin PLACE FOLDER`` makes ``$out`` of the place below the sweep in which the run goes on.
+    Its ``begin PLACE FOLDER`` sets ``$out`` to the folder, below the sweep, in which the run continues.
     """
     from isolaw.backends.command import training
 
     options = CommandOptions.of(spec)
     out, done, checkpoint = training.place(folder, options)
     (out / training.BEGUN).unlink(missing_ok=True)
-    here = "@isolaw-out@"  # stands for $out in words that are quoted only then
+    here = "@isolaw-out@"  # placeholder for $out until words are quoted
 
     def quoted(word: str) -> str:
         return '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"
@@ -133,7 +133,7 @@ def _name(spec: RunSpec) -> str:
 
 
 def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
-    """Return the command of a run whose trainer would write to ``folder``, as JSON-able data."""
+    """Return, as JSON-able data, the command of a run whose trainer would write to ``folder``."""
     from isolaw.backends.command.training import FIRST
 
     options = CommandOptions.of(spec)

@@ -1,9 +1,9 @@
 """Adapters: the settings of a framework under which one step is B_p · n rollouts and one update.
 
-An `Adapter` is a table: its keys are the framework's settings, its values texts with the placeholders of
-`template.values_of`. docs/trainers.md says what their users have to know. `CHECKED` names the versions whose
-own parsers accept them, as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, and its
-source of 2026-08-21 was read instead.
+An `Adapter` is a table from the framework's settings to texts with the placeholders of `template.values_of`.
+docs/trainers.md says what users have to know about each. `CHECKED` names the versions whose own parsers
+accept the settings, as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, so its source
+of 2026-08-21 was read instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-VERSION = 1  # of all tables: a change of what a run trains makes it another run
+VERSION = 1  # version of all tables: a change of what a run trains makes it another run
 CHECKED = {"veRL": "0.9.1", "TRL": "1.16.0", "OpenRLHF": "0.11.2", "SkyRL": "0.3.0", "ms-swift": "4.6.0"}
 
 
@@ -20,10 +20,10 @@ CHECKED = {"veRL": "0.9.1", "TRL": "1.16.0", "OpenRLHF": "0.11.2", "SkyRL": "0.3
 class Adapter:
     """A framework's settings; ``{…}`` are placeholders.
 
-    ``always`` are given to each run, ``fresh`` to one that starts, and ``resumed`` to one that continues from
-    a checkpoint; ``defaults`` only where the command does not give them itself. ``recipe`` has the settings
-    of keys of the recipe that the sweep file sets; it names all that the adapter knows. A setting whose value
-    is ``None`` is a flag without a value.
+    Every run gets ``always``; ``fresh`` goes to a run that starts, ``resumed`` to one that continues from a
+    checkpoint, and ``defaults`` apply only if the command does not set them itself. ``recipe`` maps every
+    recipe key that the adapter knows to settings, which a run gets if the sweep file sets the key. A setting
+    with the value ``None`` is a flag.
     """
 
     style: str  # "key=value" or "--key value"
@@ -35,19 +35,19 @@ class Adapter:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: str = "output"
     checkpoints: str = ""
-    reader: str = ""  # the reader of its logs, where that has another name
+    reader: str = ""  # the reader of its logs, if that has another name
 
     def settings(self, resumes: bool, recipe: Iterable[str], given: Iterable[str]) -> dict[str, str | None]:
         """Return the settings of a run, with placeholders.
 
-        ``recipe`` are the keys of the recipe that its sweep sets, ``given`` the settings of its command.
+        ``recipe`` are the recipe keys that the sweep sets, ``given`` the settings of its command.
         """
         known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
         defaults = {name: value for name, value in self.defaults.items() if name not in {*given}}
         return {**self.always, **(self.resumed if resumes else self.fresh), **defaults, **known}
 
     def given(self, words: Iterable[str]) -> dict[str, str]:
-        """Return the settings that a command gives itself, and the words that do.
+        """Return the settings that a command sets itself, and the words that set them.
 
         >>> ADAPTERS["TRL"].given(["train.py", "--max_steps=9"]), ADAPTERS["veRL"].given(["+data.seed=1"])
         ({'max_steps': '--max_steps=9'}, {'data.seed': '+data.seed=1'})
@@ -82,7 +82,7 @@ _TRAINER_DEFAULTS: dict[str, str | None] = {
     "save_strategy": "steps",
     "save_steps": "{every}",
     "eval_steps": "{every}",
-    "num_generations_eval": "2",  # by default n, which then has to divide the batch of an evaluation
+    "num_generations_eval": "2",  # the default is n, which would have to divide the evaluation batch
 }
 _TRAINER_RECIPE = {
     "lr": ("learning_rate",),
@@ -131,7 +131,7 @@ ADAPTERS: dict[str, Adapter] = {
             "top_p": ("actor_rollout_ref.rollout.top_p",),
             "max_response_tokens": ("data.max_response_length",),
         },
-        # Its file logger empties the file when it starts.
+        # veRL's file logger empties the file when it starts.
         environment={"VERL_FILE_LOGGER_PATH": "{out}/metrics-{done}.jsonl"},
         log="{out}/metrics-*.jsonl",
         checkpoints="{out}/global_step_{step}/data.pt",

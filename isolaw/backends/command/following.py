@@ -1,7 +1,7 @@
-"""`Following`: a training's log, read while it grows, as the readers read it when it is whole.
+"""`Following`: a training's log, read while it grows, as the readers read it when it is complete.
 
-A text log is read in the pieces by which it grows; what is rewritten as a whole (a trainer's state) or is a
-folder (TensorBoard) is read again when it changes, at most a tenth of the time.
+A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
+a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from isolaw.readers.sources import natural
 from isolaw.readers.stitch import stitch
 
 _PIECE = 32 * 2**20  # bytes that are read at a time
-_SHARE = 0.1  # of the time that reading may take
+_SHARE = 0.1  # share of time that reading may take
 _LONGEST_LINE = 2**20
-# Containers that make sense of a file as a whole; `_PRINTED` of what was printed since the start.
+# Containers that only make sense of a whole file; for `_PRINTED`, of what was printed since the start.
 _PRINTED = "stdout-dicts"
 _WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
 _STEP = ("step", "global_step", "training_step", "iteration")
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
 
-# What a script of one's own may log of the run, beside its metrics.
+# Facts about the run that a user's own script may log, besides metrics.
 _OWN_FACTS = {
     "n": "rollouts_per_problem",
     "B_p": "problems_per_batch",
@@ -49,7 +49,7 @@ Values = dict[Target, float]
 
 
 def plain(evaluation_set: str) -> Framework:
-    """Return the names of a script of one's own: JSON lines with ``step``; ``eval/x`` is an evaluation's.
+    """Return the names in a user's own JSON-lines log with ``step``; ``eval/x`` belongs to an evaluation.
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
@@ -65,27 +65,27 @@ def plain(evaluation_set: str) -> Framework:
 
 
 class Following:
-    """The log of one training. ``pattern`` names its files; of several, all belong to it.
+    """The log of one training. ``pattern`` names its files; all that match belong to it.
 
-    What is there already is of an earlier start of the training, which then continued after ``step`` updates:
-    of it, `read` gives the steps up to there, and of the training itself those after. Steps up to ``taken``
-    are no longer of interest.
+    Content that exists already is from an earlier start, after which training continued from ``step``
+    updates. `read` returns the earlier content's steps up to ``step``, and the training's own steps after it.
+    Steps up to ``taken`` are no longer needed.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
         self.pattern, self.framework = pattern, framework
         self.taken = -1
-        self.not_finite = 0  # how many values of the training itself are NaN or infinite
+        self.not_finite = 0  # number of NaN or infinite values from the training itself
         self._known = framework.name == "none"
-        self._facts: dict[str, Fact] = {}  # that a script of one's own logs
+        self._facts: dict[str, Fact] = {}  # facts that a user's own script logs
         self._targets: dict[str, Target | None] = {}
         self._learn(())
         self._values: dict[int, Values] = {}
-        self._first: RawLog | None = None  # the beginning: whether it counts from 0 shows there
+        self._first: RawLog | None = None  # the beginning, which shows whether steps count from 0
         self._containers: dict[str, Any] = {}
-        self._places: dict[str, int] = {}  # of each file: how much of it was read
-        self._seen: dict[str, tuple[int, int]] = {}  # of each file that is read as a whole
-        self._starts: dict[str, int] = {}  # of each such file: its size when the training began
+        self._places: dict[str, int] = {}  # how much of each file was read
+        self._seen: dict[str, tuple[int, int]] = {}  # stamp of each file that is read as a whole
+        self._starts: dict[str, int] = {}  # size of each such file when the training began
         self._due = 0.0
         self._gather(final=True)
         self._values = {own: values for own, values in self._values.items() if own <= step}
@@ -93,7 +93,7 @@ class Following:
         self.not_finite = 0
 
     def read(self, final: bool = False) -> dict[int, Values]:
-        """Return the values of the steps after ``taken``; ``final``: also of a last line without an end."""
+        """Return the values of the steps after ``taken``; ``final`` includes an unfinished last line."""
         if final or time.monotonic() >= self._due:
             began = time.monotonic()
             self._gather(final)
@@ -124,7 +124,7 @@ class Following:
         mark = status.st_mtime_ns, status.st_size
         if self._seen.get(str(path)) == mark:
             return
-        with contextlib.suppress(DataError):  # it is being written
+        with contextlib.suppress(DataError):  # the file is being written
             if container.name == _PRINTED and (before := self._starts.get(str(path), 0)):
                 with path.open("rb") as file:
                     file.seek(before)
@@ -134,10 +134,10 @@ class Following:
         self._seen[str(path)] = mark
 
     def _grown(self, path: Path, container: Any, final: bool) -> None:
-        """Read what was appended to a text."""
+        """Read what was appended to a text file."""
         name, size = str(path), path.stat().st_size
         at = self._places.get(name, 0)
-        if size < at:  # written again
+        if size < at:  # rewritten
             at = 0
         with path.open("rb") as file:
             while at < size:
@@ -147,7 +147,7 @@ class Following:
                 if not whole:
                     if len(piece) < _LONGEST_LINE:
                         break
-                    whole = piece  # a line without an end: not one of a log
+                    whole = piece  # an endless line, which is not one of a log
                 at += len(whole)
                 if container is None:
                     self._add_lines(whole)
@@ -157,7 +157,7 @@ class Following:
         self._places[name] = at
 
     def _add_lines(self, text: bytes) -> None:
-        """Take the JSON lines of a script of one's own."""
+        """Parse the JSON lines of a user's own script."""
         for line in text.splitlines():
             if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
                 continue
@@ -165,7 +165,7 @@ class Following:
                 record = orjson.loads(line)
             except ValueError:
                 try:
-                    record = json.loads(line)  # which knows NaN
+                    record = json.loads(line)  # accepts NaN
                 except (ValueError, RecursionError):
                     continue
             step = next((whole(record[key], 0) for key in _STEP if key in record), None)
@@ -177,7 +177,7 @@ class Following:
             values = list(record.values())
             found = [values[place] for place in self._which]
             if {*map(type, found)} <= {float, int} and math.isfinite(sum(found)):
-                own.update(zip(self._names, map(float, found), strict=True))  # nearly always
+                own.update(zip(self._names, map(float, found), strict=True))  # the usual case
             else:
                 for target, read in zip(self._names, map(number, found), strict=True):
                     if read is not None and math.isfinite(read):
@@ -189,7 +189,7 @@ class Following:
                     self._facts[_OWN_FACTS[key]] = Fact(fact, key)
 
     def _learn(self, keys: tuple[str, ...]) -> None:
-        """Take note of which keys of a line are metrics: most lines have the same."""
+        """Learn which keys of a line are metrics; most lines have the same keys."""
         for key in keys:
             if key not in self._targets and len(self._targets) < limits.MOST_SETTINGS:
                 self._targets[key] = self.framework.metric(key)
@@ -198,7 +198,7 @@ class Following:
         self._names = [target for key in keys if (target := self._targets.get(key)) is not None]
 
     def _add(self, logs: list[RawLog]) -> None:
-        """Take records of a framework."""
+        """Add records of a framework."""
         self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
         before = [] if self._first is None else [self._first]
         curves = stitch([*before, *logs], self.framework)
@@ -209,7 +209,7 @@ class Following:
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
-        """Return what the log and the configuration beside it say of the run, by our names."""
+        """Return what the log, and a configuration next to it, say about the run, under isolaw's names."""
         found = dict(self._facts)
         for name, container in self._containers.items():
             with contextlib.suppress(DataError):
@@ -219,7 +219,7 @@ class Following:
 
 
 def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
-    """Read a part of a file."""
+    """Read part of a file."""
     with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
         piece = Path(folder) / path.name
         piece.write_bytes(text)

@@ -19,7 +19,7 @@ from isolaw.readers.frameworks import FRAMEWORKS
 
 # The keys that decide what is trained; the others decide where, and how isolaw follows it.
 IDENTITY = ("run", "shell", "framework", "evaluation_set")
-NOT_FINITE = "nan"  # of ``stop_if``: any value of the log is NaN or infinite
+NOT_FINITE = "nan"  # value of ``stop_if``: any value in the log is NaN or infinite
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
@@ -32,7 +32,7 @@ def _condition(text: str) -> str:
 
 
 def _framework(name: str) -> str:
-    """Accept a framework with an adapter or whose logs isolaw reads, in any case."""
+    """Accept, in any case, a framework that has an adapter or whose logs isolaw reads."""
     names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
     known = {own.lower(): own for own in names}
     if name.lower() not in known:
@@ -46,27 +46,27 @@ Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], B
 class CommandOptions(BaseModel):
     """The ``[command]`` section. `template.values_of` lists the placeholders.
 
-    Where the framework has an adapter, its settings follow the command, or stand where ``{settings}`` does,
-    unless the command itself names ``{n}`` or ``{B_p}``. The adapter then knows the log and the checkpoints.
-    Otherwise, without a ``log`` isolaw reads what the command prints: in no framework, JSON lines.
-    ``checkpoints`` is the pattern of a finished checkpoint below the run's folder, with ``{step}``.
+    If the framework has an adapter, its settings are appended to the command, or replace ``{settings}``,
+    unless the command itself uses ``{n}`` or ``{B_p}``. The adapter then also locates log and checkpoints.
+    Otherwise, without a ``log``, isolaw reads what the command prints, as JSON lines if there is no
+    framework. ``checkpoints`` is the pattern of a finished checkpoint in the run's folder, with ``{step}``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     run: Annotated[tuple[str, ...] | Text, Field(min_length=1)]  # a line, or its words
-    shell: bool = False  # whether /bin/sh gets the line
-    framework: Annotated[str, AfterValidator(_framework)] = "none"  # whose log it is
+    shell: bool = False  # whether /bin/sh executes the line
+    framework: Annotated[str, AfterValidator(_framework)] = "none"  # the framework whose log it is
     log: Text | None = None
     checkpoints: Text | None = None
-    evaluation_set: Text = "validation"  # what the log's evaluations without a name are on
+    evaluation_set: Text = "validation"  # set of the evaluations that the log does not name
     files: Annotated[tuple[Text, ...], BeforeValidator(listed)] = ()  # their content is part of the identity
-    folder: Text | None = None  # where the command executes; by default, where the sweep was started
+    folder: Text | None = None  # working directory; by default, where the sweep was started
     cpus: Count = 1
     gpus: Index = 0
-    micro_batch: Count | None = None  # rollouts of a GPU and a pass, where the framework asks for them
-    stop_if: Conditions = ()  # a run ends, failed, where one of these holds
-    silent_minutes: Positive = 60.0  # a run ends, failed, when its log has no new step for so long
-    limit_hours: Positive | None = None  # of one run
+    micro_batch: Count | None = None  # rollouts per GPU and pass, for frameworks that require it
+    stop_if: Conditions = ()  # a run fails once one of these holds
+    silent_minutes: Positive = 60.0  # a run fails if its log has no new step for this long
+    limit_hours: Positive | None = None  # limit for one run
 
     @classmethod
     def read(cls, spec: RunSpec) -> CommandOptions:
@@ -91,19 +91,19 @@ class CommandOptions(BaseModel):
 
     @property
     def adapter(self) -> Adapter | None:
-        """The adapter whose settings the command gets, if it gets any."""
+        """The adapter whose settings the command gets, None if it gets none."""
         text = self.run if isinstance(self.run, str) else " ".join(self.run)
         says_it_itself = "{settings}" not in text and ("{n}" in text or "{B_p}" in text)
         return None if says_it_itself else ADAPTERS.get(self.framework)
 
     def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what is part of a run's identity, defaults left out, and the other keys."""
+        """Return the keys that enter a run's identity, without defaults, and the other keys."""
         chosen = self.model_dump(mode="json", exclude_defaults=True)
         identity = {key: value for key, value in chosen.items() if key in IDENTITY}
         return identity, {key: value for key, value in chosen.items() if key not in IDENTITY}
 
     def path(self, name: str) -> Path:
-        """Return a path of the section: relative ones begin where the command executes."""
+        """Return a path of the section; relative paths start in the command's working directory."""
         return Path(os.path.join(self.folder or ".", name))
 
 
@@ -114,7 +114,7 @@ def holds(condition: str, values: dict[str, float]) -> bool:
     (True, False)
     """
     if condition == NOT_FINITE:
-        return False  # such a value is not among them
+        return False  # non-finite values are not among these
     found = _CONDITION.fullmatch(condition)
     assert found
     value, limit = values.get(found[1]), float(found[3])

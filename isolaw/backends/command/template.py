@@ -1,4 +1,4 @@
-"""What a run asks becomes a command: its placeholders filled in, and environment variables."""
+"""Turn a run into a command: fill in placeholders, and set environment variables."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from isolaw.errors import Issue, nearest
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _SETTINGS = "{settings}"
-# Keys of the recipe that say how isolaw computes the lr, and that no trainer is given.
+# Recipe keys for computing the lr, or that no trainer takes.
 _OURS = ("lr", "lr_scaling", "algorithm")
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """What isolaw starts: words, and what it adds to the environment."""
+    """What isolaw starts: words, and additions to the environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """The command as one types it in a shell."""
+        """The command as it would be typed in a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.words)])
 
 
 def lr_of(spec: RunSpec) -> float | None:
-    """Return the run's own lr (`RunSpec.lr_factor`); None: the trainer's."""
+    """Return the run's own lr (`RunSpec.lr_factor`); None means the trainer's."""
     return None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
 
 
 def values_of(
     spec: RunSpec, options: CommandOptions, out: str, checkpoint: str = "", done: int = 0
 ) -> dict[str, str]:
-    """Return the placeholders' values; a key of the recipe that the sweep leaves open has none.
+    """Return the placeholders' values; a recipe key that the sweep leaves open has none.
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
-    ``evaluation.points`` parts, at most the one that the sweep began with: a longer one leaves it as it is,
-    and a race, which begins with shorter runs, has as many points of these.
-    ``micro_batch · accumulation · max(gpus, 1) = B``.
+    ``evaluation.points`` parts, but at most the horizon that the sweep began with. So extending a run leaves
+    ``every`` unchanged, and a race, which begins with shorter runs, divides these. ``micro_batch ·
+    accumulation · max(gpus, 1) = B``.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
     micro_batch, accumulation = _passes(spec, options)
@@ -68,7 +68,7 @@ def values_of(
 
 
 def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return the rollouts of a GPU's pass, by default at most 8, and its passes; None if B is indivisible."""
+    """Return rollouts per GPU and pass (by default at most 8), and passes; None if they do not divide B."""
     share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
     if rest:
         return None, None
@@ -81,7 +81,7 @@ def command_of(
 ) -> Invocation:
     """Return the command of a run with these values of its placeholders.
 
-    They become whole words or parts of one, whatever they hold; a line for a shell gets them quoted.
+    Values become whole words or parts of words, whatever they contain; in a shell line they are quoted.
     """
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
     settings: list[str] = []
@@ -104,7 +104,7 @@ def command_of(
 
 
 def words_of(options: CommandOptions) -> list[str]:
-    """Return the words of the command, with placeholders; raise `ValueError` where a quote is left open."""
+    """Return the command's words, with placeholders; raise `ValueError` if a quote is left open."""
     return shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
 
 
@@ -118,7 +118,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
-    """Return what is wrong with the command and its placeholders."""
+    """Return the issues of the command and its placeholders."""
     out: list[Issue] = []
     values = values_of(spec, options, "out")
     try:
@@ -131,7 +131,7 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     if options.adapter and options.shell:
         values["settings"] = ""
     elif options.adapter:
-        words = [word for word in words if word != _SETTINGS]  # a word of its own
+        words = [word for word in words if word != _SETTINGS]  # it is a word of its own
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell takes one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
@@ -145,7 +145,7 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
 
 
 def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[str, str]) -> list[Issue]:
-    """Return what of a run the framework's settings cannot say."""
+    """Return the settings of a run that the framework's adapter cannot express."""
     if not (adapter := options.adapter):
         return []
     out = []

@@ -1,11 +1,11 @@
-"""`train`: one training by a command: started, followed, checked, stopped, continued.
+"""`train`: start, follow, check, stop and continue one training by a command.
 
-The run's folder holds ``0``, ``1``, …: one for each time that it had to start from nothing. In it are the
-trainer's own files and ``output``, what the command printed (the last `_OUTPUT` bytes).
+The run's folder holds ``0``, ``1``, …, one for each start from scratch. Each contains the trainer's own files
+and ``output``, the last `_OUTPUT` bytes or more that the command printed.
 
-A run continues from the trainer's newest checkpoint, of k updates. The steps up to k are then those of the
-log that is there already, and the later ones those that the trainer logs again. A state of the store is
-written only at steps that such a checkpoint covers, so that no resume keeps a step that is trained again.
+A run continues from the trainer's newest checkpoint, of k updates. Steps up to k come from the existing log,
+and later steps are those that the trainer logs from then on. A state of the store is written only at steps
+that such a checkpoint covers, so that no resume keeps a step that is trained again.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
 
 FIRST = "0"  # the folder of the first start
-COMMAND = "command.sh"  # the file with the commands that were started
-OUTPUT = "output"  # that with what they printed
-BEGUN, ENDED = "begun", "ended"  # of a script (`isolaw.executors.scripts`): it began, its command made all
-_OUTPUT = 64 * 2**20  # bytes of it that are kept, twice
+COMMAND = "command.sh"  # the file with the started commands
+OUTPUT = "output"  # the file with what they printed
+BEGUN, ENDED = "begun", "ended"  # of a script: it began, its command finished
+_OUTPUT = 64 * 2**20  # size at which ``output`` is rotated; one older part is kept
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
-_GRACE_S = 30.0  # for the command to end at SIGTERM
-_ENDING_S = 600.0  # and by itself after its last step, in which it may write a checkpoint
+_GRACE_S = 30.0  # time for the command to end after SIGTERM
+_ENDING_S = 600.0  # time for it to end by itself after its last step, as it may write a checkpoint
 
 
 def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     """Train, from the start or from ``ctx.state``.
 
-    Raises `RunError` where the command fails, ends early, is silent for too long, or trains something else.
+    Raises `RunError` if the command fails, ends early, is silent for too long, or trains something else.
     """
     options = CommandOptions.of(spec)
     done = -1
@@ -95,7 +95,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
 
 
 class _Pace:
-    """How far a training is: it turns values of steps into checkpoints, and notices when none come."""
+    """The progress of a training: turns values of steps into checkpoints, and notices when none come."""
 
     def __init__(self, spec: RunSpec, out: Path, options: CommandOptions, done: int) -> None:
         self.spec, self.out, self.options, self.done = spec, out, options, done
@@ -104,17 +104,17 @@ class _Pace:
         self._checked = False
 
     def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
-        """Yield the steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
+        """Yield steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
 
-        The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
-        Raises `RunError` where the log is of something else than what was asked, or a condition ends the run.
+        The run's last step follows once the command has ended, since a trainer's checkpoint may still be
+        written. Raises `RunError` if the log contradicts the request, or if a stop condition holds.
         """
         found = log.read(final)
         steps = sorted(step for step in found if self.done < step <= self.spec.steps)
         last = max(found, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
-        if self.seen > 0 and not self._checked:  # before a row of it counts
+        if self.seen > 0 and not self._checked:  # before any row counts
             self._checked = True
             _compare(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
@@ -141,12 +141,12 @@ class _Pace:
             yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps)
 
     def is_over(self) -> bool:
-        """Return whether the command has made all steps, and the time to end by itself has passed."""
+        """Return whether the command has made all steps and has had its time to end by itself."""
         waited = time.monotonic() - self.moved
         return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
 
     def check(self, log: Following, process: _Process) -> None:
-        """Raise `RunError` where time is up."""
+        """Raise `RunError` if a time limit is exceeded."""
         now = time.monotonic()
         if now - self.moved > 60 * self.options.silent_minutes:
             what = f"its log has had no new step for {self.options.silent_minutes:g} minutes"
@@ -156,7 +156,7 @@ class _Pace:
 
 
 def _reader(options: CommandOptions) -> Framework:
-    """Return how the log's names are understood."""
+    """Return the framework by which the log's names are read."""
     if options.framework == "none":
         return plain(options.evaluation_set)
     adapter = ADAPTERS.get(options.framework)
@@ -164,7 +164,7 @@ def _reader(options: CommandOptions) -> Framework:
 
 
 def _compare(spec: RunSpec, log: Following) -> None:
-    """Raise `RunError` where a log says that something else is trained than what was asked."""
+    """Raise `RunError` if the log shows that something else than requested is trained."""
     asked = {
         "rollouts_per_problem": ("n", spec.rollouts_per_problem),
         "problems_per_batch": ("B_p", spec.problems_per_batch),
@@ -184,10 +184,10 @@ def _compare(spec: RunSpec, log: Following) -> None:
 
 
 def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
-    """Return the updates of the trainer's newest finished checkpoint, and its path; 0 and "" without one.
+    """Return updates and path of the trainer's newest finished checkpoint; 0 and "" without one.
 
-    In the pattern, the part of the path with ``{step}`` is the checkpoint; a file below it that the pattern
-    names shows that it is finished.
+    The component of the pattern with ``{step}`` is the checkpoint; a file that the pattern names below it
+    marks the checkpoint as finished.
     """
     best = 0, ""
     if not options.checkpoints:
@@ -227,21 +227,21 @@ def place(
 
 
 def _announce(command: template.Invocation, options: CommandOptions, out: Path) -> None:
-    """Keep what is started, so that one can start it without isolaw."""
+    """Record the command that is started, so that it can be started without isolaw."""
     lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
     with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(lines)
 
 
 def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
-    """Return the pattern of the log's files."""
+    """Return the glob pattern of the log's files."""
     here = glob.escape(str(out))
     log = template.fill(options.log, {**values, "out": here}) if options.log else OUTPUT
     return os.path.join(here, log)
 
 
 class _Process:
-    """A command at work, and what it prints."""
+    """A running command, and its output."""
 
     def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out
@@ -268,7 +268,7 @@ class _Process:
         os.close(self._ended)
 
     def goes_on(self, seconds: float) -> bool:
-        """Wait a moment; return whether the command has not ended."""
+        """Wait a moment; return whether the command is still running."""
         ended, _, _ = select.select([self._ended], [], [], seconds)
         if not ended:
             return True
@@ -276,7 +276,7 @@ class _Process:
         return False
 
     def failure(self, what: str, log: Following) -> RunError:
-        """Return what happened to the command, with the last lines that it printed."""
+        """Return an error with what happened to the command, and the last lines that it printed."""
         code = self.process.poll()
         how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         text = f"the command {what}{f' ({how})' if how else ''}"
@@ -286,7 +286,7 @@ class _Process:
         return RunError(f"{text}\n  it printed last:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
-        """Write what the command prints to a file, of which the last part is kept."""
+        """Write the command's output to a file, keeping only its last part."""
         path, rest = self.out / OUTPUT, b""
         with contextlib.suppress(OSError, ValueError):
             file = path.open("ab", buffering=0)
@@ -310,7 +310,7 @@ class _Process:
 
 
 def _gpus(count: int) -> dict[str, str]:
-    """Return the GPUs of this worker of the sweep, by its number; of an executor that gives them, none."""
+    """Assign this worker of the sweep its GPUs, by its number; nothing if the executor assigns them."""
     number = os.environ.get("ISOLAW_WORKER")
     if not count or number is None:
         return {}

@@ -1,7 +1,7 @@
-"""The real backend: GRPO on language models, vLLM for sampling and DeepSpeed for optimisation.
+"""The real backend: GRPO on language models, with vLLM for sampling and DeepSpeed for optimisation.
 
-`train.loop` makes a run. `algorithms` has the equations and presets, `rollout` samples and rewards, `train`
-optimises, `options` is the section ``[real]``. This module imports nothing heavy.
+`train.loop` executes a run. `algorithms` has equations and presets, `rollout` samples and rewards, `train`
+optimises, and `options` is the section ``[real]``. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 
 _NEEDED = ("torch", "transformers", "deepspeed")
-_COLDEST = 0.01  # vLLM raises a lower temperature to this one
-_STATE_BYTES = 12  # a parameter: weight and both moments in float32
+_COLDEST = 0.01  # vLLM raises lower temperatures to this value
+_STATE_BYTES = 12  # bytes per parameter: weight and both moments in float32
 
 
 class Real:
@@ -54,14 +54,14 @@ class Real:
                     issues += check(value)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
-        if stored:  # all problems of a part unless the file says how many
+        if stored:  # all problems of a part, unless the file says how many
             sizes = {
                 f"n_{part}": getattr(spec.problems, f"n_{part}") or len(stored.parts[part])
                 for part in ("train", "validation")
             }
             problems = spec.problems.model_copy(update={"set": stored.name, **sizes})
             filled = filled.model_copy(update={"problems": problems})
-        if issues or stored is None or options is None:  # then `check` does not follow: report the rest, too
+        if issues or stored is None or options is None:  # `check` will not run: report the rest
             issues += _recipe_issues(filled)
             if stored:
                 issues += [*_size_issues(filled, stored), *_evaluation_issues(filled, stored)]
@@ -82,11 +82,11 @@ class Real:
         return filled.model_copy(update={**update, "sources": placement | sources})
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return what of the objective is chosen by nothing, and what LoRA's defaults are."""
+        """Return notes on parts of the objective that nothing chooses, and on LoRA's defaults."""
         return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return everything that is wrong, before a model is loaded."""
+        """Return all issues before a model is loaded."""
         options = RealOptions.of(spec)
         folder, stored, issues = _find_set(spec.sources["set"])
         if stored is None:
@@ -112,26 +112,26 @@ class Real:
         return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments.
+        """Return a core per process, a GPU each if there are GPUs, and disk space of weights and moments.
 
-        A sampler in a process of its own needs a core, too.
+        A sampler in its own process needs another core.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
         state = _STATE_BYTES * (adapters.numbers(folder) if adapters else models.parameters(folder))
         if spec.recipe.algorithm == "ppo" and adapters:
             state *= 2
-        elif spec.recipe.algorithm == "ppo":  # for the critic
+        elif spec.recipe.algorithm == "ppo":  # includes the critic
             decoder = Decoder.read(folder)
             state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
         return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """While entered, precision, sampler and placement are those of such machines."""
+        """While entered, precision, sampler and placement are chosen for such machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes)
 
     def processes(self, spec: RunSpec) -> Processes | None:
-        """Return the processes; None for one."""
+        """Return the processes of a run; None for a single one."""
         options = RealOptions.of(spec)
         if options.processes == 1:
             return None
@@ -154,13 +154,13 @@ def _prepared(spec: RunSpec) -> RunSpec:
     """Choose GPUs and memory settings for this machine; raise `RunError` if its GPUs are too small."""
     environment.choose_gpus(RealOptions.of(spec).processes)
     environment.prepare()
-    if faults := planner.issues(spec):  # of GPUs that were unknown where the sweep was planned
+    if faults := planner.issues(spec):  # GPUs may have been unknown where the sweep was planned
         raise RunError("; ".join(map(str, faults)))
     return planner.settled(spec)
 
 
 def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
-    """Return a problem set's folder and content, or None and what is wrong with it."""
+    """Return a problem set's folder and content (None if it has issues), and the issues."""
     try:
         folder = models.folder(name, "problems.set")
     except SpecError as error:
@@ -250,7 +250,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return what keeps a sampler from a process of its own."""
+    """Return what prevents a sampler in its own process."""
     if options.generation == "colocated":
         return []
     out = []
@@ -278,7 +278,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 def _prompt_issues(
     folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stamps: tuple[str, str]
 ) -> tuple[Issue, ...]:
-    """Return what is wrong with a set's prompts, and an interruption's phrase, for responses so long."""
+    """Return issues of prompts, or of an interruption's phrase, with responses of this length."""
     if not environment.installed("transformers"):
         return ()
     try:

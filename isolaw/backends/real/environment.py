@@ -1,4 +1,4 @@
-"""The variables that torch, vLLM and DeepSpeed read at import, and the GPUs. Imports nothing heavy."""
+"""GPUs, and the variables that torch, vLLM and DeepSpeed read at import. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_
 
 @functools.cache
 def choose_gpus(processes: int) -> None:
-    """Give a worker of the sweep ``processes`` GPUs of its own, by its number, before torch counts them."""
+    """Assign a worker of the sweep its ``processes`` GPUs, by its number, before torch counts GPUs."""
     number = os.environ.get("ISOLAW_WORKER")
     if gpus() and number is not None and "torch" not in sys.modules:
         names, first = visible_gpus(), int(number) * processes
@@ -61,13 +61,13 @@ def choose_gpus(processes: int) -> None:
 
 @functools.cache
 def gpus() -> int:
-    """Return how many NVIDIA GPUs this process may use, without importing torch."""
+    """Return the number of NVIDIA GPUs that this process may use, without importing torch."""
     return len(visible_gpus())
 
 
 @functools.cache
 def gpu_memory() -> int:
-    """Return the bytes of the smallest GPU that this process may use, from nvidia-smi, or 0."""
+    """Return the memory in bytes of the smallest GPU that this process may use, from nvidia-smi, or 0."""
     if _memory is not None:
         return _memory
     listed = nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
@@ -85,18 +85,18 @@ def host_memory() -> int:
 
 
 def cores() -> int:
-    """Return how many cores this machine has."""
+    """Return the number of cores of this machine."""
     return _cores or os.cpu_count() or 1
 
 
-# Of the machine that runs are planned for, if it is another one.
+# The machine that runs are planned for, if it is another one.
 _cores = 0
 _memory: int | None = None
 
 
 @contextlib.contextmanager
 def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iterator[None]:
-    """While entered, `cores`, `gpus` and `gpu_memory` are those of other machines.
+    """While entered, `cores`, `gpus` and `gpu_memory` describe other machines.
 
     A login node plans for GPU nodes: it does not know the memory of their GPUs without ``gpu_bytes``, given
     here or where this was entered before. Their own memory is unknown.
@@ -122,7 +122,7 @@ def forget() -> None:
 
 
 def prepare() -> None:
-    """Set what torch, vLLM and DeepSpeed read at import, unless the user has set it."""
+    """Set the variables that torch, vLLM and DeepSpeed read at import, unless the user has set them."""
     for name, value in {**_ALWAYS, **(_GPU if gpus() else _CPU)}.items():
         os.environ.setdefault(name, value)
     if not gpus() and "torch" in sys.modules:
@@ -134,7 +134,7 @@ _holding = False  # whether there is a model in this process
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """`prepare`; while entered, collect no garbage, and never look for any in what there is at the end.
+    """`prepare`; collect no garbage while entered, and never again what exists at the end.
 
     The modules of torch, transformers and vLLM are millions of objects and no garbage. To go through them
     takes a third of the time in which a process imports them and starts vLLM, which collects several times.
@@ -163,19 +163,19 @@ def hold() -> None:
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """While entered, a rank's variables are unset: a library inside one rank starts alone."""
+    """While entered, a rank's variables are unset, so that a library inside one rank starts alone."""
     names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
     kept = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
-        for name in _DISTRIBUTED:  # which the library has set
+        for name in _DISTRIBUTED:  # set by the library
             os.environ.pop(name, None)
         os.environ.update(kept)
 
 
 def leave(status: int) -> NoReturn:
-    """End this process at once: destructors of torch, DeepSpeed and vLLM disagree about their order."""
+    """End this process at once, since destructors of torch, DeepSpeed and vLLM conflict in their order."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,10 +1,10 @@
-"""A run's model as a folder in Hugging Face format (`isolaw export`).
+"""Export a run's model as a folder in Hugging Face format (`isolaw export`).
 
 A state holds whole float32 tensors by name, whatever ZeRO stage and number of processes wrote it (`trainer`).
-The export puts them into the base model, in the run's own dtype: these are the weights that the trainer
-computes with. With LoRA the state holds adapters, and the export merges them: the weights that the sampler
-draws from. Tokenizer and generation config are the base model's. This needs host memory for one copy of
-the model, and no GPU.
+The export loads them into the base model in the run's own dtype, which gives the weights that the trainer
+computes with. With LoRA the state holds adapters, and the export merges them, which gives the weights that
+the sampler draws from. Tokenizer and generation config are the base model's. Host memory must hold one copy
+of the model; no GPU is needed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def _free(out: str | Path) -> Path:
-    """Return where to write; raise unless nothing would be lost there."""
+    """Return where to write; raise if anything there could be lost."""
     target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = "a folder with something in it" if target.is_dir() else "a file"
@@ -78,7 +78,7 @@ def _free(out: str | Path) -> Path:
 
 
 def _base(spec: RunSpec, run: RunStore) -> Path:
-    """Return the folder of the model that the run began with."""
+    """Return the folder of the model that the run started from."""
     base = Path(spec.sources["model"])
     if issues := models.check(base, where=f"{run.folder}: its base model"):
         raise SpecError(issues)
@@ -98,19 +98,19 @@ def _state(run: RunStore) -> tuple[int, int, Path]:
         if sound:
             compute = next(int(own["compute"]) for own in lines.checkpoints if own["step"] == step)
             return step, compute, run.states.folder(step) / "model.safetensors"
-        if run.last_state == step:  # otherwise the run goes on, and has replaced it
+        if run.last_state == step:  # otherwise the run continues and has replaced it
             raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
     raise StoreError(f"{run.folder}: has no state to export; it has not saved one yet, or it was deleted")
 
 
 @contextlib.contextmanager
 def _whole_or_not(target: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes ``target`` at the end; a failure leaves nothing."""
+    """Yield a new folder that becomes ``target`` at the end; a failure leaves nothing behind."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        temporary.rename(target)  # over an empty folder, too, and over nothing else
+        temporary.rename(target)  # replaces an empty folder, and nothing else
     except OSError as error:
         raise DataError(f"{error.filename or target}: {error.strerror or error}") from None
     finally:
@@ -129,7 +129,7 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         from isolaw.backends.real.train.adapters import Adapters
 
     logging.disable_progress_bar()
-    # Opened first: a run that goes on removes the file, which stays readable while it is open.
+    # Open the file first: a run that continues removes it, but it stays readable while open.
     with safe_open(weights, framework="pt") as stored, torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
         parameters = dict(model.named_parameters())
@@ -143,7 +143,7 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         if adapters:
             adapters.remove()
     generation = base / _GENERATION
-    if generation.is_file():  # as it is: transformers refuses to write some that it reads
+    if generation.is_file():  # copied unchanged: transformers refuses to write some that it reads
         model.generation_config = GenerationConfig()
     model.save_pretrained(folder)
     if generation.is_file():

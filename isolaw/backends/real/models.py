@@ -17,7 +17,7 @@ _BLOCK = 2**24
 
 
 def check(model: str | Path, where: str = "real.model") -> list[Issue]:
-    """Return what is wrong with the folder of a model."""
+    """Return the issues of a model's folder."""
     try:
         model = folder(str(model), where)
     except SpecError as error:
@@ -47,7 +47,7 @@ def folder(name: str, where: str) -> Path:
 
 
 def config(model: str | Path) -> Any:
-    """Return what a model's ``config.json`` holds."""
+    """Return the content of a model's ``config.json``."""
     return json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
 
 
@@ -123,7 +123,7 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def context(model: str | Path) -> int:
-    """Return the most tokens of a prompt and its response together."""
+    """Return the maximum number of tokens of prompt and response together."""
     own = config(model)
     found = (own.get("text_config") or own)["max_position_embeddings"]
     if type(found) is not int or found < 1:

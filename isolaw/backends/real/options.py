@@ -1,4 +1,4 @@
-"""The ``[real]`` section: which model, which sampler, on how much machine."""
+"""The ``[real]`` section: model, sampler, and use of the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
-# The default of logprob_tolerance: more than rounding.
+# Default of logprob_tolerance: above rounding errors.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-# The keys that decide numbers; the others decide where and how they are computed.
+# The keys that affect results; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
-# The same, left out at their default: so they changed no identity when they were added.
+# Identity keys that are omitted at their default, so that adding them changed no identity.
 OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights")
 
 
@@ -38,8 +38,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 class RealOptions(BaseModel):
     """The ``[real]`` section.
 
-    `read` or the memory planner decides what None means. No result depends on ZeRO's stage, the
-    optimiser's place, the size of a micro-batch or the recomputing of activations.
+    For keys that are None, `read` or the memory planner decides. No result depends on ZeRO's stage, the place
+    of the optimiser, the size of a micro-batch, or recomputed activations.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,7 +48,7 @@ class RealOptions(BaseModel):
     # exact, math, package.module:function, or several of them, of which the first decides what is correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
     reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes that judge responses, for each process of a run
+    reward_workers: Count = 2  # processes that judge responses, per process of a run
     reward_timeout: Positive | None = None  # seconds of a call; the reward's own by default
     system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
     # Arguments of the tokenizer's chat template, e.g. enable_thinking.
@@ -59,17 +59,17 @@ class RealOptions(BaseModel):
     dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed's
     offload_optimizer: bool | None = None  # to host memory
-    micro_batch_tokens: Count | None = None  # of one forward and backward pass
-    gradient_checkpointing: bool | None = None  # whether the backward pass computes activations again
+    micro_batch_tokens: Count | None = None  # tokens per forward and backward pass
+    gradient_checkpointing: bool | None = None  # whether the backward pass recomputes activations
     processes: Count = 1  # of one run (data parallel)
-    # Whether the sampler takes turns with the trainer, or streams in a process of its own (`train.pipeline`).
+    # Whether the sampler alternates with the trainer, or streams in its own process (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
     tensor_parallel: Count | None = None  # how many processes share one sampler's model
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
-    timeout_hours: Positive = 4.0  # how long the processes of a run wait for each other
+    timeout_hours: Positive = 4.0  # time that processes of a run wait for each other
     # Mean |Δ log p| per token between sampler and trainer above which a run stops.
     logprob_tolerance: Positive | None = None
-    checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
+    checkpoint_minutes: Positive = 10.0  # longest time between two points at which a run can continue
 
     @property
     def cores(self) -> int:

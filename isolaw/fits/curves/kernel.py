@@ -1,9 +1,8 @@
-"""The compiled kernel of `isolaw.fits.curves.varpro`: one data set after the other, without the GIL.
+"""The compiled kernel of `isolaw.fits.curves.varpro`: fits data sets one after another, without the GIL.
 
-Each function works on one data set: arrays x, y, weights w (P,), and one or two shape parameters θ. The level
-of the line is searched if ``free``, and otherwise ``origin``. Families have the numbers of
-`isolaw.fits.curves.varpro.CODES`, statuses those of its `FitStatus`. Numba compiles at the first call and
-caches on disk.
+Each function works on one data set: arrays x, y and weights w (P,), and one or two shape parameters θ. The
+level of the line is fitted if ``free`` and equals ``origin`` otherwise. Family codes are those of
+`isolaw.fits.curves.varpro.CODES`; statuses are those of its `FitStatus`. Numba caches on disk.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from numba import njit
 
 _STARTS = 6
 _STEPS = 500
-# Where points are fewer than parameters, many shapes fit alike, and rounding must not choose. Among sums of
-# squares that differ by less than this share of the constant's, the smallest slope claims least.
+# With fewer points than parameters many shapes fit equally well, and rounding must not choose. Among sums of
+# squares that differ by less than this share of the constant fit's, the smallest slope wins: it claims least.
 _TIE = 1e-12
-_NOTHING = 1e-24  # share of a sum of squares below which the remainder is rounding
+_NOTHING = 1e-24  # share of a sum of squares below which the rest is rounding error
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -29,7 +28,7 @@ def _expit(z):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
-    """s at one shape."""
+    """Write s(x; θ) at one shape into ``s``."""
     if code == 0:
         rate = np.exp(-shape[0])
         for p in range(x.size):
@@ -49,7 +48,7 @@ def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
-    """∂s/∂θ at one shape, where s is known."""
+    """Write ∂s/∂θ at one shape into ``d``, given s."""
     if code == 0:
         rate = np.exp(-shape[0])
         for p in range(x.size):
@@ -73,7 +72,7 @@ def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
-    """s at every shape of a grid (G, dimensions), as (G, P)."""
+    """Return s at every shape of a grid (G, dimensions), as (G, P)."""
     out = np.empty((grid.shape[0], x.size))
     for g in range(grid.shape[0]):
         _value(code, x, log_x, grid[g], out[g])
@@ -82,7 +81,7 @@ def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _regress(w, s, y, origin, free):  # type: ignore[no-untyped-def]
-    """Level and slope of y − origin over s by weighted least squares; the level is 0 unless ``free``."""
+    """Regress y − origin on s by weighted least squares; return level (0 unless ``free``) and slope."""
     sw = ws = wss = wy = wsy = 0.0
     for p in range(w.size):
         sw += w[p]
@@ -91,14 +90,14 @@ def _regress(w, s, y, origin, free):  # type: ignore[no-untyped-def]
         wy += w[p] * (y[p] - origin)
         wsy += w[p] * s[p] * (y[p] - origin)
     css, csy = (wss - ws * ws / sw, wsy - ws * wy / sw) if free else (wss, wsy)
-    # Where s hardly varies over the data, rounding decides: such a shape explains nothing.
+    # If s hardly varies over the data, the slope is rounding error; such a shape explains nothing.
     slope = csy / css if css > 1e-12 * wss else 0.0
     return (wy - slope * ws) / sw if free else 0.0, slope
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
-    """Level, slope and sum of squares of the best line that does not fall."""
+    """Return level, slope and sum of squares of the best non-decreasing line."""
     base, slope = _regress(w, s, y, origin, free)
     if slope < 0:
         base, slope = 0.0, 0.0
@@ -111,7 +110,7 @@ def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
-    """Fit data sets ``first`` to ``last``; ``out`` has low, slope, sum of squares, status and θ of each."""
+    """Fit data sets ``first`` to ``last``; each row of ``out`` gets low, slope, sum of squares, status, θ."""
     for d in range(first, last):
         y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
         sw, wy = w.sum(), (w * y).sum()
@@ -123,11 +122,11 @@ def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo
 
 @njit(cache=True, nogil=True)
 def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
-    """The best of Levenberg–Marquardt from the grid's best local minima, into ``out``."""
-    # What is left if y rises nowhere: the level, and no shape in particular.
+    """Run Levenberg–Marquardt from the grid's best local minima; write the best fit into ``out``."""
+    # The fallback if y rises nowhere: the level alone, with an arbitrary shape.
     out[0], out[1], out[2], out[3] = origin, 0.0, (w * (y - origin) ** 2).sum(), 2
     out[4:] = grid[0]
-    if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # what varies is rounding
+    if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # all variation is rounding error
         return
     points = grid.shape[0]
     sse, slopes = np.empty(points), np.zeros(points)
@@ -157,7 +156,7 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
 
 @njit(cache=True, nogil=True, inline="always")
 def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-untyped-def]
-    """Whether one fit goes before another; ``equal``: also if they do not differ."""
+    """Whether a fit is better than another; ``equal`` is the answer if they do not differ."""
     if abs(sse - other_sse) > tie:
         return sse < other_sse
     if abs(slope - other_slope) > 1e-9 * abs(other_slope):
@@ -167,7 +166,7 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
-    """The sum of squares of the best line at each grid point, ∞ where none rises: enough to choose starts."""
+    """Write the best line's sum of squares at each grid point, ∞ where none rises; used to choose starts."""
     wy = w * y
     sw, total = w.sum(), (wy * y).sum()
     for g in range(sse.size):
@@ -180,13 +179,13 @@ def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
         spread = wss - ws * ws / sw if free else wss
         rises = along > 0 and spread > 1e-12 * wss
         slopes[g] = along / spread if rises else 0.0
-        # An upper bound: where s hardly varies, rounding may have taken more off than there was.
+        # Keep this an upper bound: where s hardly varies, rounding may have subtracted too much.
         sse[g] = total - along * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
 
 
 @njit(cache=True, nogil=True)
 def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
-    """Levenberg–Marquardt on the shape, the line projected out; ``shape`` is moved to the minimum."""
+    """Levenberg–Marquardt on the shape with the line projected out; moves ``shape`` to the minimum."""
     size, dims = x.size, shape.size
     s, tried_s, d = np.empty(size), np.empty(size), np.empty((dims, size))
     tried, gradient, step, normal = np.empty(dims), np.empty(dims), np.empty(dims), np.empty((dims, dims))
@@ -202,10 +201,11 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         moved, stuck = False, True
         for k in range(dims):
             outward = (shape[k] <= lo[k] and gradient[k] > 0) or (shape[k] >= hi[k] and gradient[k] < 0)
-            if outward:  # on a bound, and downhill lies beyond it: hold this one
+            if outward:  # on a bound, with descent pointing outside: hold this parameter
                 gradient[k], normal[k, :], normal[:, k] = 0.0, 0.0, 0.0
                 normal[k, k] = 1.0
-            # The gradient's share of what is left of the residuals: the cosine of their angle.
+            # Relative gradient: the cosine of the angle between the residuals and this parameter's
+            # derivative.
             if abs(gradient[k]) > 1e-9 * np.sqrt(normal[k, k] * sse) + 1e-300:
                 stuck = False
         if stuck or sse <= nothing:
@@ -217,7 +217,7 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
                 a, b = normal[0, 0] * (1 + damping) + 1e-300, normal[1, 1] * (1 + damping) + 1e-300
                 c = normal[0, 1]
                 det = a * b - c * c
-                if det <= 0:  # rounding: no more damping than this separates the two
+                if det <= 0:  # rounding: the two parameters cannot be separated without more damping
                     damping *= growth
                     growth *= 2.0
                     continue
@@ -234,13 +234,13 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
                 break
             damping *= growth
             growth *= 2.0
-        if not moved:  # nothing better in any direction that rounding can tell
+        if not moved:  # rounding hides any further improvement
             break
         gain = sse - tried_sse
         shape[:] = tried
         s, tried_s = tried_s, s
         base, slope, sse = tried_base, tried_slope, tried_sse
-        # Nielsen's rule: with large residuals full steps overshoot, and only the gain shows it.
+        # Nielsen's rule: with large residuals full steps overshoot, which only the gain reveals.
         damping = max(damping * max(1 / 3, 1 - (2 * gain / max(expected, 1e-300) - 1) ** 3), 1e-12)
         growth = 2.0
         if gain <= 1e-15 * sse:
@@ -258,12 +258,12 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
 
 @njit(cache=True, nogil=True)
 def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
-    """Whether each standard error, from the inverse of ``normal``, is narrower than its search."""
+    """Whether each standard error, from the inverse of ``normal``, is narrower than its search range."""
     if lo.size == 1:
         return lo[0] == hi[0] or variance < normal[0, 0] * (hi[0] - lo[0]) ** 2
     a, b = normal[0, 0], normal[1, 1]
     det = a * b - normal[0, 1] ** 2
-    if det <= 1e-12 * a * b:  # only a combination of the two has an effect
+    if det <= 1e-12 * a * b:  # the data determine only a combination of the two parameters
         return False
     first = lo[0] == hi[0] or variance * b < det * (hi[0] - lo[0]) ** 2
     return first and (lo[1] == hi[1] or variance * a < det * (hi[1] - lo[1]) ** 2)
@@ -271,7 +271,7 @@ def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyped-def]
-    """Half the gradient of the sum of squares, and JᵀJ, where J = slope · d."""
+    """Half the gradient of the sum of squares, and JᵀJ, with J = slope · d."""
     for k in range(d.shape[0]):
         total = 0.0
         for p in range(s.size):
@@ -286,7 +286,7 @@ def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _project(d, s, w, free):  # type: ignore[no-untyped-def]
-    """Take out of each row of d what 1 and s (or s alone) explain of it."""
+    """Remove from each row of d its regression on 1 and s (on s alone unless ``free``)."""
     for k in range(d.shape[0]):
         base, along = _regress(w, s, d[k], 0.0, free)
         before = after = 0.0
@@ -294,5 +294,5 @@ def _project(d, s, w, free):  # type: ignore[no-untyped-def]
             before += w[p] * d[k, p] * d[k, p]
             d[k, p] -= base + along * s[p]
             after += w[p] * d[k, p] * d[k, p]
-        if after <= _NOTHING * before:  # this parameter moves no point that the line does not move back
+        if after <= _NOTHING * before:  # the line absorbs everything that this parameter changes
             d[k, :] = 0.0

@@ -1,11 +1,12 @@
-"""Learning curves: reward against compute, monotone and saturating.
+"""Learning curves: reward R against compute C, monotone and saturating.
 
     exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential
     hill   R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)       ScaleRL, arXiv 2510.13786
     power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300
 
-The first two are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given
-the shape (`isolaw.fits.curves.varpro`); the third has its ceiling at 1 and says nothing of C = 0.
+R0 is the reward at C = 0, A the ceiling, τ and C_mid scales of compute, B and K exponents, E a log error.
+``exp`` and ``hill`` equal R0 · (1 − s) + A · s with s rising from 0 to 1, so R0 and A are linear given the
+shape (`isolaw.fits.curves.varpro`). ``power`` has its ceiling at 1 and is undefined at C = 0.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 _LEAST_POINTS = 5
 _RISE_SEEN = 0.5
-_NO_ERROR = 1e-300  # a power law without any error has E at its logarithm: finite, so that it can be saved
+_NO_ERROR = 1e-300  # floor of e^E, so that E of a power law without error is finite and can be saved
 
 
 def _time_axis(compute: Floats) -> SearchRange:
-    """ln τ (or ln C_mid) from well before the first positive checkpoint to far beyond the last."""
+    """Search range of ln τ (or ln C_mid): from below the first positive checkpoint to far beyond the last."""
     positive = compute[compute > 0]
     low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
     return SearchRange(low, high, max(8, math.ceil((high - low) / 0.5)))
@@ -38,7 +39,7 @@ def _time_axis(compute: Floats) -> SearchRange:
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """A family of learning curves: its parameters, the search ranges of its shape, and a fixed level."""
+    """A family of learning curves: parameters, search ranges of the shape, and the level if it is fixed."""
 
     parameters: tuple[str, ...]
     axes: Callable[[Floats], list[SearchRange]]
@@ -56,7 +57,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Curves:
-    """D fitted curves of one configuration (the first on the data, the others on draws)."""
+    """D fitted curves of one configuration: the first fits the data, the others the draws."""
 
     family: str  # key of `FAMILIES`
     # R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``
@@ -64,8 +65,8 @@ class Curves:
     slope: Floats
     shape: Floats  # ln τ; ln C_mid and ln B; or K; (D, dimensions)
     status: NDArray[np.int64]  # a `isolaw.fits.curves.varpro.FitStatus` each, (D,)
-    # the ceiling is not determined: the fit did not converge inside its search, or less than half of the rise
-    # from R0 to A was measured; (D,)
+    # Whether the ceiling is undetermined, (D,): the fit did not converge inside its search range, or less
+    # than half of the rise from R0 to A was measured.
     open_ended: NDArray[np.bool_]
     rms: Floats  # root mean squared residual, (D,)
 
@@ -104,9 +105,8 @@ def fit_curves(
 ) -> Curves:
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
-    ``compute`` is (P,), in rollouts. ``reward`` and ``weights`` are (D, P), or (1, P) where all are alike;
-    weight 0 leaves a checkpoint out, and ``power`` leaves out C = 0. ``robust`` puts Huber's loss in place of
-    squares.
+    ``compute`` is (P,), in rollouts. ``reward`` and ``weights`` are (D, P), or (1, P) if all versions share
+    them. Weight 0 leaves a checkpoint out; ``power`` leaves out C = 0. ``robust`` uses Huber's loss.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]

@@ -1,20 +1,19 @@
-"""A learning curve beyond its checkpoints: several families, pooled.
+"""Extrapolate one learning curve beyond its checkpoints, pooling several curve families.
 
     exp, hill    saturating curves (`isolaw.fits.curves.learning_curves`)
-    line         R(C) = a + b log C, what a rise looks like while it is young
+    line         R(C) = a + b log C, the form of a rise in its early part
 
-Up to the last checkpoint, at E, the curve is Hill's. Past it, in draw d,
+Up to the last checkpoint, at compute E, the curve is Hill's. Beyond it, in draw d,
 
     r_d(C) = hill_d(E) + m_d(C) − m_d(E) + √h ρ |m(C) − m(E)| g_d,    h = log(C / E)
 
-where m_d is the curve of one family, fitted to the draw's checkpoints, m the mean over the families and g_d a
-normal number. Families are drawn by weight: the Gaussian likelihood of the checkpoints less what parameters
-cost (Schwarz 1978), and the errors of two backtests, in which the checkpoints to a half and to a quarter of E
-predict the last ones; both tempered, since neighbouring checkpoints are not independent and an early part
-says little of a late one. ρ is the size of the pool's own errors in the backtests, with a prior that counts
-for one: a curve that did not go on as it promised gets a wide interval.
-
-A ceiling is that of the two families that have one.
+where m_d is the curve of one family, fitted to the draw's checkpoints, m is the mean over families, and g_d
+is a standard normal number. A family's weight combines the Gaussian likelihood of the checkpoints with
+Schwarz's (1978) penalty on parameters, and the errors of two backtests, in which checkpoints up to E/2 and
+E/4 predict the last ones. Both are tempered: neighbouring checkpoints are dependent, and an early part says
+little about a late one. ρ is the size of the pool's own backtest errors relative to the predicted change,
+with a prior worth one backtest, so a curve that did not continue as predicted gets a wide interval. The
+ceiling pools only the two families that have one.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, 
 
 Floats = NDArray[np.float64]
 _SATURATING = ("exp", "hill")
-_LINE = 2  # parameters
+_LINE = 2  # number of parameters
 _TEMPER = 8.0
-_MOST_NATS = 1.0  # for which a backtest counts
+_MOST_NATS = 1.0  # the most that one backtest can count against a family
 _CUTS = (2.0, 4.0)
-_LAST = 0.8  # the checkpoints from this share of the compute on are what a backtest predicts
-_CLOSE = 0.04  # reward that a forecast may miss
+_LAST = 0.8  # checkpoints past this share of the last compute are backtest targets
+_CLOSE = 0.04  # forecast errors in reward below this scale cost little weight
 _RHO = 0.3
 _NO_ERROR = 1e-12
-_COUNTS = 0.1  # least weight of a family that decides whether the ceiling is determined
+_COUNTS = 0.1  # least weight at which a family helps decide whether the ceiling is determined
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """R = a + b log C, of D draws."""
+    """R = a + b log C, for D draws."""
 
     level: Floats  # (D,)
     slope: Floats
@@ -54,7 +53,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class PooledCurve:
-    """A learning curve of 1 + D draws, the first on the data themselves, beyond its checkpoints.
+    """An extrapolated learning curve and its D draws; row 0 is the fit to the data.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> curve = pooled(C, (0.8 - 0.5 / (1 + (C / 2e5) ** 1.2))[None], np.ones((1, 40)))
@@ -66,7 +65,7 @@ class PooledCurve:
     fits: dict[str, Curves | LogLine]
     weights: dict[str, float]
     rho: float
-    # of the draws' families, which curves that are compared have in common, and of g, which is a curve's own
+    # Seeds of the draws of families, which compared curves share, and of g, which each curve has of its own.
     seed: tuple[int, int]
     bounds: tuple[float, float]
 
@@ -80,7 +79,7 @@ class PooledCurve:
         return self._drawn(base, changes, weights, np.sqrt(np.log(compute / self.end)))
 
     def ceiling(self) -> tuple[Floats, bool]:
-        """The ceiling, (1 + D,), and whether the checkpoints determine it."""
+        """Return the ceiling, (1 + D,), and whether the checkpoints determine it."""
         fits = [fit for fit in self.fits.values() if isinstance(fit, Curves)]
         weights = np.array([self.weights[name] for name in _SATURATING])
         known = bool(weights.sum() >= self.weights["line"])
@@ -90,7 +89,7 @@ class PooledCurve:
         return self._drawn(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), known
 
     def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
-        """The base with one family's change in each draw, (K, 1 + D), and with what no family knows."""
+        """Add to ``base`` one family's change in each draw, and the noise ρ √h |mean change| g."""
         draws = base.size - 1
         families, own = (np.random.default_rng((7, number)) for number in self.seed)
         even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
@@ -108,10 +107,10 @@ def pooled(
     seed: int = 0,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> PooledCurve:
-    """Fit all families to 1 + D versions (1 + D, P) of a configuration's checkpoints (P,).
+    """Fit all families to 1 + D versions of a configuration's checkpoints.
 
-    ``weights`` (1, P) say how many runs a checkpoint's mean is of; ``bounds`` are the least and the largest
-    reward.
+    ``compute`` is (P,) and ``reward`` (1 + D, P). ``weights`` (1, P) are the numbers of runs behind each
+    checkpoint's mean; ``bounds`` are the least and the largest possible reward.
     """
     fits = _fits(compute, reward, weights)
     kept = compute > 0
@@ -144,7 +143,7 @@ def pooled(
         room = np.array(aheads) * (np.array(changes) @ share) ** 2
         usual = max(float(room.mean()), _NO_ERROR)
         rho = float(np.sqrt((usual * _RHO**2 + own.sum()) / (usual + room.sum())))
-    # One curve compared with itself does not differ, whichever of the two is first.
+    # Keyed on the data: a curve compared with its copy then never differs, whichever of the two is first.
     streams = seed, zlib.crc32(np.round(reward[0], 6).tobytes())
     return PooledCurve(
         float(compute[-1]), fits, dict(zip(fits, share.tolist(), strict=True)), rho, streams, bounds

@@ -1,8 +1,7 @@
 """Record points: the first checkpoint of each higher bin of reward (arXiv 2603.12151, section 4).
 
-With bins floor((value + 1e-9) / w), a run keeps the checkpoints at which its bin exceeds all
-earlier ones. Records are selected upward, so they overstate a noisy curve; ``--records off`` fits all
-checkpoints instead.
+With bins floor((value + 1e-9) / w) of width w, a run keeps the checkpoints whose bin exceeds all earlier
+ones. Records are selected upward, so they overstate a noisy curve; ``--records off`` fits all checkpoints.
 """
 
 from __future__ import annotations

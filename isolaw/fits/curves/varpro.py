@@ -1,20 +1,20 @@
 """Least squares by variable projection, for many data sets at once.
 
-Every family here is a line once its shape θ is known:
+Given its shape parameters θ, every family is a line in a known function s:
 
     y ≈ low + slope · s(x; θ),   slope ≥ 0, s increasing in x
 
-so low and slope have a closed form for each θ (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973), and
-only one or two numbers are searched: on a grid, then by Levenberg–Marquardt with Kaufman's Jacobian
-(BIT 15, 1975) from each of its best local minima. No starting value is needed and nothing is random.
+so low and slope have a closed form for each θ (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973), and only the
+one or two shape parameters are searched: on a grid, then by Levenberg–Marquardt with Kaufman's Jacobian (BIT
+15, 1975) from each of the grid's best local minima. No starting value is needed, and nothing is random.
 
     exp        s = 1 − exp(−x / τ)                     θ = ln τ
     hill       s = 1 / (1 + (x_mid / x)^B)             θ = ln x_mid, ln B
     logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = ln k, x0
     power      s = −x^(−K)                             θ = K
 
-The search takes logarithms of positive parameters; its ends are bounds, and a fit that stops on one has the
-status ``ON_BOUND``.
+Parameters with a logarithm above are positive. The ends of the search range are bounds; a fit that stops on
+one has the status ``ON_BOUND``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class FitStatus(IntEnum):
     """How a fit ended."""
 
     CONVERGED = 0
-    ON_BOUND = 1  # the shape stopped at an end of its search
-    NOT_IDENTIFIED = 2  # y does not rise with x, or a shape parameter's standard error exceeds its search
-    FAILED = 3  # no progress, and not at a minimum either
+    ON_BOUND = 1  # the shape stopped at an end of its search range
+    NOT_IDENTIFIED = 2  # y does not rise with x, or a standard error exceeds the search range
+    FAILED = 3  # no progress, and no minimum
 
 
 class SearchRange(NamedTuple):
-    """The search range of one shape parameter (in the scale of the module's table)."""
+    """The search range of one shape parameter θ, as listed in the module's docstring."""
 
     low: float
     high: float
@@ -71,7 +71,7 @@ class Solution:
 
     @property
     def undetermined(self) -> NDArray[np.bool_]:
-        """Where the data do not determine the shape, for whatever reason; (D,)."""
+        """Where the data do not determine the shape, for any reason; (D,)."""
         return np.asarray(self.status != FitStatus.CONVERGED)
 
 
@@ -86,10 +86,10 @@ def varpro(
 ) -> Solution:
     """Fit every data set by weighted least squares.
 
-    ``x`` (P,) is common to all data sets. ``y`` and the ``weights`` are (D, P), or (1, P) where all are
-    alike; weight 0 leaves a point out. ``family`` is a key of `CODES`, with one axis per shape parameter.
-    ``low`` holds the level at a value; None fits it. ``robust`` puts Huber's loss, at a scale from the median
-    absolute residual, in place of squares.
+    ``x`` (P,) is common to all data sets. ``y`` and ``weights`` are (D, P), or (1, P) if all data sets share
+    them; weight 0 leaves a point out. ``family`` is a key of `CODES`, with one axis per shape parameter.
+    ``low`` fixes the level; None fits it. ``robust`` replaces squares by Huber's loss, scaled by the median
+    absolute residual.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
@@ -116,7 +116,7 @@ def varpro(
             solve(0, len(out), *arguments)
         else:
             starts = range(0, len(out), _CHUNK)
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel releases the GIL
                 list(pool.map(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts))
         return out
 
@@ -150,7 +150,7 @@ def _reweight(
 
 
 def _median(values: Floats, weights: Floats) -> Floats:
-    """The median of each row (D, P) when each value is there ``weights`` times; (D,)."""
+    """Weighted median of each row (D, P), integer ``weights`` counting repetitions; (D,)."""
     order = np.argsort(values, axis=1)
     count = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     half = count[:, -1:] / 2
@@ -164,7 +164,7 @@ def basis(family: str, x: Floats, shape: Floats) -> Floats:
 
 
 def _abscissae(family: str, x: Floats) -> tuple[int, Floats, Floats]:
-    """The family's number, x, and log x: what the kernel needs."""
+    """Return the family's code, x and log x, as the kernel needs them."""
     x = np.ascontiguousarray(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return CODES[family], x, np.log(x)

@@ -1,7 +1,7 @@
-"""Dataclasses as JSON and back, by their fields: one way for all that ``law.json`` holds.
+"""Dataclasses to JSON and back, field by field, for everything that ``law.json`` holds.
 
-A field is a key of the same name, but for those in `KEYS`; tuples are lists in JSON. What is read is checked
-against the types, nothing is converted but whole numbers to floats, and unknown keys are ignored.
+A field is a key of the same name, except those in `KEYS`; tuples become lists. Reading checks types, converts
+nothing but integers to floats, and ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEYS = {"from_": "from", "flags": "warnings"}
 
 
 class Malformed(ValueError):
-    """Data that are not of their type; the message names the key, what was found and what was expected."""
+    """Data of the wrong type; the message names the key, what was found and what was expected."""
 
 
 def encoded(value: Any) -> Any:
@@ -37,12 +37,12 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: type[T], data: Any) -> T:
-    """Return the dataclass from which `encoded` made ``data``.
+    """Return the dataclass that `encoded` turned into ``data``.
 
     Raises
     ------
     Malformed
-        something is missing, or of another type.
+        a field is missing, or has another type.
 
     >>> from isolaw.fits.quantity import Quantity
     >>> decoded(Quantity, {"value": 64, "interval": None, "status": "ok"})
@@ -51,7 +51,7 @@ def decoded(cls: type[T], data: Any) -> T:
     Traceback (most recent call last):
     isolaw.fits.document.codec.Malformed: value: found '64'; expected a valid number
     """
-    from pydantic import ValidationError  # a fit needs none of it
+    from pydantic import ValidationError  # imported here since fitting does not need it
 
     try:
         (found,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]
@@ -69,7 +69,8 @@ def decoded(cls: type[T], data: Any) -> T:
 def _adapter(cls: Any) -> Any:
     from pydantic import TypeAdapter
 
-    # Of a list: pydantic takes no settings for a dataclass itself, but passes those of its container on.
+    # A list of the class: pydantic takes no configuration for a dataclass itself, but passes on its
+    # container's.
     return TypeAdapter(
         list[cls],
         config={"alias_generator": lambda name: KEYS.get(name, name), "strict": True, "allow_inf_nan": False},

@@ -1,4 +1,4 @@
-"""``law.json`` on disk: written only over another law, checked when it is read."""
+"""Read and write ``law.json``: a write replaces nothing but a law, and a read is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
-    """Write a law's document; replace nothing but a law."""
+    """Write a law's document; refuse to replace any file that is not a law."""
     check_writable(path)
     text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
     with replacing(Path(path)) as temporary:
@@ -39,7 +39,7 @@ def is_law(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a law's file holds; raise `DataError` if it is no law."""
+    """Return the content of a law's file; raise `DataError` if it is not a law."""
     if path.is_dir():
         law = path / "law.json"
         hint = f"; did you mean {law}?" if law.is_file() else ""
@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> LawDocument:
-    """Return a law's document; raise `DataError` if it is no law, or a damaged one."""
+    """Return a law's document; raise `DataError` if the file is not a law, or is damaged."""
     data = read(path)
     if data.get("method") == "points":
         raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
@@ -78,7 +78,7 @@ def load(path: Path) -> LawDocument:
 
 
 def _check(document: LawDocument) -> None:
-    """Raise `Malformed` where the parts of a document do not go together."""
+    """Raise `Malformed` if the parts of a document contradict each other."""
     grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
     if grid != curves or not grid or not document.frontier:
         raise Malformed("its curves are not those of its grid, or it has none")

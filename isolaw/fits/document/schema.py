@@ -17,7 +17,7 @@ FORMAT = "isolaw.law/2"
 
 @dataclass(frozen=True)
 class Axis:
-    """What a budget counts, whether the law is in its log10, and the range of the frontier."""
+    """The unit of a budget, whether the law is a function of its log10, and the range of the frontier."""
 
     name: Literal["compute", "tokens", "wall_s", "steps"]
     unit: str
@@ -27,7 +27,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridEntry(Cell):
-    """A configuration: its runs and checkpoints, what a step costs, first and last measured compute."""
+    """A configuration: its runs and checkpoints, the cost of a step, first and last measured compute."""
 
     runs: int
     checkpoints: int
@@ -36,7 +36,7 @@ class GridEntry(Cell):
 
     @property
     def end(self) -> float:
-        """The compute to which the reward of the last step lasts: that of the next step."""
+        """The compute up to which the last measured reward holds: that of the step after."""
         return self.measured[1] + self.step_cost
 
 
@@ -48,18 +48,18 @@ class FrontierPoint:
     """n* at one x."""
 
     x: float
-    n_star: Quantity  # by the method
-    band: Interval | None  # of the bands that hold 95 % of drawn n* at every x at once
+    n_star: Quantity  # as the fit's method defines it
+    band: Interval | None  # simultaneous 95 % band: it holds n* at all x at once in 95 % of draws
     n_star_strict: int  # the n of the highest curve
     n_star_tolerance: int  # the smallest n within 0.005 of it
     reward: Quantity  # at n*
     censored: bool  # n* is only a bound
-    censored_by: tuple[BoundBy, ...]  # an end of the grid, or a neighbouring n without measurements
+    censored_by: tuple[BoundBy, ...]  # by an end of the grid, or by a neighbouring n that was not measured
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the curve of one n overtakes another's; ``supported`` where both were measured there."""
+    """The x at which one n's curve overtakes another's; ``supported`` if both n were measured there."""
 
     from_: int
     to: int
@@ -74,9 +74,9 @@ class CurveEntry(Cell):
     """The learning curve of a configuration."""
 
     parameters: dict[str, Quantity]  # by the names of the curve family
-    ceiling: Literal["seen", "open"]  # whether the checkpoints determine it
+    ceiling: Literal["seen", "open"]  # whether the checkpoints determine the ceiling
     rms: float  # of the residuals
-    late: float  # mean reward less curve, from a quarter of the compute on
+    late: float  # mean of reward minus curve over checkpoints from a quarter of the compute on
     measured: tuple[float, float]
 
 
@@ -84,7 +84,7 @@ class CurveEntry(Cell):
 class DrawsInfo:
     """How many draws a fit made, how many failed and why, and the file that holds them."""
 
-    # What draws resample. With one run each: distances from a smooth surface over n, or blocks of residuals.
+    # What is resampled: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
     draws: int
     failed: int = 0
@@ -95,7 +95,7 @@ class DrawsInfo:
 
 @dataclass(frozen=True)
 class Regret:
-    """What a rule loses in reward."""
+    """The reward that a rule loses, in the mean and at most."""
 
     mean_regret: float
     max_regret: float
@@ -103,7 +103,7 @@ class Regret:
 
 @dataclass(frozen=True)
 class ConstantRule(Regret):
-    """What the best constant n loses."""
+    """The loss of the best constant n."""
 
     n: int
 
@@ -112,9 +112,9 @@ class ConstantRule(Regret):
 class LawEntry(Regret):
     """A compared law."""
 
-    theta: tuple[float, ...]  # along n*; empty in some laws of version 1
+    theta: tuple[float, ...]  # fitted to n*; empty in some laws of version 1
     interval: tuple[tuple[float, float], ...] | None
-    better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
+    better: dict[str, float] = field(default_factory=dict)  # share of draws where it beats each law
 
 
 @dataclass(frozen=True)
@@ -127,13 +127,13 @@ class FamilyFit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which law holds, and what it is worth."""
+    """The comparison of laws: which one n* follows, and what each loses."""
 
-    constant: ConstantRule | None  # on the fitted curves or surface
+    constant: ConstantRule | None  # measured on the fitted curves or surface
     logistic: Regret | None
-    monotone: bool  # False where n* comes down again; of a surface, where it does in 95 % of draws
-    # The law worth having: ``constant`` where one n loses at most 0.005 anywhere; ``no law``; None where
-    # draws prefer none, or a preference is refused.
+    monotone: bool  # False if n* comes down again; for a surface, if it does in 95 % of draws
+    # ``constant`` if one n loses at most 0.005 anywhere, else the preferred law or ``no law``; None if draws
+    # prefer none, or if a preference is refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
@@ -146,7 +146,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class BatchHealth:
-    """The runs of one B_p: how many were judged, how many are healthy; why it is not stable, if not."""
+    """The health of one B_p: runs judged, runs healthy, and the reason if it is unstable."""
 
     problems_per_batch: int
     share_healthy: Quantity
@@ -166,11 +166,11 @@ class HealthInfo:
 
 @dataclass(frozen=True)
 class SurfaceInfo:
-    """What the surface is made of, its draws aside (`isolaw.fits.surface`)."""
+    """The parts of a surface apart from its draws (`isolaw.fits.surface`)."""
 
-    observations: dict[str, Any]  # as in `Observations.to_dict`
+    observations: dict[str, Any]  # as `Observations.to_dict` gives them
     theta: tuple[float, ...]  # the most likely hyperparameters
-    misfit: float  # by how much draws are wider for lack of fit
+    misfit: float  # factor by which draws are widened for lack of fit
     bounds: tuple[float | None, float | None]  # of the reward
 
 
@@ -218,7 +218,7 @@ class LawDocument:
 
 @dataclass(frozen=True)
 class StandardErrors:
-    """Of least squares, on the assumption that ``label`` names; None where the points determine none."""
+    """Least-squares standard errors under the assumption that ``label`` names; None if undetermined."""
 
     label: str
     b: float | None
@@ -229,7 +229,7 @@ class StandardErrors:
 
 @dataclass(frozen=True)
 class PointsDocument:
-    """The law of ready-made points, which has no curves: the other content that ``law.json`` may have."""
+    """The law of ready-made points, which has no curves: the other possible content of ``law.json``."""
 
     x: Axis
     points: int

@@ -1,7 +1,7 @@
-"""Laws of format ``isolaw.law/1`` in today's form.
+"""Convert laws of format ``isolaw.law/1`` to the current format.
 
-There warnings were sentences. Those that isolaw itself decided by are known here by how they began; the
-others are flags of the code ``version_1``.
+Version 1 stored warnings as sentences. Those that isolaw itself acts on are recognised by their first words;
+all others become flags with the code ``version_1``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _NOT_PARAMETERS = (
 
 
 def converted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a law of version 1 as one of today; damage raises one of KeyError, TypeError, AttributeError."""
+    """Return a version-1 law in the current form; damage raises KeyError, TypeError or AttributeError."""
     comparison, warnings = data["comparison"], data["warnings"]
     if not isinstance(warnings, list):
         raise TypeError("warnings are no list")
     families = {name: own for name, own in comparison.get("curves", {}).items() if name != "basis"}
     fewest = min((g["runs"] for g in data["grid"]), default=0)
-    # Before there were intervals of θ, and before a preference could be refused, these keys were not there.
+    # Early laws lack these keys: they predate intervals of θ and refused preferences.
     none: dict[str, Any] = {"theta": [], "interval": None}
-    # With B fixed, laws were functions of log10 C, and are of M.
+    # With B fixed, laws used to be functions of log10 C; now they are functions of M.
     after = none if data["setting"] == "fixed-b" else {}
     laws = {name: {**none, **own, **after} for name, own in comparison.get("laws", {}).items()}
     return {

@@ -1,13 +1,13 @@
-"""Which law does n* follow? Laws compared by the reward that they lose, in every draw.
+"""Compare laws of n*(C) by the reward that they lose, in every draw.
 
-A law, with the parameters that the data give it, names an n at each compute. Its loss in a draw is the
-highest reward of that draw less that of its n, averaged over log C. One law is *better* than another where it
-loses less in 95 % of draws, and a preference needs three seeds: two runs of a configuration differ once, and
-the draws follow from which two they are.
+A fitted law names an n at each compute. Its loss in a draw is the highest reward of that draw minus the
+reward at its n, averaged over log C. One law is *better* than another if it loses less in 95 % of draws. A
+preference needs three seeds: two runs of a configuration differ only once, so draws depend on which two were
+run.
 
-The preferred law is the simplest that beats every simpler one, and that none beats; a constant only where it
-loses at most 0.005 on average in 95 % of draws. Otherwise there is none. That n* falls, or levels off, needs
-95 % of draws as well.
+The preferred law is the simplest that beats every simpler law and that no law beats; a constant also has to
+lose at most 0.005 on average in 95 % of draws. Otherwise no law is preferred. Claims that n* falls or levels
+off need 95 % of draws as well.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 
-LEAST_SEEDS = 3  # of each configuration, for a claim
+LEAST_SEEDS = 3  # fewest seeds of each configuration for a claim
 _LEAST_WEIGHT = 1e-3
 _A_TURN = 0.5  # doublings of n
-_SLOWER = 0.5  # of the rise before
+_SLOWER = 0.5  # share of the earlier slope
 
 
 def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Configuration]) -> Comparison:
-    """Return the comparison of laws (none in the setting ``joint``), for the document."""
+    """Return the comparison of laws for the document; ``laws`` is empty in the setting ``joint``."""
     seeds = min(c.runs for c in configurations)
     drawn = len(path.log2_n) > 1
     down, level = (falls(path), levels_off(path)) if drawn else (None, None)
@@ -55,7 +55,7 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
 
 @dataclass(frozen=True)
 class Fitted:
-    """A law: θ in every draw (1 + D, P), and what the first row loses in each, on average and at most."""
+    """A fitted law: θ in every draw, (1 + D, P), and the mean and largest loss of θ's row 0 in each draw."""
 
     theta: Floats
     mean: Floats
@@ -71,7 +71,7 @@ class Fitted:
 
 
 def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
-    """Fit every law to n* of ``path`` over ``x`` (X,), log10 C or M, and judge it by the rewards over n."""
+    """Fit every law to n* of ``path`` over ``x`` (X,), log10 C or M, and compute its losses."""
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():
@@ -82,9 +82,9 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
 
 
 def losses(slices: Slices, log2_n: Floats) -> Floats:
-    """What an n at each compute (X,) loses in each draw, (1 + D, X); beyond those measured it is the last.
+    """Return the loss of an n at each compute (X,) in each draw, (1 + D, X); n is clipped to the grid.
 
-    Between points of the grid rewards are parabolas, or a law would lose less where it meets the grid.
+    Rewards are parabolas between grid points; otherwise a law would lose less where it meets the grid.
     """
     u, inner = slices.log2_n, slices.log2_n.size - 2
     at = np.clip(log2_n, u[0], u[-1])
@@ -92,11 +92,11 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
     own, _ = _parabola(slices, near[None], at)
     _, peak = _parabola(slices, np.clip(slices.reward.argmax(axis=2), 1, inner), at)
     best = np.maximum(np.maximum(slices.reward.max(axis=2), peak), own)
-    return np.where(best - own > FLAT * np.abs(best), best - own, 0.0)  # equal, but for rounding
+    return np.where(best - own > FLAT * np.abs(best), best - own, 0.0)  # equal up to rounding
 
 
 def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
-    """Rewards at log2 n (X,) and at the peak, of parabolas through three grid points about (…, X)."""
+    """Rewards at log2 n (X,), and at the peak, of parabolas through the grid points around ``middle``."""
     rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
     (a, ra), (b, rb), (c, rc) = (
         (slices.log2_n[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
@@ -110,12 +110,12 @@ def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Fl
 
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
-    """The share of draws in which a law loses less than another, by both names."""
+    """Return the share of draws in which one law loses less than another, by both names."""
     return {a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws}
 
 
 def preferred(laws: dict[str, Fitted]) -> str | None:
-    """The simplest law that beats every simpler one and that none beats; None where there is none."""
+    """Return the simplest law that beats every simpler one and that none beats; None if there is none."""
     better = share_better(laws)
     names = list(laws)
     for i, name in enumerate(names):
@@ -130,18 +130,18 @@ def preferred(laws: dict[str, Fitted]) -> str | None:
 
 
 def _inside(name: str) -> tuple[str, ...]:
-    """The simpler laws that a law contains: to be preferred it must beat them."""
+    """The simpler laws that a law contains, which it must beat to be preferred."""
     return ("constant", "power") if name == "non-monotone" else ("constant",)
 
 
 def falls(path: Path) -> float:
-    """The share of draws in which n* ends at least half a doubling below where it is highest in the mean."""
+    """Share of draws in which n* ends at least half a doubling below its value where the estimate peaks."""
     top = int(path.log2_n[0].argmax())
     return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
 
 
 def levels_off(path: Path) -> float:
-    """The share of draws in which n* rises, and in the last third of log C at most half as fast as before."""
+    """Share of draws in which n* rises, and does so at most half as fast in the last third of log C."""
     first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
     turn = path.log2_n[1:, 2 * path.compute.size // 3]
     before, after = (turn - first) / 2, last - turn
@@ -149,7 +149,7 @@ def levels_off(path: Path) -> float:
 
 
 def _curvature(slices: Slices, path: Path) -> Floats:
-    """c at each compute over its largest, from a doubling on either side of n*, (X,); nowhere nothing."""
+    """Curvature at each compute over its maximum, (X,), from n* ± one doubling; at least `_LEAST_WEIGHT`."""
     u = slices.log2_n
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
     around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]

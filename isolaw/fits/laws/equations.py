@@ -1,4 +1,4 @@
-"""The laws that n* may follow, each once, and their fit to n* in every draw.
+"""The laws that n* may follow, and their fit to n*(C) in every draw.
 
     constant        n* = n0
     power           log2 n* = α + β log10 C
@@ -6,16 +6,16 @@
     non-monotone    log2 n* = α + β log10 C + γ (log10 C)²
     logistic        log2 n* = b + L / (1 + exp(−k (log10 C − log10 C0))),   L, k ≥ 0
 
-The logistic is the paper's (arXiv 2603.12151, section 4; log10 is checked against its drawn curves). In the
-setting ``fixed-b`` M takes the place of log10 C.
+C is compute; in the setting ``fixed-b`` M replaces log10 C. The logistic is the paper's (arXiv 2603.12151,
+section 4; log10 was checked against its drawn curves), with floor b, rise L, steepness k, midpoint C0.
 
-θ of a law minimises, in every draw,
+In every draw, a law's parameters θ minimise
 
     Σ_C c(C) (log2 n*(C) − log2 law(C; θ))²
 
-where c = −∂²r/∂(log2 n)² is the curvature of the mean surface at n*: to second order that is the reward
-that the law loses, on average over log C; the logistic has c = 1. A point that is a bound pulls only a law
-that is on its wrong side.
+where c = −∂²r/∂(log2 n)² is the curvature of the mean surface r at n*. To second order this is the reward
+that the law loses, averaged over log C. The logistic uses c = 1. A point that is only a bound pulls a law
+only if the law is on its wrong side.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Fit = Callable[
 ]  # θ and fitted values of rows, by used points
 _ROUNDS = 12
 _LEAST_N = 1e-3
-_ROUNDING = 1e-9  # doublings: a bound is broken by more than this
-_ALIKE = 1e-12  # laws whose losses differ by less fit alike, as many do where few points are more than bounds
-_STEEPNESS = (1.0, 400.0)  # k times the range of x: from hardly bent to a step between neighbouring points
+_ROUNDING = 1e-9  # doublings: a bound is broken only by more than this
+_ALIKE = 1e-12  # losses closer than this are equal, as many are if few points are more than bounds
+_STEEPNESS = (1.0, 400.0)  # k times the range of x: from nearly straight to a step between two points
 
 
 def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLike) -> Floats:
@@ -53,7 +53,7 @@ def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLi
     return np.asarray(b + L * expit(k * (x - x0)))
 
 
-# log2 n* at x = log10 C (X,) for θ (D, P), as (D, X); the simplest first.
+# log2 n* at x (X,) for θ (D, P), as (D, X); simplest law first.
 LAWS: dict[str, Callable[[Floats, Floats], Floats]] = {
     "constant": lambda x, t: np.repeat(t[:, :1], x.size, axis=1),
     "power": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x),
@@ -61,15 +61,15 @@ LAWS: dict[str, Callable[[Floats, Floats], Floats]] = {
     "non-monotone": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x),
     "logistic": lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]),
 }
-RISING = ("power", "linear")  # without end, where they rise
+RISING = ("power", "linear")  # laws that rise without end
 _TERMS = {"constant": 1, "power": 2, "linear": 2, "non-monotone": 3}
 
 
 def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
-    """Return θ of the law in each draw, (1 + D, P); of the logistic b, L, log k, x0.
+    """Return θ of the law in each draw, (1 + D, P); for the logistic b, L, log k, x0.
 
-    ``x`` is log10 C, (X,), ``path`` has n* there, and ``weight`` is c there, (X,). The law that is linear
-    in n is fitted in n, its errors relative to n*, which is log2 n* to first order.
+    ``x`` (X,) is log10 C, or M with B fixed; ``path`` has n* and ``weight`` (X,) has c there. ``linear`` is
+    fitted in n with errors relative to n*, which to first order are errors in log2 n*.
     """
     if name == "logistic":
         law = fit_logistic(x, path.log2_n, path.below, path.above)
@@ -95,7 +95,7 @@ def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
 class Logistic:
     """D fitted logistic laws over x (log10 C, or M)."""
 
-    # floor, rise, steepness and midpoint, each (D,)
+    # Floor, rise, steepness and midpoint, each (D,).
     b: Floats
     L: Floats
     k: Floats
@@ -112,8 +112,8 @@ def fit_logistic(
 ) -> Logistic:
     """Fit D logistic laws by least squares.
 
-    ``x`` is log10 C or M, (X,), not all equal, and ``log2_n`` is log2 n* of each data set, (D, X). ``below``
-    and ``above``, (D, X), are where a value is only a lower (upper) bound; where both, it says nothing.
+    ``x`` (X,) is log10 C or M, not all equal; ``log2_n`` (D, X) is log2 n* of each data set. ``below`` and
+    ``above`` (D, X) mark values that are only a lower (upper) bound; a value with both marks is ignored.
 
     >>> x = np.linspace(5, 7, 50)
     >>> y = (3 + 6 / (1 + np.exp(-7 * (x - 6.1))))[None]
@@ -139,12 +139,12 @@ def fit_logistic(
 
 
 def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floats) -> Floats:
-    """θ (D, P) by least squares in which a bound that is kept costs nothing.
+    """Return θ (D, P) by least squares, where a bound that is satisfied costs nothing.
 
-    Bounds that are broken join the fit and those that are kept leave it, until nothing changes.
+    Violated bounds join the fit and satisfied ones leave it, until nothing changes.
     """
     used = ~(below | above)
-    used |= ~used.any(axis=1, keepdims=True)  # a row of nothing but bounds starts from their values
+    used |= ~used.any(axis=1, keepdims=True)  # if all points are bounds, start from their values
     rows, least = np.arange(len(value)), np.full(len(value), np.inf)
     theta = np.empty(0)
     for _ in range(_ROUNDS):
@@ -152,7 +152,7 @@ def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floa
         theta = theta if theta.size else own.copy()
         over, under = fitted > value[rows] - _ROUNDING, fitted < value[rows] + _ROUNDING
         kept = (below[rows] & (above[rows] | over)) | (above[rows] & under)
-        # A wild draw's law may lie anywhere; its loss must only stay finite.
+        # An outlying draw's law may lie anywhere; its loss only has to stay finite.
         off = np.clip(np.where(kept, 0.0, fitted - value[rows]), -1e100, 1e100)
         loss = np.sum(weight[rows] * off**2, axis=1)
         better = loss < least[rows] - _ALIKE

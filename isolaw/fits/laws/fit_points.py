@@ -1,7 +1,7 @@
-"""The logistic law fitted to ready-made points (C, n*), for instance those of a figure.
+"""Fit the logistic law to ready-made points (C, n*), for instance those of a figure.
 
-Only here does isolaw give least-squares standard errors. They hold if the points are independent; points on a
-computed frontier are not. So the label of these errors is *conditional*.
+Only here does isolaw report least-squares standard errors. They hold if the points are independent, which
+points on a computed frontier are not, so the errors are labelled *conditional*.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def fit_points(
 ) -> tuple[PointsDocument, ModelResult]:
     """Fit the logistic law to points by least squares.
 
-    ``x_values`` (X,) are C in rollouts, for the law in log10 C, or M if ``x`` is ``steps``, for the form
-    linear in M; ``n_star`` (X,) is n at each. Returns the law's document, and the lmfit result it came from
+    ``x_values`` (X,) are C in rollouts for the law in log10 C, or M if ``x`` is ``steps``, for the law linear
+    in M; ``n_star`` (X,) is n at each. Returns the law's document and the lmfit result that it came from
     (open it for profile intervals).
 
     Raises
     ------
     DataError, InputError
-        values that are not positive and finite.
+        values are not positive and finite.
     Refused
-        fewer than five points, or all at one x or one n.
+        there are fewer than five points, or all have one x or one n.
 
     >>> C = np.geomspace(1e5, 1e7, 50)
     >>> document, result = fit_points(C, 2 ** logistic(np.log10(C), 3.0, 6.0, 7.0, 6.1))
@@ -73,9 +73,9 @@ def fit_points(
     parameters["k"].min = 0.0
     result = model.fit(y, parameters, x=abscissa)
     fitted = {name: float(p.value) for name, p in result.params.items()}
-    # A fit that stops on a bound, or without a covariance, has no error bars, whatever it reports.
+    # A fit that stops on a bound or lacks a covariance has no error bars, whatever lmfit reports.
     stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or fitted["L"] <= 1e-9)
-    # Nor has a step between two points, or a rise whose ends lie outside them.
+    # Nor has a step between two points, or a rise whose ends lie outside the points.
     gaps = np.diff(np.unique(abscissa))
     stuck |= bool(fitted["k"] * gaps.min() > 4 or fitted["L"] > 2 * float(np.ptp(y)))
     errors = {

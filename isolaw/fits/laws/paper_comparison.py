@@ -1,6 +1,6 @@
-"""The paper's comparison: what the best constant n and the logistic law lose on the fitted curves.
+"""The paper's comparison: losses of the best constant n and of the logistic law on the fitted curves.
 
-In the sample, and without draws; `isolaw.fits.laws.comparison` is isolaw's own.
+It is in-sample and has no draws; `isolaw.fits.laws.comparison` is isolaw's own comparison.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def nearest_level(log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np
 def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
-    Row 0 of the frontier is used. ``law_log2_n`` is the law at its computes, (X,); None when refused. With
-    fewer than three ``seeds`` of a configuration there is no verdict.
+    Only row 0 of the frontier is used. ``law_log2_n`` (X,) is the law at the frontier's computes, None if it
+    was refused. Without three ``seeds`` of each configuration there is no verdict.
     """
-    # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
+    # Judge only where the neighbours of n* were measured: elsewhere every rule is right by default.
     shown = ~frontier.alone[0]
     reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
     measured = np.isfinite(reward)
@@ -59,7 +59,7 @@ def _mean_and_most(losses: Floats) -> tuple[float, float]:
 
 
 def falls(frontier: Frontier) -> bool:
-    """Return whether n* comes down again by more than the tolerance in reward can excuse."""
+    """Return whether n* comes down again at a gain in reward above the tolerance."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
     for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):

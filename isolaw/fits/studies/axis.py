@@ -1,7 +1,7 @@
-"""Along an axis of a sweep: a law for each value, or each recipe compared with one of them.
+"""Studies along one axis of a sweep: a law for each value, or each value's recipe against one of them.
 
-For ``without``, the parts that are taken out of ScaleRL, the comparison is the leave-one-out of arXiv
-2510.13786 (section 4), with intervals: a difference within that of runs that differ in nothing means nothing.
+Along ``without``, which removes parts of ScaleRL, this is the leave-one-out comparison of arXiv 2510.13786
+(section 4) with intervals: a difference no larger than that between identical runs means nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
-# What runs of a recipe are named of which nothing is taken out.
+# The value of ``without`` in runs from which nothing is removed.
 WHOLE = "nothing"
 
 
 @dataclass(frozen=True)
 class AxisComparison:
-    """What `compare_by` found."""
+    """The result of `compare_by`."""
 
     by: str
     base: Any
-    comparisons: dict[Any, RecipeComparison]  #: by the other values, each the second of its comparison
+    comparisons: dict[Any, RecipeComparison]  #: by the other values; ``base`` is the first of each
 
     @property
     def simulated(self) -> Simulated:
-        """Whether it rests on simulated runs."""
+        """Whether any of it rests on simulated runs."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,11 +45,11 @@ class AxisComparison:
 
 @dataclass(frozen=True)
 class LawsBy:
-    """What `fit_by` found."""
+    """The result of `fit_by`."""
 
     by: str
-    laws: dict[Any, Law]  #: by the values whose runs support one
-    refused: dict[str, str]  #: by the other values, the reason
+    laws: dict[Any, Law]  #: for each value whose runs support a law
+    refused: dict[str, str]  #: for each other value, the reason
 
     @property
     def documents(self) -> dict[Any, LawDocument]:
@@ -101,16 +101,16 @@ def compare_by(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> AxisComparison:
-    """Compare the runs of each value of ``by``, a column or an attribute, with those of its value ``base``.
+    """Compare the runs of each value of ``by``, a column or attribute, with the runs of its value ``base``.
 
-    Without ``base``, that is ``"nothing"`` (of ``without``). The other arguments are those of `compare`.
+    ``base`` defaults to ``"nothing"``, for ``without``. The other arguments are those of `compare`.
 
     Raises
     ------
     InputError
-        there is no such value, or no second one.
+        there is no such value, or only one.
     DataError
-        there is no such column or metric; or the runs of one value differ otherwise, too.
+        there is no such column or metric, or the runs of one value differ in something else.
     Refused
         no (B_p, n) is in both.
 

@@ -1,14 +1,14 @@
 """Backtest: would small runs have predicted the best allocation of a larger budget?
 
 The law is fitted to the checkpoints with compute ≤ c of all seeds but one, and recommends an allocation for
-budgets above c; so do rules that a practitioner would use instead. The held-out seed judges each, by the
-reward surface fitted to all of its checkpoints:
+budgets above c. So do rules that a practitioner would use instead. The held-out seed judges each by a reward
+surface fitted to all of that seed's checkpoints:
 
     regret = max over measured allocations of the surface − the surface at the allocation
 
-averaged over the seeds held out in turn. An n that no run had, beyond the measured ones, is judged as the
-nearest that was measured. The maximum of a noisy surface is too high, which raises the regret
-of every rule by the same amount: differences are fair. With one seed the same runs' later checkpoints judge.
+averaged over held-out seeds. An n beyond the measured ones is judged as the nearest measured n. The maximum
+of a noisy surface is biased upward, which raises every rule's regret equally, so differences are fair. With
+one seed, the later checkpoints of the same runs judge.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _SAME = 1e-6  # doublings
 
 
 class RuleResult(TypedDict):
-    """How one rule did: isolaw's recommendation, or what a practitioner would do without a law."""
+    """The result of one rule: isolaw's recommendation, or what a practitioner would do without a law."""
 
     allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
     regret: list[float]  #: by budget
     mean_regret: float
     #: the mean ``difference`` in regret, and its ``standard_error`` over seeds, None for one seed
     against_isolaw: dict[str, float | None]
-    n_star_error: NotRequired[list[float]]  #: of isolaw alone: of n*, in doublings, by budget
+    n_star_error: NotRequired[list[float]]  #: only for isolaw: error of n* in doublings, by budget
 
 
 class BacktestResult(TypedDict):
-    """What `backtest` found."""
+    """The result of `backtest`."""
 
     simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
     fit_below: float
@@ -59,7 +59,7 @@ class BacktestResult(TypedDict):
 
 
 class _Judged(NamedTuple):
-    """What a rule chooses at each budget, its regret there, and the law's error in n*."""
+    """A rule's choice at each budget, its regret there, and the law's error in n*."""
 
     places: list[BatchShape]
     regret: Floats
@@ -78,12 +78,12 @@ def backtest(
 ) -> BacktestResult:
     """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
 
-    All other arguments, those of reading too, are those of `isolaw.fit`.
+    All other arguments, including those for reading, are those of `isolaw.fit`.
 
     Raises
     ------
     InputError
-        nothing was measured above c.
+        nothing was measured above ``fit_below``.
     Refused
         too little was measured below it, or above it.
 
@@ -132,7 +132,7 @@ def backtest(
 
 
 def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
-    """Every seed that all configurations have, left out in turn; all runs on both sides if there is one."""
+    """Return (training, judging) runs with each seed held out in turn; all runs as both with one seed."""
     shared = sorted(set.intersection(*seeds))
     if len(shared) < 2:
         return [(runs, runs)]
@@ -156,9 +156,9 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 
 
 def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
-    """What one would do without a law: the same at every budget."""
+    """Return what a practitioner would choose without a law, the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
-    # The best run at the end of the small budget: the mean of its last tenth of checkpoints.
+    # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
     near = min(found, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
     chosen = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
@@ -191,9 +191,9 @@ def _judge(
 
 
 def _where(judge: Slices, place: BatchShape) -> int | None:
-    """The allocation that is (B_p, n), n beyond the measured ones as the nearest; None if there is none."""
+    """Index of the allocation (B_p, n), with n clipped to the measured range; None if there is none."""
     b, n = np.log2(place)
-    held_b = b + n  # where B is held
+    held_b = b + n  # B, if it is fixed
     n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))
     if np.ptp(judge.log2_n + judge.log2_b) < _SAME < np.ptp(judge.log2_b):
         b = held_b - n

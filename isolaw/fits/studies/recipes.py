@@ -1,16 +1,15 @@
-"""Two recipes (models, problem sets) compared by their learning curves, as ScaleRL does.
+"""Compare two recipes (or models, or problem sets) by their learning curves, as ScaleRL does.
 
-Khatri et al., arXiv 2510.13786: reward against compute is a Hill curve,
+In Khatri et al., arXiv 2510.13786, reward R against compute C is a Hill curve,
 
     R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)
 
-whose ceiling A shows which recipe ends higher, and whose C_mid and B show which learns faster. A ceiling, the
-reward at a budget past the runs, and the end predicted from the first half are of a pool of families
-(`isolaw.fits.curves.pooled`), since checkpoints seldom tell one family from another. Each (B_p, n) that both
-recipes have is compared, and the mean over them. Intervals are from draws of runs
-(`isolaw.fits.surface.bootstrap`), each of which repeats all fits. Where both recipes ran the same seeds, a
-draw takes the runs of a seed together, so that what the recipes share cancels in their difference; otherwise
-they are drawn apart.
+from R0 to the ceiling A. A shows which recipe ends higher; the midpoint C_mid and exponent B show which
+learns faster. The ceiling, rewards past the runs, and the end as predicted from the first half come from a
+pool of families (`isolaw.fits.curves.pooled`), since checkpoints seldom tell families apart. The recipes are
+compared at each common (B_p, n) and on average. Intervals come from draws of runs
+(`isolaw.fits.surface.bootstrap`), each of which repeats all fits. If both recipes ran the same seeds, draws
+pair runs by seed, so that what the recipes share cancels in the difference; otherwise they are independent.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
-_Side = dict[BatchShape, Configuration]  # one recipe's
-_FAR = 10.0  # times the measured compute: beyond it no reward is stated
-_LOGARITHMS = ("C_mid",)  # averaged and subtracted as logarithms: geometric means, and ratios
+_Side = dict[BatchShape, Configuration]  # the configurations of one recipe
+_FAR = 10.0  # multiple of the measured compute beyond which no reward is stated
+_LOGARITHMS = ("C_mid",)  # averaged and subtracted in log: geometric means and ratios
 _GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
 
 
 class TwoRecipes(NamedTuple):
-    """A quantity of two recipes, and their difference: the second less the first (C_mid: divided by it)."""
+    """A quantity of two recipes, and the second minus the first (for C_mid the ratio, second to first)."""
 
     first: Quantity
     second: Quantity
@@ -54,7 +53,7 @@ class TwoRecipes(NamedTuple):
 class Contrast:
     """The two recipes at one configuration, or on average."""
 
-    configurations: list[BatchShape]  #: the (B_p, n): one, or all that the mean is over
+    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean is over
     #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
     #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
     #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
@@ -68,18 +67,18 @@ class Contrast:
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     names: tuple[str, str]
-    facts: dict[str, tuple[Any, Any]]  # in what the recipes differ: both values
+    facts: dict[str, tuple[Any, Any]]  # both values of everything in which the recipes differ
     metric: str
     eval_set: str
     compute: float | None
     contrasts: list[Contrast]  # one for each common (B_p, n)
-    mean: Contrast  # that of A, B and C_mid over the configurations where both curves are determined
-    paired: bool  # whether the runs were drawn by common seeds
-    units: tuple[Unit, Unit]  # what was drawn, for each recipe
-    flags: list[Flag]  # what to know before believing the numbers
+    mean: Contrast  # its A, B and C_mid are means over configurations where both curves are determined
+    paired: bool  # whether draws pair the runs by seed
+    units: tuple[Unit, Unit]  # what was resampled, for each recipe
+    flags: list[Flag]  # what a reader must know before trusting the numbers
 
     @property
     def notes(self) -> list[str]:
@@ -100,7 +99,7 @@ class RecipeComparison:
 
 
 def side(difference: Quantity, neutral: float = 0.0) -> int | None:
-    """Return 1 (−1) if the difference is above (below) neutral beyond noise, 0 if not, None if unknown."""
+    """Return 1 (−1) if the difference is significantly above (below) neutral, 0 if not, None if unknown."""
     if difference.interval is None or difference.status != "ok":
         return None
     low, high = difference.interval
@@ -110,7 +109,7 @@ def side(difference: Quantity, neutral: float = 0.0) -> int | None:
 
 
 class Foreseen(NamedTuple):
-    """A number of one recipe: on the data, then on each draw, (1 + D,); and its status."""
+    """A quantity of one recipe: the estimate and its draws, (1 + D,), and its status."""
 
     draws: Floats
     status: Status
@@ -128,11 +127,11 @@ def compare(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> RecipeComparison:
-    """Compare two recipes, each a source of its own: runs, or what `isolaw.read` reads with ``reading``.
+    """Compare two recipes, each from its own source: runs, or anything that `isolaw.read` reads.
 
-    ``metric`` on ``eval_set`` counts as reward. ``compute`` is a budget in rollouts at which to compare
-    rewards, too; ``names`` are of the recipes; ``bootstrap`` is the number of draws, 0 for no intervals, and
-    ``seed`` their stream.
+    ``metric`` on ``eval_set`` is the reward. ``compute`` is a budget in rollouts at which to compare rewards
+    as well; ``names`` label the recipes; ``bootstrap`` is the number of draws (0 for no intervals), ``seed``
+    their seed, and ``reading`` holds keywords of `isolaw.read`.
 
     Raises
     ------
@@ -164,7 +163,7 @@ def compare(
     keys = _common(sides, names, flags)
     mine = [[side[key] for key in keys] for side in sides]
     paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*mine, strict=True))
-    # One stream for both gives a seed's runs of both recipes the same weights.
+    # With one seed for both, runs of the same seed get the same weights in both recipes.
     with one_blas_thread():
         (samples_a, unit_a), (samples_b, unit_b) = (
             resample(own, "hill", bootstrap, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
@@ -198,7 +197,7 @@ def compare(
 
 
 def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
-    """One recipe's configurations."""
+    """Return the configurations of one recipe."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
     if mixed := differing(runs.table()):
@@ -241,10 +240,9 @@ def foresee(
     seed: int = 0,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> dict[str, Foreseen]:
-    """Return all numbers of one recipe at one configuration, those of `Contrast.rows`.
+    """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
 
-    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` the largest compute that both
-    recipes have.
+    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` is the largest common compute.
     """
     at, reward = c.checkpoints, c.mean + sample
     whole = pooled(at, reward, c.runs_at[None], seed, bounds)
@@ -283,13 +281,13 @@ def _gravest(*estimates: Foreseen) -> Status:
 
 
 def _exp(q: Quantity) -> Quantity:
-    """Of a logarithm, the number."""
+    """Turn the log of a quantity back into the quantity."""
     value, *ends = (None if v is None else math.exp(v) for v in (q.value, *(q.interval or ())))
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)
 
 
 def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
-    """The mean of each number over the configurations where it is known of both, or else over all."""
+    """Average each quantity over the configurations where both recipes have it, or else over all."""
     rows = {}
     for name in pairs[0][0]:
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
@@ -305,7 +303,7 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
 def _flags(
     sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
 ) -> list[Flag]:
-    """What the intervals hold, and what they leave out."""
+    """Flag what the intervals leave out."""
     out = []
     for side, name, unit in zip(sides, names, units, strict=True):
         if unit == "block":
@@ -324,7 +322,7 @@ def _flags(
 
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
-    """In what the recipes differ."""
+    """Return both values of everything in which the recipes differ."""
     own = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]

@@ -1,13 +1,14 @@
 """n*(C) with the learning rate (or another axis) re-tuned for every budget.
 
-A larger n at lr ∝ √B also lowers the noise floor, as a smaller lr would: part of "n* rises with C" may be
-annealing in disguise. As a control, every n has the best lr for it at each budget::
+A larger n at lr ∝ √B also lowers the noise floor, as a smaller lr would, so part of "n* rises with C" may be
+annealing in disguise. As a control, every n gets the best lr for it at each budget::
 
     r'_s(n, C) = r_s(n, C; l),    l = argmax_l mean_{s' ≠ s} r_s'(n, C; l)
 
-for seed s: the *other* seeds choose the lr, so that luck of one run earns nothing. A run with a constant lr
-that has reached C is the run whose budget was C. The result is a table of runs, one for each (B_p, n, seed),
-and is fitted as such; intervals over seeds leave out that seeds choose for each other.
+where r_s(n, C; l) is the reward of seed s at learning rate l. The *other* seeds choose the lr, so that the
+luck of one run earns nothing. A run at constant lr that has reached C equals the run whose budget was C. The
+result is a table of runs, one for each (B_p, n, seed), that is fitted like any other; intervals over seeds
+ignore that seeds choose for each other.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "comput
 class Retuned:
     """Runs with an axis re-tuned at each checkpoint."""
 
-    runs: Runs  # one for each (B_p, n, seed), without the attribute
-    # What all seeds together choose at each configuration's last checkpoint: ``problems_per_batch``,
-    # ``rollouts_per_problem``, ``compute``, the attribute, and whether it is at the ``edge`` of its values.
+    runs: Runs  # one for each (B_p, n, seed), without the re-tuned attribute
+    # The choice of all seeds together at each configuration's last checkpoint: ``problems_per_batch``,
+    # ``rollouts_per_problem``, ``compute``, the attribute, and whether it is at an ``edge`` of its values.
     chosen: pd.DataFrame
-    best: Any  # the one value whose highest final reward, over all configurations, is highest
+    best: Any  # the single value with the highest final reward of any configuration
 
 
 def retune(
@@ -53,16 +54,15 @@ def retune(
 ) -> Retuned:
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
-    ``runs`` are of a sweep with ``name``, a numeric attribute, as an axis; they share their checkpoints and
-    seeds, and may be anything that `isolaw.read` reads with ``reading``. ``fixed`` selects runs by the values
-    of columns or attributes.
+    ``runs`` are of a sweep with the numeric attribute ``name`` as an axis, or anything that `isolaw.read`
+    reads with ``reading``; they share checkpoints and seeds. ``fixed`` selects runs by columns or attributes.
 
     Raises
     ------
     DataError
         runs have no such attribute, or the metric was not measured.
     Refused
-        fewer than two values of it, or fewer than two seeds.
+        there are fewer than two values of it, or fewer than two seeds.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 50_000, "seeds": 2},
@@ -116,14 +116,14 @@ class RetunedLaws:
     """The law at one value of an attribute, and the law with the attribute re-tuned."""
 
     name: str
-    value: Any  # the one value: the given one, or the best (`Retuned.best`)
+    value: Any  # the given value, or else the best (`Retuned.best`)
     one: Law
     retuned: Law
     tuned: Retuned
 
     @property
     def chosen(self) -> pd.DataFrame:
-        """What was chosen at each configuration's last checkpoint (`Retuned.chosen`)."""
+        """The choice at each configuration's last checkpoint (`Retuned.chosen`)."""
         return self.tuned.chosen
 
     @property
@@ -145,7 +145,7 @@ class RetunedLaws:
 def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLaws:
     """Fit the law at one value of ``name``, and the law with ``name`` re-tuned.
 
-    ``keywords`` are those of `isolaw.fit`; ``fixed`` may give the one value. Raises as `retune` and
+    ``keywords`` are those of `isolaw.fit`; its ``fixed`` may give the single value. Raises as `retune` and
     `isolaw.fit` do.
     """
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
@@ -157,9 +157,9 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
-    """Rewards of one configuration: rows (value, seed), columns steps; NaN where not all seeds have one.
+    """Rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
 
-    A value that let a run diverge is thus out of the choice from there on.
+    A value at which a run diverged is thus not eligible from there on.
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("fixed", "NAME", "VALUE")
@@ -176,7 +176,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
 
 
 def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The reward of each seed (rows) with the value that the other seeds choose at each step (columns)."""
+    """Reward of each seed (rows) at the value that the other seeds choose at each step (columns)."""
     seeds = rewards.index.get_level_values("seed")
     out = {}
     for seed in seeds.unique():
@@ -188,7 +188,7 @@ def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:
-    """Attributes that all runs share."""
+    """Return the attributes that all runs share."""
     every = list(runs.attributes.values())
     first = every[0] if every else {}
     return {k: v for k, v in first.items() if k != name and all(a.get(k) == v for a in every)}

@@ -1,27 +1,27 @@
-"""Resampling: what varies from draw to draw.
+"""Resampling: how the mean curves of configurations vary from draw to draw.
 
-The unit is the run, never the checkpoint: checkpoints of one run are dependent. The model is
+The unit is the run, never the checkpoint, since checkpoints of one run are dependent. The model is
 
     y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
 
-where a_s is what runs of one seed share over configurations (their problem set and its order), and e_cs is
-the run's own: its sampling and its evaluations. a_s cancels where n with the same seeds are compared; e_cs
-does not. A draw is
+where y_cs is a run's reward, μ_c the configuration's mean, a_s the effect that runs of one seed share over
+configurations (their problem set and its order), and e_cs the run's own effect: its sampling and its
+evaluations. a_s cancels where n with the same seeds are compared; e_cs does not. A draw is
 
     y*_c = ȳ_c + mean over the seeds s of c [ Σ_t g_st a_t ] + Σ_d (h_cd / √S_c − h̄_d) e_d
 
-with Gaussian g and h of variance 1/ν: the second sum is over the residual curves d of *all* runs, so that
-three seeds of nine configurations give (3 − 1)(9 − 1) = 16 degrees of freedom instead of two, nine times
-over. That assumes that runs vary alike at all configurations. The mean deviation of a seed's runs, which
-stands for a_t, holds a share of their own effects; h̄, the mean of h_cd / √S_c over configurations, takes it
-out again, so that the variances are those of the two-way analysis of variance. The first sum has S − 1
-degrees of freedom. Each is multiplied by √(ν/χ²_ν), drawn anew in each draw, which turns normal intervals
-into Student's t with ν degrees of freedom: the small-sample correction.
+with ȳ_c the mean of the S_c runs of c, and g and h Gaussian with variance 1/ν. The second sum is over the
+residual curves e_d of *all* runs, so that three seeds of nine configurations give (3 − 1)(9 − 1) = 16 degrees
+of freedom instead of nine times two; this assumes that runs vary alike at all configurations. a_t is
+estimated by the mean deviation of a seed's runs, which contains a share of their own effects; h̄, the mean of
+h_cd / √S_c over configurations, removes it, so that the variances equal those of the two-way analysis of
+variance. With S seeds, the first sum has S − 1 degrees of freedom. Each sum is multiplied by √(ν/χ²_ν), drawn
+once per draw, which turns normal intervals into Student's t with ν degrees of freedom.
 
-Where seeds are not shared between configurations, a is zero. With one run for each configuration there
-are no residuals between seeds; then e is what a smooth surface over n leaves of the curves
-(`hat`), if at least 3 degrees of freedom remain, and otherwise a run's residuals
-about its own curve, in blocks, which leaves out the variation between runs.
+If configurations share no seeds, a is zero. With one run per configuration there are no residuals between
+seeds. Then e holds the residuals of the curves from a smooth surface over n (`hat`), if at least 3 degrees of
+freedom remain; otherwise blocks of a run's residuals about its own curve are drawn, which omits the variation
+between runs.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _LEAST_FREEDOM = 3
 
 @dataclass(frozen=True)
 class Effects:
-    """What the runs of a fit differ by."""
+    """The estimated deviations of runs from the means of their configurations."""
 
-    # for each configuration, the effects a_s of the seeds at its checkpoints, (seeds, checkpoints)
+    # For each configuration, the seed effects a_s at its checkpoints, (seeds, checkpoints).
     shared: list[Floats]
     own: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
-    freedom: tuple[int, int]  # degrees of freedom of the two
-    unit: Unit  # what the residuals stand for
+    freedom: tuple[int, int]  # degrees of freedom of the shared and of the own effects
+    unit: Unit  # the unit of resampling
 
 
 def effects(configurations: list[Configuration], family: str) -> Effects:
-    """Split the runs' deviations into what a seed shares and what is a run's own."""
+    """Split the runs' deviations into seed effects and the runs' own effects."""
     deviations = [_deviations(c) for c in configurations]
     freedom = sum(max(len(per_run) - 1, 0) for per_run in deviations)
     if not freedom:
         return _single(configurations, family)
-    of_seed: dict[int, list[list[Curve]]] = {}  # a seed's deviations by configuration
+    of_seed: dict[int, list[list[Curve]]] = {}  # each seed's deviations, by configuration
     for per_run in deviations:
         for seed in {seed for seed, _ in per_run}:
             of_seed.setdefault(seed, []).append([curve for s, curve in per_run if s == seed])
@@ -86,9 +86,9 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
 
 
 def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
-    """Each run's seed, and its distance from the mean of the runs wherever it is not alone.
+    """Return each run's seed, and its deviation from the runs' mean wherever at least two runs are present.
 
-    Runs need not have the same checkpoints (those counted in tokens never do), so they are interpolated.
+    Runs are interpolated, since they need not share checkpoints (counted in tokens they never do).
     """
     runs = [(c.log_checkpoints[c.index[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
     out = []
@@ -102,7 +102,7 @@ def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
 
 
 def _single(configurations: list[Configuration], family: str) -> Effects:
-    """One run each: residuals from a surface over n, or from each run's own curve."""
+    """Effects for one run each: residuals from a surface over n, or none if blocks have to be drawn."""
     nothing = [np.zeros((0, c.log_checkpoints.size)) for c in configurations]
     projection, freedom = hat(configurations)
     if freedom < _LEAST_FREEDOM:
@@ -121,9 +121,9 @@ def resample(
 ) -> tuple[list[Floats], Unit]:
     """Draw the mean curves of all configurations of a fit ``draws`` times.
 
-    ``family`` is the learning curve about which residuals of single runs are taken. Returns for each
-    configuration what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P), row 0
-    being zero; and the unit of resampling.
+    ``family`` is the learning curve about which residuals of single runs are taken. Returns, for each
+    configuration, what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P) with a
+    zero row 0; and the unit of resampling.
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ def resample(
 
 
 def _present(c: Configuration) -> Floats:
-    """How many runs had begun and not ended at each checkpoint, (P,)."""
+    """Number of runs that had begun and not ended at each checkpoint, (P,)."""
     runs = [c.compute[c.run == i] for i in range(c.runs)]
     return np.sum(
         [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
@@ -156,7 +156,7 @@ def _present(c: Configuration) -> Floats:
 
 
 def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
-    """Values (R, P) of curves at the nearest checkpoint: interpolation would average the noise away."""
+    """Values (R, P) of curves at the nearest checkpoint; interpolating would average noise away."""
     out = np.empty((len(curves), at.size))
     nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints
     for row, (log_c, values) in zip(out, curves, strict=True):
@@ -169,12 +169,12 @@ def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
 
 
 def stream(configuration: Configuration, seed: int) -> np.random.Generator:
-    """The draws' stream of one configuration, whatever other configurations there are."""
+    """Return the random stream of one configuration, independent of which other configurations exist."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=configuration.key))
 
 
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
-    """Blocks of the residuals about the fitted curve, which draws add to the mean, (draws, P)."""
+    """Draw blocks of residuals about the fitted curve to add to the mean, (draws, P)."""
     size = c.mean.size
     residuals = (c.mean - _at(_curve(c, family), c)) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
     return np.asarray(residuals[block_index(size, draws, rng)])
@@ -185,16 +185,16 @@ def _curve(c: Configuration, family: str) -> Curves:
 
 
 def _at(curve: Curves, c: Configuration) -> Floats:
-    """A curve at the checkpoints of ``c``; a power law, which has no reward at C = 0, where that is put."""
+    """Evaluate a curve at the checkpoints of ``c``; a power law, undefined at C = 0, at `log_checkpoints`."""
     return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
 
 
 def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
-    """Return the projection of rewards on a smooth surface, (N, N), and the degrees of freedom it leaves.
+    """Return the projection of rewards on a smooth surface, (N, N), and its residual degrees of freedom.
 
-    The surface is a polynomial, fitted by least squares weighted by the number of runs:
-    Σ_{i ≤ p} α_i u^i, and β_1 v + β_2 v² + β_3 u v where B_p varies on its own; u = log2 n, v = log2 B_p. Its
-    degree p is one for every two measured doublings of n (2 to 4).
+    The surface is a polynomial in u = log2 n and v = log2 B_p with coefficients α_i and β_j: Σ_{i ≤ p} α_i
+    u^i, plus β_1 v + β_2 v² + β_3 u v if B_p varies independently. It is fitted by least squares weighted by
+    the number of runs. Its degree p is one for every two measured doublings of n (2 to 4).
     """
     u, v = np.array([c.place for c in configurations]).T
     if not varies_in_batch(u, v):
@@ -206,9 +206,9 @@ def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
 
 
 def exponents(u: Floats, v: Floats) -> list[tuple[int, int]]:
-    """Return the exponents of (u, v) whose terms these points determine; the highest are left out first."""
+    """Return the exponents of (u, v) whose terms these points determine, dropping the highest first."""
     levels, batches = np.unique(u).size, np.unique(v).size
-    # Five doublings are five, to whatever the logarithms of their ends are rounded.
+    # Rounding keeps five doublings five, whatever the rounding errors of the logarithms.
     degree = int(np.clip(round(round(float(np.ptp(u)), 9) / _OCTAVES_PER_DEGREE), *_DEGREES))
     out = [(i, 0) for i in range(min(degree, levels - 1) + 1)]
     out += [(0, 1), (1, 1)] if batches > 1 else []

@@ -1,6 +1,6 @@
-"""The covariance of rewards between allocations and budgets (`isolaw.fits.surface.process` has the equation).
+"""The covariance of rewards between allocations and budgets (equation: `isolaw.fits.surface.process`).
 
-Hyperparameters θ come by name, on their own scales; all is over the variance of rewards.
+Hyperparameters θ are passed by name, on their own scales; covariances are over the variance of rewards.
 """
 
 from __future__ import annotations
@@ -14,67 +14,68 @@ from numpy.typing import NDArray
 
 from isolaw.fits.selection import Floats
 
-_STEP = 10.0  # e-folds over which a step keeps its height, and what is rough its course
-_ROUGH = 2.0  # doublings over which what is rough stays alike
-_LEVEL = 25.0  # variance of the trend's level: any
-_BEFORE = 3.0  # e-folds before the first checkpoint that the trend begins at
-_TURN = 0.5  # of s: how much a slope may change where no run has been
+_STEP = 10.0  # correlation length of a step and of the rough part along log C, in e-folds
+_ROUGH = 2.0  # correlation length of the rough part, in doublings
+_LEVEL = 25.0  # prior variance of the trend's level: large, so the level is free
+_BEFORE = 3.0  # e-folds by which the trend begins before the first checkpoint
+_TURN = 0.5  # times s: standard deviation of a change of slope past the last checkpoint
 
 Theta = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points of the surface."""
+    """Points at which the surface is evaluated."""
 
-    # log2 n, log2 B_p and log C, each (Q,)
+    # log2 n, log2 B_p and log C, each (Q,).
     u: Floats
     v: Floats
     t: Floats
-    shift: Floats  # t as differences between allocations move with it: t itself where runs were measured
+    shift: Floats  # t, as it shifts differences between allocations: less past the last checkpoint
     learnt: Floats  # g(t)
-    ahead: Floats  # how far t is past the last checkpoint of all, 0 before
-    below: NDArray[np.bool_]  # whether on the near side of the step
-    # how far along the trend anything was seen; and the share of the way that they go beyond that
+    ahead: Floats  # how far t is past the last checkpoint of any run, else 0
+    below: NDArray[np.bool_]  # whether the point is on the low-n side of the step
+    # The distance along the trend up to which it was observed, and the share of progress counted beyond it.
     most: Floats | float = np.inf
     beyond: float = 1.0
 
 
 class Pairs:
-    """Pairs of points: all of a (A,) with all of b (B,); without b each of a with itself and those before it.
+    """All pairs of points a (A,) with points b (B,); without b, each of a with itself and those before it.
 
-    What is computed for pairs is (A, B), or (A (A + 1) / 2,), of which `matrix` makes (A, A).
+    Values of pairs are (A, B), or (A (A + 1) / 2,) without b, which `matrix` expands to (A, A).
     """
 
     def __init__(self, a: Points, b: Points | None = None) -> None:
         self.a, self.b, self._whole = a, a if b is None else b, b is not None
         b = self.b
-        self.lower = np.tril_indices(a.t.size)  # the first and the second point of each pair, without b
+        self.lower = np.tril_indices(a.t.size)  # both points of each pair, without b
         self.shifted = self.difference(a.shift, b.shift)
         self.learnt = self.product(a.learnt, b.learnt)  # g g'
-        # g g' e^(−|t − t'| / 10), of what keeps its course; for pairs on the near side of the step, else 0
+        # Parts that persist: g g' e^(−|t − t'| / 10); and the same for pairs on the low side of the step,
+        # else 0.
         self.lasting = np.exp(-np.abs(self.difference(a.t, b.t)) / _STEP) * self.learnt
         self.step = self.product(a.below.astype(np.float64), b.below.astype(np.float64)) * self.lasting
         self.turning = _TURN**2 * self.product(a.ahead, b.ahead)  # variance of slopes past the end, over s²
 
     def left(self, values: Floats) -> Floats:
-        """What each pair has of values of a (A,)."""
+        """Values of a (A,), repeated for each pair."""
         return values[:, None] if self._whole else values[self.lower[0]]
 
     def right(self, values: Floats) -> Floats:
-        """What each pair has of values of b (B,)."""
+        """Values of b (B,), repeated for each pair."""
         return values if self._whole else values[self.lower[1]]
 
     def difference(self, of_a: Floats, of_b: Floats) -> Floats:
-        """What a has less what b has."""
+        """Value of a minus value of b, for each pair."""
         return self.left(of_a) - self.right(of_b)
 
     def product(self, of_a: Floats, of_b: Floats) -> Floats:
-        """What a has times what b has."""
+        """Value of a times value of b, for each pair."""
         return self.left(of_a) * self.right(of_b)
 
     def matrix(self, values: Floats) -> Floats:
-        """Return (A, B)."""
+        """Return pair values as a matrix, (A, B)."""
         if self._whole:
             return values
         i, j = self.lower
@@ -84,17 +85,17 @@ class Pairs:
 
     @cached_property
     def rough_in_n(self) -> Floats:
-        """g g' e^(−|t − t'| / 10 − |u − u'| / 2): of what is rough."""
+        """g g' e^(−|t − t'| / 10 − |u − u'| / 2): the rough part without B_p."""
         return self.lasting * np.exp(-np.abs(self.difference(self.a.u, self.b.u)) / _ROUGH)
 
     @cached_property
     def rough(self) -> Floats:
-        """The same, where B_p varies on its own."""
+        """The rough part if B_p varies independently."""
         return self.rough_in_n * np.exp(-np.abs(self.difference(self.a.v, self.b.v)) / _ROUGH)
 
 
 def matern(distance: Floats) -> tuple[Floats, Floats]:
-    """The Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|; and its slope over −h.
+    """Return the Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|, and −(its slope)/h.
 
     >>> [round(float(v), 3) for v in matern(np.array(0.0))]
     [1.0, 1.667]
@@ -105,9 +106,9 @@ def matern(distance: Floats) -> tuple[Floats, Floats]:
 
 
 def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
-    """I and dI/d log ℓ for pairs of times a (A,) and b (B,) ≥ 0.
+    """Return I and dI/d log ℓ for pairs of times a (A,) and b (B,) ≥ 0.
 
-    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
+    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process with variance 1 and length ℓ:
     ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
     """
     x, y = a / length, b / length
@@ -120,7 +121,7 @@ def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Float
 
 
 def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
-    """dI/da and dI/db: ℓ [1 − sign(x − y) (1 − e^−|x − y|) − e^−x], and for b with signs turned."""
+    """Return dI/da = ℓ [1 − sign(x − y) (1 − e^−|x − y|) − e^−x], and dI/db with the roles swapped."""
     x, y = a / length, b / length
     apart = pairs.difference(x, y)
     turned = np.sign(apart) * -np.expm1(-np.abs(apart))
@@ -129,14 +130,14 @@ def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of rewards, a function of θ and pairs of points."""
+    """The covariance of rewards as a function of θ and pairs of points."""
 
-    start: float  # the least log C
-    middle: tuple[float, float]  # of log2 n, and of log2 B_p
-    plane: bool  # whether B_p varies on its own
+    start: float  # the smallest log C
+    middle: tuple[float, float]  # middle of log2 n and of log2 B_p
+    plane: bool  # whether B_p varies independently
 
     def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
-        """Return it for pairs; its derivatives by θ are put into ``slopes``."""
+        """Return the covariance of pairs; ``slopes`` receives its derivatives with respect to θ."""
         a, b = pairs.a, pairs.b
         (gone_a, of_a), (gone_b, of_b) = self.gone(p, a), self.gone(p, b)
         trend, trend_slope = integrated(pairs, gone_a, gone_b, p["l_m"])
@@ -182,7 +183,7 @@ class Covariance:
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
 
     def gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
-        """How far along the trend points are, in e-folds, (Q,); and its derivatives by the delays."""
+        """Return how far along the trend points are, in e-folds, (Q,), and its derivatives by the delays."""
         slopes = [self.middle[0] - at.u, self.middle[1] - at.v][: 1 + self.plane]
         gone = at.t - self.start + _BEFORE
         for name, slope in zip(("delay", "delay_b"), slopes, strict=False):

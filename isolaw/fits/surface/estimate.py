@@ -1,11 +1,11 @@
-"""The surface: draws of the reward at any allocation and budget.
+"""Estimate the surface: draws of the reward at any allocation and budget.
 
-The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: around its mode, by the
-curvature there (Laplace), with importance weights. Given θ rewards are normal with known mean and covariance.
-So a draw varies by what runs leave open *and* by how rewards vary; n*, B_p*, regrets and laws follow in each.
+The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: normal around its mode
+with the curvature there (Laplace), corrected by importance weights. Given θ, rewards are normal with known
+mean and covariance. A draw thus varies through uncertain rewards *and* uncertain θ; n* and laws follow.
 
-Past the last checkpoint of all, the shift of allocations with C (ρ) and the rise of what was learnt (g) go on
-by shares between none and all of them, others in each θ; so does the place of a step within its gap.
+Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
+of their rate, between 0 and 1 and different for each θ. So is the position of a step within its gap.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from isolaw.fits.surface.process import Process
 S = TypeVar("S")
 T = TypeVar("T")
 
-_FARTHEST = 20.0  # standard deviations of the prior
+_FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
 _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
     {"l_u": 5.0, "rho": 0.6},
     {"l_u": 5.0, "rho": -0.6},
-    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # what is tiny has no slope to leave by
-    {"l_u": 4.0, "step": np.nan},  # as high as the largest difference between neighbours
+    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # amplitudes near 0 have no gradient to grow by
+    {"l_u": 4.0, "step": np.nan},  # NaN stands for the largest difference between neighbouring n
 )
-_SOON, _LONG = 12, 60  # steps of the search from each start, and from the best of them
-_CANDIDATES, _FEWER = 48, 24  # θ that are drawn; where there are many observations
+_SOON, _LONG = 12, 60  # optimiser steps from each start, and from the best result
+_CANDIDATES, _FEWER = 48, 24  # number of θ that are drawn; the second if there are many observations
 _MANY = 150
-_SEARCHED = 75  # configurations, in which θ is searched
-_WIDEST = 1.5  # standard deviations of a θ that nothing determines
+_SEARCHED = 75  # configurations; with more, a subset is searched first
+_WIDEST = 1.5  # prior standard deviations: limit on the spread of a θ that nothing determines
 _STEP = 1e-2
 _LEAST_VARIANCE = 1e-9
 _FALSE_ALARMS = 0.01
-_PREDICTED = 2000  # draws of a prediction: with 400 their chance moves the second digit of a loss
+_PREDICTED = 2000  # draws of a prediction: with 400, chance moves the second digit of a loss
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Surface:
     process: Process  # the prior and the observations
     mode: Floats  # the most likely hyperparameters, (P,)
     theta: Floats  # hyperparameters, (H, P)
-    # of the shift and of the rise that go on past the end, and where in its gap a step lies, (H, 3)
+    # Shares in (0, 1), (H, 3): of the shift and of the rise past the end, and position of a step in its gap.
     shares: Floats
-    of_draw: NDArray[np.int64]  # which of them a draw has, (D,)
+    of_draw: NDArray[np.int64]  # index into ``theta`` for each draw, (D,)
     seed: int  # of the draws
-    misfit: float = 1.0  # by how much draws are wider than the process says, 1 where it fits
-    bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest reward that there can be
+    misfit: float = 1.0  # factor by which draws are wider than the process says; 1 if it fits
+    bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest possible reward
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     @property
@@ -70,14 +70,14 @@ class Surface:
         return self.process.observations.places
 
     def drawn(self) -> Surface:
-        """The surface with the draws of a prediction, more for each θ; one without draws as it is."""
+        """Return the surface with the more numerous draws of a prediction; unchanged if it has no draws."""
         size = self.of_draw.size
         return replace(self, of_draw=np.repeat(self.of_draw, -(-_PREDICTED // size))) if size else self
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean.
+        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean.
 
-        Rewards are those of runs of any seed: without the effects of the seeds that were run.
+        These are rewards of runs with any seed, without the effects of the seeds that were run.
         """
         draws, size = self.of_draw.size, log2_n.size
         z = np.random.default_rng(self.seed).standard_normal((draws, size))
@@ -92,7 +92,7 @@ class Surface:
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
-        """Mean (Q,) of the process at points, and a root of its covariance (Q, Q), given θ."""
+        """Return the process's mean at points, (Q,), and a root of its covariance, (Q, Q), given θ_h."""
         process, p = self.process, self.process.named(self.theta[h])
         if h not in self._known:
             root = np.asarray(np.linalg.cholesky(process.observed(p)))
@@ -126,8 +126,8 @@ def estimate(
 ) -> Surface:
     """Fit the surface to runs of at least one n, with checkpoints after step 0.
 
-    ``seed`` is that of the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds``
-    are the least and the largest reward.
+    ``seed`` seeds the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds`` are
+    the least and the largest possible reward.
     """
     with one_blas_thread():
         process = Process(observe(configurations))
@@ -145,19 +145,19 @@ def estimate(
 
 
 def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
-    """``function`` of each item, on all cores: NumPy lets go of the interpreter while it computes."""
+    """Apply ``function`` to each item on all cores; threads suffice since NumPy releases the GIL."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
 
 
 def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
-    """Return by how much draws must be wider, and the configuration that fits worst, if one does not.
+    """Return the factor by which draws must widen, and the worst-fitting configuration, None if all fit.
 
-    Each configuration is predicted from all others; with e what it differs by and S the covariance of that,
-    eᵀ S⁻¹ e is χ² with as many degrees of freedom as it has observations, and from the inverse K⁻¹ of the
-    observations' covariance S = [K⁻¹]_cc⁻¹, e = S [K⁻¹ y]_c (Rasmussen & Williams 2006, 5.4.2).
-    Draws are widened by the root of their mean where that is above 1 by more than chance; a configuration
-    does not fit where its own is, at 1 % over all.
+    Each configuration is predicted from all others. With e its prediction error, S the covariance of e, y the
+    observations and K their covariance, eᵀ S⁻¹ e is χ² with one degree of freedom per observation, where S =
+    [K⁻¹]_cc⁻¹ and e = S [K⁻¹ y]_c (Rasmussen & Williams 2006, 5.4.2). Draws widen by the root of the total
+    over its degrees of freedom if that is significantly above 1 (at 1 %); a configuration does not fit if its
+    own χ² is significant at 1 % over all configurations.
     """
     inverse = np.linalg.inv(process.observed(process.named(theta)))
     alpha = inverse @ process.y
@@ -168,7 +168,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
     own_p = chdtrc(freedom, left)
-    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # where p-values are all 0
+    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # the tie-break if all p-values are 0
     worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
     total = left.sum() / freedom.sum()
     wide = chdtrc(freedom.sum(), left.sum()) < _FALSE_ALARMS
@@ -176,13 +176,13 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
 
 
 def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
-    """The most likely θ: from several starts, and then from the best of them.
+    """Return the most likely θ, found from several starts and then from the best of their results.
 
-    Of many configurations a part is searched; all of them go on from there.
+    With many configurations a subset is searched first, and its result is refined on all of them.
     """
-    from scipy.optimize import minimize  # a prediction needs none of it
+    from scipy.optimize import minimize  # imported here since a prediction does not need it
 
-    centre, unit = process.prior.T  # in units of the prior's deviations all directions are alike
+    centre, unit = process.prior.T  # in units of the prior's deviations all directions have one scale
 
     def loss_and_slope(z: Floats) -> tuple[float, Floats]:
         # A line search may step to where θ overflows; no optimum is so far from the prior.
@@ -212,12 +212,12 @@ def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Draws of θ (H, P) about the mode, and their weights (H,)."""
+    """Draw θ around the mode, (H, P), with importance weights (H,)."""
     here = process.loss_and_slope(mode)[1]
     beside = each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
     hessian = np.array([(slope - here) / _STEP for _, slope in beside])
     value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
-    # The symmetric root: unlike eigenvectors' signs and order, it is the same on every processor.
+    # The symmetric root is the same on every processor, unlike eigenvectors' signs and order.
     deviation = (vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T
     size = _CANDIDATES if process.y.size < _MANY else _FEWER
     half = np.random.default_rng(seed).standard_normal((size // 2, mode.size))
@@ -225,5 +225,5 @@ def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floa
     theta = mode + z @ deviation
     log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
-    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ stands for nearly all draws
+    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ carries nearly all draws
     return theta, weights / weights.sum()

@@ -1,16 +1,18 @@
-"""Runs as observations of the surface: the reward of each configuration in bins of log C.
+"""Turn runs into observations of the surface: the reward of each configuration in bins of log C.
 
-A run's reward is what its configuration earns, what all runs of its seed share, and its own:
+The reward y_cs of a run of configuration c and seed s is the configuration's reward r_c, an effect a_s that
+all runs of the seed share, and the run's own effect e_cs:
 
     y_cs(t) = r_c(t) + a_s(t) + e_cs(t),    t = log C
 
-In each bin of t, r_c is estimated from the runs that are there by generalised least squares, with the seeds'
-effects random: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I, Z being which run has which seed. Where all
-configurations have the same seeds that is their mean; where some are missing, the effect of a seed is taken
-from its other runs. P being linear, the covariance of the estimates is known exactly, whatever is missing
-(`isolaw.fits.surface.process`). What P leaves of the runs, less the seeds' effects, tells how runs vary.
+In each bin of t, r_c = P y is estimated from the runs present by generalised least squares with random seed
+effects: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. X assigns runs to configurations, Z assigns runs to seeds,
+and κ is the variance of a_s over that of e_cs. If all configurations have the same seeds, P takes means; if
+some are missing, a seed's effect is estimated from its other runs. Since P is linear, the covariance of the
+estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). Residuals of this fit,
+without the seeds' effects, show how runs vary.
 
-Bins only save time: they are narrow where rewards change, and within one checkpoints are averaged.
+Bins only save time: they are narrow where rewards change, and checkpoints within one are averaged.
 """
 
 from __future__ import annotations
@@ -27,42 +29,42 @@ from numpy.typing import NDArray
 from isolaw.fits.selection import Configuration, Floats
 
 Ints = NDArray[np.int64]
-BinPart = tuple[Ints, Ints, Floats, Floats]  # the runs of one bin, their configurations, X and P
+BinPart = tuple[Ints, Ints, Floats, Floats]  # one bin's runs, their configurations, X and P
 
 BINS = 14
-_MANY = 20  # configurations: from here on fewer bins, as time grows with the cube of all
+_MANY = 20  # configurations; with more, fewer bins, as time grows with the cube of observations
 _FEWER, _FEWEST = 10, 4
-_MOST = 1000  # observations, as far as there are not more configurations than that
-_KAPPA = (0.05, 1000.0)  # variance of the seeds' effects over that of a run's own
+_MOST = 1000  # observations, unless there are more configurations than that
+_KAPPA = (0.05, 1000.0)  # limits of κ
 _FIRST_KAPPA = 10.0
-_LEAST_LEARNT = 0.1  # share of the rise
-_LASTS = 3.0  # e-folds of C for which rewards go on to rise as they did last
-_SEEN = 6.0  # times its noise: a rise
-_AHEAD = np.array([1.1, 2.3])  # e-folds: three and ten times the largest C
+_LEAST_LEARNT = 0.1  # least share of the rise that counts as learnt
+_LASTS = 3.0  # e-folds of C over which the last rise of rewards continues
+_SEEN = 6.0  # multiple of its noise from which a rise counts
+_AHEAD = np.array([1.1, 2.3])  # e-folds past the largest C: factors of three and ten
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What a surface is fitted to; O observations of N configurations, R runs, K bins."""
+    """The data that a surface is fitted to: O observations of N configurations, R runs and K bins."""
 
     places: Floats  # log2 n and log2 B_p of the configurations, (N, 2)
-    # configuration and seed of a run, (R,)
+    # Configuration and seed of each run, (R,).
     run_place: Ints
     run_seed: Ints
-    counts: Floats  # checkpoints of a run in a bin, (R, K)
-    # of an observation, each (O,)
+    counts: Floats  # number of checkpoints of a run in a bin, (R, K)
+    # Configuration, bin, log C and reward of each observation, (O,).
     place: Ints
     bin: Ints
     t: Floats
     reward: Floats
-    kappa: float  # κ, with which runs were combined
-    seed_variance: float  # variance of the seeds' effects, 0 where there is one seed
-    # t and the share of the rise in reward that was learnt by then, (2, k), the last two past the end:
-    # differences between allocations grow with it
+    kappa: float  # κ with which runs were combined
+    seed_variance: float  # variance of the seeds' effects; 0 with one seed
+    # t and the share of the rise in reward learnt by then, (2, k), the last two past the end; differences
+    # between allocations grow with this share.
     learnt: Floats
-    trend: Floats  # the mean reward of all configurations at those t but the last two, (k − 2,)
-    residuals: Floats  # what is left of each run in each bin, (R, K), NaN where it has none
-    freedom: float  # degrees of freedom of the residuals over their number; 0 where there are none
+    trend: Floats  # mean reward of all configurations at those t except the last two, (k − 2,)
+    residuals: Floats  # residual of each run in each bin, (R, K), NaN if it has no checkpoint there
+    freedom: float  # degrees of freedom per residual; 0 without residuals
 
     @property
     def log2_n(self) -> Floats:
@@ -85,7 +87,7 @@ class Observations:
         return out
 
     def only(self, kept: NDArray[np.bool_]) -> Observations:
-        """Return these observations (O,) alone, as if nothing else had been run; without residuals."""
+        """Return these observations (O,) alone, as if nothing else had been run, without residuals."""
         there = np.zeros((len(self.places), self.counts.shape[1]), dtype=bool)
         there[self.place[kept], self.bin[kept]] = True
         size = self.trend.size
@@ -107,7 +109,7 @@ class Observations:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data, without the residuals, which only the fit needs."""
+        """Return JSON-able data without the residuals, which only the fit needs."""
         values = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in ("residuals", "freedom")}
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
 
@@ -123,7 +125,7 @@ class Observations:
 
 
 def observe(configurations: Sequence[Configuration]) -> Observations:
-    """Return the observations of these configurations; checkpoints at step 0 only say where rewards begin."""
+    """Return the observations of configurations; checkpoints at step 0 only set where rewards begin."""
     seeds = sorted({s for c in configurations for s in c.seeds})
     run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
     run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
@@ -159,7 +161,7 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
 
 
 def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
-    """Mean t and reward of each run in each bin, NaN where it has none, and its checkpoints there; (R, K)."""
+    """Return mean t and reward of each run in each bin (NaN without checkpoints) and their number, (R, K)."""
     many = len(configurations)
     edges = _edges(configurations, BINS if many < _MANY else max(min(_FEWER, _MOST // many), _FEWEST))
     size = edges.size + 1
@@ -176,7 +178,7 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
             row += 1
     there = counts > 0
     t, reward = (np.where(there, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
-    for place in range(len(configurations)):  # all runs of a configuration at one t, along its own slope
+    for place in range(len(configurations)):  # move all runs of a configuration to one t, along its own slope
         own = np.flatnonzero(run_place == place)
         known = np.flatnonzero(there[own].any(axis=0))
         total = counts[np.ix_(own, known)].sum(axis=0)
@@ -190,9 +192,9 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
 
 
 def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
-    """Inner edges of ``size`` bins of log C: narrow where rewards change, so that they are straight in a bin.
+    """Return the inner edges of ``size`` bins of log C, narrow enough that rewards are straight in each.
 
-    Half of the bins are for the range of log C, half for what rewards change by, over all configurations.
+    Half of the bins follow the range of log C, half the change of rewards over all configurations.
     """
     after = [np.log(c.checkpoints[c.checkpoints > 0]) for c in configurations]
     low, high = min(t.min() for t in after), max(t.max() for t in after)
@@ -213,18 +215,18 @@ def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
 
 
 def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> BinPart:
-    """One bin's runs and configurations, the design X, the weights P."""
+    """Return one bin's runs, their configurations, the design X and the weights P."""
     rows = np.flatnonzero(counts > 0)
     here, column = np.unique(run_place[rows], return_inverse=True)
     design = np.eye(here.size)[column]
     seed, shrunk = _of_seeds(run_seed[rows], kappa)
-    # V⁻¹ = I − Z diag(κ / (1 + κ n_s)) Zᵀ with n_s runs of each seed
+    # V⁻¹ = I − Z diag(κ / (1 + κ n_s)) Zᵀ, with n_s the number of runs of each seed.
     weighted = design.T - (design.T @ seed * shrunk) @ seed.T
     return rows, here, design, np.asarray(np.linalg.solve(weighted @ design, weighted))
 
 
 def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
-    """Z, (R, S), and κ / (1 + κ n_s): a seed's effect is this times the sum of what its runs differ by."""
+    """Return Z, (R, S), and κ / (1 + κ n_s); times the sum of a seed's residuals this is its effect."""
     seed = np.eye(run_seed.max() + 1)[run_seed] if run_seed.size else np.zeros((0, 1))
     return seed, kappa / (1 + kappa * seed.sum(axis=0))
 
@@ -232,7 +234,7 @@ def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
 def _left(
     parts: list[BinPart], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
 ) -> tuple[Floats, Floats, float]:
-    """Residuals (R, K), the seeds' effects (S, K), NaN where there are none, and degrees of freedom."""
+    """Return residuals (R, K), seed effects (S, K), NaN where absent, and degrees of freedom."""
     residuals = np.full(reward.shape, np.nan)
     effects = np.full((run_seed.max() + 1, reward.shape[1]), np.nan)
     freedom = 0.0
@@ -244,7 +246,7 @@ def _left(
         effect = shrunk * (seed.T @ left)
         effects[: effect.size, k] = np.where(seed.any(axis=0), effect, np.nan)
         residuals[rows, k] = left - seed @ effect
-        # the trace of X P, and of what seeds take of the rest
+        # The trace of X P, and the degrees of freedom that seed effects take from the rest.
         taken = shrunk * (seed.sum(axis=0) - np.einsum("sc,cs->s", seed.T @ design, weights @ seed))
         freedom += rows.size - estimate.size - float(taken.sum())
     return residuals, effects, freedom
@@ -253,11 +255,10 @@ def _left(
 def _learnt(
     configurations: Sequence[Configuration], place: Ints, bins: Ints, t: Floats, y: Floats
 ) -> tuple[Floats, Floats]:
-    """The trend (k,), and t with the share of the rise that was learnt by then (2, k + 2).
+    """Return the trend (k,), and t with the share of the rise that was learnt by then, (2, k + 2).
 
-    The trend is the sum of mean increments between neighbouring bins over the configurations that are in
-    both, so that it does not jump where configurations begin or end. The share is 1 throughout where reward
-    does not rise by more than noise.
+    The trend sums mean increments between neighbouring bins over the configurations in both, so that it does
+    not jump where configurations begin or end. The share is 1 throughout if reward rises less than noise.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]
@@ -278,7 +279,7 @@ def _learnt(
 
 
 def _continued(at: Floats, share: Floats) -> Floats:
-    """t and the share of the rise, (2, k + 2): past the end it goes on as it did last, ever less."""
+    """Extend t and the share of the rise past the end, (2, k + 2), with a decaying slope."""
     back = min(3, share.size)
     slope = (share[-1] - share[-back]) / max(at[-1] - at[-back], 1e-12)
     more = share[-1] + slope * _LASTS * -np.expm1(-_AHEAD / _LASTS)

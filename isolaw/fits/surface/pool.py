@@ -1,29 +1,29 @@
-"""Beyond the runs: several models of how rewards go on, pooled, and what none of them knows.
+"""Predict rewards beyond the runs with a pool of models, and add the uncertainty that none of them captures.
 
-Where runs were made, the surface S (`isolaw.fits.surface.estimate`) says what they earn. Beyond their C and
-their n every model is a guess. Let a be the anchor of an allocation and a budget: the nearest log2 n, log2
-B_p and log C with runs; h the e-folds of C from there, and p the doublings of n and B_p. In draw d
+Where runs were made, the surface S (`isolaw.fits.surface.estimate`) describes their rewards. Beyond their C
+and n every model is a guess. Let the anchor a of a point (allocation and budget) be the nearest log2 n, log2
+B_p and log C with runs; let h be the e-folds of C, and p the doublings of n and B_p, from the anchor to the
+point. The reward in draw d is
 
     r_d = m_d + e^(−h/λ) [S_d(a) − m_d(a)] + √h |Δ| (ρ g_d + ρ' g'_d) + √p σ g''_d
 
-m_d is one of
+where the model m_d is one of
 
-- the surface itself, continued past the grid of n along a line: less steep than at the grid's edge where it
-  rises, steeper where it falls, since rewards over n are a hill;
-- a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). What it misses at the anchor,
-  the runs know; this lasts for λ e-folds.
+- the surface itself, extended linearly past the grid of n: less steep than at the grid's edge if it rises,
+  and steeper if it falls, since rewards over n form a hill;
+- a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs show its error at the
+  anchor, and the second term corrects for it over λ e-folds.
 
-**Which model** a draw has follows from backtests on the same observations: all runs cut to a quarter and to
-half of their C, and the largest n left out. Each model forecasts the rewards at the ends of the runs. Weights
-follow the density of its errors, tempered, since small budgets say little of large ones: no backtest counts
-for more than a factor of e^`_MOST_NATS`, and every e-fold beyond the runs evens the weights out. The surface
-has no ceiling to level off at, so its weight fades with e^−h. This is stacking by leave-future-out
-(Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281), with few futures.
+**The model of a draw** is chosen by weights from backtests on the same observations: all runs cut to a
+quarter and to half of their C, and the largest n left out. Each model forecasts the rewards at the ends of
+the runs. Weights follow the density of its errors, tempered, since small budgets say little about large ones:
+no backtest counts for more than a factor of e^`_MOST_NATS`, and every e-fold beyond the runs evens the
+weights out. The surface cannot level off, so its weight fades with e^−h. This is stacking by leave-future-out
+validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281) with few futures.
 
-**What no model knows** grows with the change of reward Δ that they forecast, and with the distance. g is one
-normal number for all allocations, g' and g'' stay alike over `_ALIKE` doublings. ρ, ρ' and σ are the size of
-the pool's own errors in the backtests, with priors that count for one backtest: a failed one widens the
-answer.
+**The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
+one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
+are the sizes of the pool's backtest errors, with priors worth one backtest: failure widens the answer.
 """
 
 from __future__ import annotations
@@ -41,50 +41,50 @@ from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
 
 Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
-_CUTS = (4.0, 2.0)  # the runs of a backtest end at these fractions of their C
-_FARTHEST = 20.0  # standard deviations of the prior
-_LEAST = 3  # observations that a configuration keeps
-_LEVELS = 4  # n, with which the largest can be left out
-_CLOSE, _LEVEL = 0.006, 0.02  # reward that a forecast may miss, each for itself and all alike
+_CUTS = (4.0, 2.0)  # runs of a backtest end at 1 / these of their C
+_FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
+_LEAST = 3  # observations that each configuration keeps in a backtest
+_LEVELS = 4  # number of n from which the largest can be left out
+_CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors in reward: independent, and common to all targets
 _TEMPER, _MOST_NATS = 4.0, 3.0
-_FLOOR = 0.02  # least weight
-_FADES = 1.0  # of the log odds of the surface, which knows of no ceiling, for each e-fold
-_EVEN = 0.15  # of the weights' differences are gone after each e-fold
-_RHO = (0.2, 0.3)  # prior of ρ, which counts for one backtest: common to all allocations, and their own
+_FLOOR = 0.02  # least weight of a model
+_FADES = 1.0  # loss of the surface's log odds per e-fold, as it cannot level off
+_EVEN = 0.15  # rate per e-fold at which weights even out
+_RHO = (0.2, 0.3)  # prior of ρ and ρ', worth one backtest: common to all allocations, and their own
 _SIGMA = 0.1  # prior of σ, over the standard deviation of rewards
-_ALIKE = 2.5  # doublings
-_LASTS = 1.5  # e-folds over which what a parametric surface misses lasts
-_OF_RUNS = ("o0", "o1", "noise", "gamma", "seed")  # hyperparameters of how runs vary
-_DIGITS = 2  # of the hyperparameters that chains rest on
-_STEPS = 15  # of the search for the surface's hyperparameters, from those of all runs
+_ALIKE = 2.5  # doublings over which g' and g'' are correlated
+_LASTS = 1.5  # λ, e-folds
+_OF_RUNS = ("o0", "o1", "noise", "gamma", "seed")  # hyperparameters of the variation between runs
+_DIGITS = 2  # digits to which hyperparameters are rounded before chains use them
+_STEPS = 15  # of the search for a backtest's hyperparameters, which starts from those of all runs
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """What models forecast from a part of the observations, and what came."""
+    """The models' forecasts from a part of the observations, against what was observed."""
 
     name: str
     error: Floats  # of each model at each target, (K, T)
-    change: Floats  # of the reward from the anchor, as forecast, (K, T)
+    change: Floats  # forecast change of reward from the anchor, (K, T)
     distance: Floats  # (T,)
-    noise: Floats  # covariance of what came, (T, T)
+    noise: Floats  # covariance of the observed rewards, (T, T)
 
     @property
     def score(self) -> Floats:
-        """Log density of the errors, that of the best model being 0, (K,)."""
+        """Log density of the errors relative to the best model, (K,)."""
         covariance = self.noise + _CLOSE**2 * np.eye(self.distance.size) + _LEVEL**2
         square = np.einsum("kt,kt->k", self.error, np.linalg.solve(covariance, self.error.T).T)
         return np.asarray(np.maximum(-0.5 * (square - square.min()) / _TEMPER, -_MOST_NATS))
 
     @property
     def across(self) -> bool:
-        """Whether other n were forecast, not another C."""
+        """Whether the forecasts are for other n rather than for larger C."""
         return self.distance.size == 1
 
     def spread(self, weights: Floats) -> Floats:
-        """Squared errors of the pooled forecast beyond noise, and what ρ² or σ² multiplies to give them.
+        """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
 
-        As (mean error, errors about their mean, room): room is h Δ², and for other n the doublings.
+        These are (squared mean error, mean square about the mean, room); room is h Δ², or doublings.
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size
@@ -119,14 +119,14 @@ class ModelPool:
 
     @cached_property
     def _weights(self) -> Floats:
-        """Weights of the models where runs end, (K,)."""
+        """Weights of the models at the end of the runs, (K,)."""
         score = sum((b.score for b in self.backtests), np.zeros(1 + len(FAMILIES)))
         weights = np.maximum(np.exp(score - score.max()) / np.exp(score - score.max()).sum(), _FLOOR)
         return np.asarray(weights / weights.sum())
 
     @cached_property
     def rho(self) -> tuple[float, float]:
-        """ρ: common to all allocations, and their own."""
+        """ρ and ρ': common to all allocations, and their own."""
         found = np.array([b.spread(self._weights) for b in self.backtests if not b.across]).reshape(-1, 3)
         room = found[:, 2].sum()
         usual = room / len(found) if room > 0 else 1.0  # the prior counts for one backtest
@@ -138,13 +138,13 @@ class ModelPool:
 
     @cached_property
     def sigma(self) -> float:
-        """σ, in reward for each root of a doubling."""
+        """σ, in reward per root of a doubling."""
         usual = _SIGMA * self.surface.process.scale
         found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
         return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
 
     def weights(self, beyond: float) -> dict[str, float]:
-        """Return the weight of each model so many e-folds of C beyond the runs."""
+        """Return the weight of each model ``beyond`` e-folds of C past the runs."""
         fades = np.exp([-_FADES * max(beyond, 0.0), 0.0, 0.0])
         even = -np.expm1(-_EVEN * max(beyond, 0.0))
         own = self._weights * fades
@@ -158,7 +158,7 @@ class ModelPool:
         return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean."""
+        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""
         draws, t = self.surface.of_draw.size, np.log(compute)
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
@@ -179,7 +179,7 @@ class ModelPool:
         return np.clip(np.vstack([mean, out]), *self.bounds)
 
     def _alike(self, log2_n: Floats, log2_b: Floats, draws: int) -> tuple[Floats, Floats, Floats]:
-        """g (D, 1), g' and g'' (D, Q)."""
+        """Draw g (D, 1), and g' and g'' (D, Q)."""
         places, at = np.unique(np.round([log2_n, log2_b], 9), axis=1, return_inverse=True)
         apart = np.hypot(*(x[:, None] - x for x in places)) / _ALIKE
         root = np.linalg.cholesky(np.exp(-0.5 * apart**2) + 1e-9 * np.eye(places.shape[1]))
@@ -188,9 +188,9 @@ class ModelPool:
 
 
 def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Floats) -> Coordinates:
-    """Return where the nearest runs were: log2 n, log2 B_p and log C of each point, (Q,) each.
+    """Return the anchor of each point, the nearest log2 n, log2 B_p and log C with runs, (Q,) each.
 
-    Between configurations runs end where their neighbours' do, on average.
+    Between configurations, runs end at a weighted mean of where neighbouring configurations' runs end.
     """
     (low_n, low_b), (high_n, high_b) = places.min(axis=0), places.max(axis=0)
     u, v = np.clip(log2_n, low_n, high_n), np.clip(log2_b, low_b, high_b)
@@ -199,24 +199,24 @@ def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Flo
 
 
 def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
-    """m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a) of a parametric surface, with S_d(a) the ``base``, (D, Q)."""
+    """Return m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), (D, Q), of a parametric m; ``base`` is S_d(a)."""
     there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
     misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
     return member.rewards(at[0], at[1], np.exp(at[2])) - there - misses
 
 
 def _surface(surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats) -> tuple[Floats, Floats]:
-    """Rewards of the surface's mean and draws, (1 + D, Q) each: at the anchors, and at the points.
+    """Return rewards of the surface's mean and draws at the anchors and at the points, (1 + D, Q) each.
 
-    Past the grid of n the second goes on along the line through the last two measured n, with 0 to 1 times
-    its slope where rewards rise and 1 to 2 times where they fall (``turns``, a share for each draw).
+    Past the grid of n the points' rewards follow the line through the last two measured n, with 0 to 1 times
+    its slope if rewards rise and 1 to 2 times if they fall (``turns`` has a share for each draw).
     """
-    levels = np.unique(surface.process.observations.log2_n)  # of a backtest, fewer than there are places
+    levels = np.unique(surface.process.observations.log2_n)  # a backtest has fewer of them than places
     u, v, _ = anchor
     inner = np.where(at[0] > u, levels[-2:][0], np.where(at[0] < u, levels[:2][-1], u))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ahead = np.where(inner == u, 0.0, (at[0] - u) / (u - inner))  # in gaps of the grid
-        along = np.where(inner == u, 0.0, (at[1] - v) / ahead)  # where B is held, B_p follows n
+        ahead = np.where(inner == u, 0.0, (at[0] - u) / (u - inner))  # in units of the grid's last gap
+        along = np.where(inner == u, 0.0, (at[1] - v) / ahead)  # if B is fixed, B_p follows n
     points = np.concatenate(
         [np.stack(anchor), np.stack([u, v, at[2]]), np.stack([inner, v - along, at[2]])], axis=1
     )
@@ -229,14 +229,14 @@ def _surface(surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floa
 
 
 def _even(surface: Surface, stream: int) -> Floats:
-    """A number for each draw, evenly spread over 0 to 1, in an order of its own."""
+    """Return one number per draw, evenly spread over 0 to 1, in an order that ``stream`` determines."""
     size = surface.of_draw.size
     return np.random.default_rng((surface.seed, stream)).permutation((np.arange(size) + 0.5) / max(size, 1))
 
 
 def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Saturating]:
-    """The parametric surfaces of these observations: draws, or the most likely one."""
-    # Rounded: what processors differ by in a search must not send chains another way.
+    """Fit the parametric surfaces: ``draws`` draws, or the most likely one if that is 0."""
+    # Rounded, so that differences between processors in a search cannot send chains another way.
     noise = process.noise(process.named(np.round(theta, _DIGITS)))
 
     def fitted(family: SaturatingFamily) -> Saturating:
@@ -247,7 +247,7 @@ def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Satu
 
 
 def _backtests(surface: Surface) -> list[Backtest]:
-    """All backtests that these observations allow."""
+    """Run all backtests that these observations allow."""
     o = surface.process.observations
     ends = np.array([o.t[o.place == i].max() for i in range(len(o.places))])
     last = o.t >= ends[o.place] - 1e-9
@@ -284,9 +284,9 @@ def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDAr
 
 
 def _mode_from(process: Process, theta: dict[str, float]) -> Floats:
-    """The most likely hyperparameters of a part of the observations, from those of all.
+    """Return the most likely hyperparameters of a part of the observations, starting from those of all.
 
-    How runs vary stays: what it is known from, runs' residuals, is not kept with a law.
+    The hyperparameters of variation between runs stay fixed: a stored law lacks the residuals behind them.
     """
     from scipy.optimize import minimize
 

@@ -1,30 +1,31 @@
-"""The surface's prior: a Gaussian process for the reward over u = log2 n, v = log2 B_p and t = log C.
+"""The surface's prior: a Gaussian process for the reward r over u = log2 n, v = log2 B_p and t = log C.
 
-    r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + z(u, v, t) + λ s(u, t) ]
+    r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + z(u, v, t) + λ χ(u, t) ]
 
-- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m). Allocations go through
-  it one after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p. Where
-  reward depends on steps alone, κ = κ_v = log 2.
-- δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
-  Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
-  another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
-  ended.
-- δ₀, what they differ by from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z, what is rough: covariance r² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). Differences that are
-  smooth on the whole may have a kink, and no runs tell what is between neighbours of the grid.
-- s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
-- g(t), the share of the reward's rise that was learnt by then.
-- I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
-  their slope, less and less surely, and do not return to a mean.
-  Past the last checkpoint of all the slopes of δ have a further variance of (s / 2)².
+- m is the trend that all allocations share, with a free level and covariance s_m² I(t, t'; ℓ_m). Allocations
+  follow it with a delay d: κ e-folds of C per doubling of n, and κ_v per doubling of B_p. If reward depends
+  on steps alone, κ = κ_v = log 2.
+- δ is the smooth difference between allocations, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t';
+  ℓ)). k is the Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'), h_v likewise: a pattern over n
+  recurs at another compute, shifted by ρ doublings of n per e-fold of C. Without ρ a rise of n* would stop
+  where runs end.
+- δ₀ is the difference that exists from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
+- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10): differences that are smooth
+  on the whole may have a kink, and no run shows what lies between neighbours of the grid.
+- χ is 1 on the low side of one gap between two n, and λ the height of that step, so a cliff in n does not
+  require a rough surface elsewhere.
+- g(t) is the share of reward's rise that was learnt by t.
+- I(t, t'; ℓ) is the covariance of the integral of an Ornstein–Uhlenbeck process of length ℓ that begins at 0:
+  curves continue with their slope, ever less certainly, and do not revert to a mean. Past the last checkpoint
+  of any run, the slopes of δ have an additional variance of (s / 2)².
 
-To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share
-(half of its variance for good, half for some e-folds; its size, which few seeds tell, is drawn, too), runs
-their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
-their standard deviation.
+The mean of runs (`isolaw.fits.surface.observations`) also contains an effect of each seed, which all
+allocations share (half of its variance is constant, half persists for some e-folds; its size is drawn too,
+since few seeds determine it badly), the runs' own effects (a constant o0 and a drift o1, both ∝ n^−γ), and
+noise ε of checkpoints. Rewards are centred and divided by their standard deviation.
 
-Hyperparameters θ are judged by the marginal likelihood of the observations and of the runs' residuals, and
-weak priors (`PRIORS`), which are part of the model: they were chosen on the truths of one half of
+The posterior of the hyperparameters θ combines the marginal likelihood of observations and of runs' residuals
+with weak priors (`PRIORS`). The priors are part of the model: they were chosen on the truths of one half of
 ``benchmarks/designs`` and judged on the other.
 """
 
@@ -42,8 +43,8 @@ from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.covariance import Covariance, Pairs, Points, Theta, matern
 from isolaw.fits.surface.observations import Observations
 
-# Centre and standard deviation; of the logarithm, but for those of SIGNED. Times in e-folds of C, lengths in
-# doublings.
+# Centre and standard deviation, of the logarithm except for those in SIGNED. Times are in e-folds of C,
+# lengths in doublings.
 PRIORS = {
     "step": (0.02, 2.0),
     "rho": (0.0, 0.7),
@@ -63,15 +64,15 @@ PRIORS = {
     "o1": (0.03, 1.5),
     "noise": (0.05, 1.5),
     "gamma": (0.0, 0.2),
-    "seed": (1.0, 1.0),  # its deviation depends on how many there are
+    "seed": (1.0, 1.0),  # the standard deviation depends on the number of seeds
 }
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
-_DRIFT, _SEED = 2.0, 4.0  # e-folds over which a run's drift, and a seed's effect, keep their course
+_DRIFT, _SEED = 2.0, 4.0  # e-folds over which a run's drift, and a seed's effect, persist
 _JITTER = 1e-8
 
 
 def _of_a_variance(freedom: int) -> float:
-    """Standard deviation of the logarithm of a standard deviation that so many degrees of freedom estimate.
+    """Return the SD of the log of a standard deviation that is estimated with ``freedom`` degrees of freedom.
 
     >>> round(_of_a_variance(1), 2), round(_of_a_variance(4), 2)
     (1.11, 0.4)
@@ -80,11 +81,10 @@ def _of_a_variance(freedom: int) -> float:
 
 
 class Process:
-    """The process given observations.
+    """The Gaussian process given observations.
 
-    ``names`` are the hyperparameters that these observations have, in the order of θ; ``gap`` the two
-    neighbouring log2 n between which there may be a step: those that differ most, by ``height`` times
-    ``scale``.
+    ``names`` are the hyperparameters that these observations involve, in the order of θ. ``gap`` are the two
+    neighbouring log2 n between which a step may lie: those that differ most, by ``height`` · ``scale``.
     """
 
     def __init__(self, observations: Observations) -> None:
@@ -92,7 +92,7 @@ class Process:
         plane = varies_in_batch(o.log2_n, o.log2_b)
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
-            absent.add("gamma")  # one run of each: how runs vary was never seen
+            absent.add("gamma")  # one run of each: runs were never seen to vary
         if o.seed_variance == 0:
             absent.add("seed")
         priors = PRIORS | {"seed": (1.0, _of_a_variance(np.unique(o.run_seed).size - 1))}
@@ -108,14 +108,14 @@ class Process:
         self.gap, self.height = self._gap()
 
     def named(self, theta: Floats) -> dict[str, float]:
-        """Return the hyperparameters by name, on their own scales; those that are absent as nothing."""
+        """Return the hyperparameters by name, on their own scales; absent ones have no effect."""
         out = dict.fromkeys(PRIORS, 0.0) | {"l_v": 1.0}
         for name, value in zip(self.names, theta, strict=True):
             out[name] = float(value if name in SIGNED else np.exp(value))
         return out
 
     def learnt(self, t: Floats, share: float) -> Floats:
-        """g(t); past the last checkpoint with a share of the rise that it last had."""
+        """Return g(t); past the last checkpoint it continues with a ``share`` of its last rise."""
         at, value = self.observations.learnt
         until = np.interp(np.minimum(t, self.end), at, value)
         return np.asarray(until + share * (np.interp(t, at, value) - until))
@@ -133,7 +133,7 @@ class Process:
 
     @cached_property
     def points(self) -> Points:
-        """Where the observations are."""
+        """The points of the observations."""
         o = self.observations
         none = np.zeros(o.t.size)
         return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), none, o.log2_n <= self.gap[0])
@@ -144,14 +144,14 @@ class Process:
 
     @cached_property
     def _fixed(self) -> dict[str, Floats]:
-        """What does not change with θ, for pairs of observations.
+        """The parts of the pairs' covariance that do not depend on θ.
 
-        Runs' weights depend on their n alone, so what they add is a sum over n: ``own`` and ``looks`` have a
-        row for each, and ``levels`` has log2 n, less its mean over runs.
+        Runs' weights depend on their n alone, so their noise is a sum over n: ``own`` and ``looks`` have a
+        row for each n, and ``levels`` has log2 n minus its mean over runs.
         """
         o, pairs = self.observations, self._pairs
         apart = np.abs(pairs.difference(pairs.a.t, pairs.a.t))
-        slowly = (1 + matern(apart / _SEED)[0]) / 2  # one half of it never changes
+        slowly = (1 + matern(apart / _SEED)[0]) / 2  # half of the seed effect's variance is constant
         i, j = pairs.lower
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
         same = o.bin[i] == o.bin[j]
@@ -167,7 +167,7 @@ class Process:
         }
 
     def noise(self, p: Theta) -> Floats:
-        """Return the covariance of what is no signal: effects of seeds, runs and checkpoints, (O, O)."""
+        """Return the covariance of all noise, that is effects of seeds, runs and checkpoints, (O, O)."""
         f = self._fixed
         weight = np.exp2(-2 * p["gamma"] * f["levels"])
         lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
@@ -175,7 +175,7 @@ class Process:
         return self._pairs.matrix(out + p["seed"] ** 2 * f["seeds"])
 
     def _observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
-        """`observed` for pairs; its derivatives by θ are put into ``slopes``."""
+        """Return `observed` for pairs; ``slopes`` receives its derivatives with respect to θ."""
         f = self._fixed
         weight = np.exp2(-2 * p["gamma"] * f["levels"])
         own, looks = weight @ f["own"], weight @ f["looks"]
@@ -199,7 +199,7 @@ class Process:
         return self._pairs.matrix(self._observed(p)) + _JITTER * np.eye(self.y.size)
 
     def loss(self, theta: Floats) -> float:
-        """Return −log posterior of θ, but for a constant."""
+        """Return −log posterior of θ, up to a constant."""
         p = self.named(theta)
         try:
             root = np.linalg.cholesky(self.observed(p))
@@ -227,14 +227,14 @@ class Process:
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
         value, of_residuals = self._residuals(p)
         value += 0.5 * self.y @ alpha + log_det + 0.5 * away @ away
-        # ½ tr[(K⁻¹ − α αᵀ) dK], each pair off the diagonal standing for two
+        # ½ tr[(K⁻¹ − α αᵀ) dK]; each off-diagonal pair stands for two entries.
         inward = (inverse[i, j] - alpha[i] * alpha[j]) * np.where(i == j, 0.5, 1.0)
         slope = [inward @ change[n] + of_residuals.get(n, 0.0) for n in self.names]
         return float(value), np.array(slope) + away / self.prior[:, 1]
 
     @cached_property
     def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
-        """Runs' residuals by the bins that they have: t (k,), checkpoints (k,), residuals (r, k), u (r,)."""
+        """Runs' residuals, grouped by bins: t (k,), checkpoints (k,), residuals (r, k), centred u (r,)."""
         o = self.observations
         if not o.freedom:
             return []
@@ -251,10 +251,10 @@ class Process:
         return out
 
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:
-        """−log likelihood of the runs' residuals and its derivatives.
+        """Return −log likelihood of the runs' residuals and its derivatives.
 
-        They have fewer degrees of freedom than there are of them, and are that much smaller than the runs'
-        own effects: each counts as ``freedom`` of an observation.
+        Residuals have fewer degrees of freedom than entries, and are smaller than the runs' own effects to
+        that extent: each counts as ``freedom`` of an observation.
         """
         nu = self.observations.freedom
         value, slope = 0.0, dict.fromkeys(("o0", "o1", "noise", "gamma"), 0.0)

@@ -4,14 +4,15 @@
     A = ceiling − a 2^−αu − q u² − d v²
     log τ = τ0 + τ1 u + τ2 v,    log b = b0 + b1 u
 
-u and v are log2 n and log2 B_p from the middle of the grid; where B_p varies on its own, u in A is u + σ v: a
-larger batch of problems needs fewer rollouts of each. A larger n starts later (τ1) and ends higher (α), or
-lower where it costs more than it brings (q). These are the curves of arXiv 2603.12151, section 4, and of
-arXiv 2510.13786, tied over configurations.
+r is the reward, R0 its start, A its ceiling, τ its scale of compute C and b its exponent; u and v are log2 n
+and log2 B_p measured from the middle of the grid, and the other letters are constants. If B_p varies
+independently, u + σ v replaces u in A: a larger batch of problems needs fewer rollouts of each. A larger n
+starts later (τ1) and ends higher (α), or lower if it costs more than it gains (q). These are the curves of
+arXiv 2603.12151, section 4, and of arXiv 2510.13786, tied together over configurations.
 
-It is fitted to the same observations as the Gaussian process, with their covariance and a misfit that stays
-alike over e-folds of C and doublings of n; its size is summed over. Draws are those of emcee (Foreman-Mackey
-et al. 2013, arXiv 1202.3665), from the most likely parameters.
+The surface is fitted to the same observations as the Gaussian process, with their covariance and a misfit
+that is correlated over e-folds of C and doublings of n and whose size is marginalised. Draws come from emcee
+(Foreman-Mackey et al. 2013, arXiv 1202.3665), started at the most likely parameters.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ SaturatingFamily = Literal["exp", "hill"]
 FAMILIES: tuple[SaturatingFamily, ...] = ("exp", "hill")
 _NAMES = ("start", "rise", "a", "alpha", "q", "tau", "tau_u", "b", "b_u")
 _IN_BATCH = ("tau_v", "sigma", "d")
-_MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # over the standard deviation of rewards
-_USUAL_MISFIT = (0.04, 1.0)  # centre, and standard deviation of the logarithm
-_ALONG, _ACROSS = 2.0, 2.0  # e-folds and doublings over which a misfit stays alike
+_MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # over the SD of rewards
+_USUAL_MISFIT = (0.04, 1.0)  # prior of the misfit's size: centre, and standard deviation of its logarithm
+_ALONG, _ACROSS = 2.0, 2.0  # correlation lengths of the misfit: e-folds, and doublings
 _WALKERS, _BURN, _KEPT, _EVERY = 48, 200, 300, 25
-_FARTHEST = 5.0  # standard deviations of the prior
+_FARTHEST = 5.0  # limit on parameters, in standard deviations of the prior
 _EXPONENT = 40.0
 _JITTER = 1e-8
 
 
 @dataclass(frozen=True)
 class Saturating:
-    """Draws of the surface's constants."""
+    """Draws of the constants of a parametric surface."""
 
     family: SaturatingFamily
-    theta: Floats  # (D, P); one row where only the most likely was asked for
+    theta: Floats  # (D, P); one row if only the most likely was asked for
     middle: tuple[float, float]
     plane: bool
     centre: float
@@ -58,7 +59,7 @@ class Saturating:
 
 
 def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floats, plane: bool) -> Floats:
-    """The equation, for θ (D, P) at points (Q,), in units of the rewards' standard deviation: (D, Q)."""
+    """Evaluate the equation for θ (D, P) at points (Q,), in units of the rewards' SD: (D, Q)."""
     start, rise, a, alpha, q, tau, tau_u, b, b_u = theta.T[: len(_NAMES), :, None]
     log_tau, across = tau + tau_u * u, u
     ceiling = start + np.exp(rise)
@@ -73,7 +74,7 @@ def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floa
 
 
 class Likelihood:
-    """The posterior density of θ given observations and the covariance of what is not signal."""
+    """The posterior density of θ given observations and the covariance of their noise."""
 
     def __init__(
         self, observations: Observations, noise: Floats, family: SaturatingFamily, centre: float, scale: float
@@ -86,7 +87,7 @@ class Likelihood:
         apart = np.abs(self.t[:, None] - self.t) / _ALONG
         beside = np.hypot(self.u[:, None] - self.u, self.v[:, None] - self.v) / _ACROSS
         alike = matern(apart)[0] * matern(beside)[0]
-        # One basis in which noise is 1 and misfit a diagonal does for every size of the misfit.
+        # One basis makes noise the identity and misfit diagonal, for every size of the misfit.
         root = np.linalg.cholesky(noise + _JITTER * np.eye(o.t.size))
         half = solve_triangular(root, alike, lower=True)
         size, basis = np.linalg.eigh(solve_triangular(root, half.T, lower=True))
@@ -97,7 +98,7 @@ class Likelihood:
         self.prior = self._prior()
 
     def _prior(self) -> Floats:
-        """Centre and standard deviation of each of θ, (P, 2); amplitudes by the range of the rewards."""
+        """Return the prior's centre and SD of each θ, (P, 2), scaled by the range of rewards."""
         low, high = float(self.y.min()), float(self.y.max())
         span = max(high - low, 0.1)
         first, last = float(self.t.min()), float(self.t.max())
@@ -118,7 +119,7 @@ class Likelihood:
         return np.array([out[name] for name in (*_NAMES, *(_IN_BATCH if self.plane else ()))])
 
     def __call__(self, z: Floats) -> Floats:
-        """Log density, but for a constant, of parameters (W, P) in deviations from their prior's centre."""
+        """Return the log density, up to a constant, of z (W, P), θ in units of its prior's deviations."""
         theta = self.prior[:, 0] + self.prior[:, 1] * np.clip(z, -_FARTHEST, _FARTHEST)
         left = self.y - curve(self.family, theta, self.u, self.v, self.t, self.plane)
         square = (1 / self.variance) @ ((left @ self.whiten.T) ** 2).T
@@ -128,7 +129,7 @@ class Likelihood:
         return np.where(np.abs(z).max(axis=1) > _FARTHEST, -np.inf, out)
 
     def most_likely(self) -> Floats:
-        """The z of highest density, by least squares for the usual misfit and then by the density itself."""
+        """Return the z of highest density: by least squares at the usual misfit, then by the density."""
         from scipy.optimize import least_squares
 
         usual = self.variance[int(np.abs(np.log(_MISFITS / _USUAL_MISFIT[0])).argmin())]
@@ -149,17 +150,17 @@ class Likelihood:
         return np.asarray(found[int(density.argmax())])
 
     def surface(self, z: Floats) -> Saturating:
-        """The surface of z (W, P)."""
+        """Return the surface for z (W, P)."""
         theta = self.prior[:, 0] + self.prior[:, 1] * z
         u, v = self.middle
         return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale)
 
     def draws(self, size: int, seed: int) -> Saturating:
-        """Draw ``size`` surfaces."""
+        """Draw ``size`` surfaces by MCMC."""
         import emcee
 
         rng = np.random.default_rng(seed)
-        mode = np.round(self.most_likely(), 1)  # whatever processors differ by in the search
+        mode = np.round(self.most_likely(), 1)  # rounded against differences between processors in the search
         start = np.clip(mode + 0.05 * rng.standard_normal((_WALKERS, mode.size)), -4.9, 4.9)
         sampler = emcee.EnsembleSampler(_WALKERS, mode.size, self, vectorize=True)
         state = np.random.RandomState(rng.integers(2**31)).get_state()

@@ -1,7 +1,7 @@
-"""A model of rewards cut at computes: rewards over a grid of allocations, and where they are highest.
+"""Cut a model of rewards at given computes: rewards over a grid of allocations, and where they peak.
 
-All allocations compete at every compute, each with its own uncertainty, which grows from where runs of its
-kind ended. The grid has every measured n and B_p and points between them, and beyond them those that the
+All allocations compete at every compute, each with its own uncertainty, which grows from where the nearest
+runs ended. The grid holds every measured n and B_p, points between them, and points beyond them that the
 caller names; in the setting ``fixed-b`` B_p follows from n.
 """
 
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 
-FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
-_STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points, the finest that _MOST allows
-_MOST = 400  # points that are drawn together
-_KNOTS = 12  # computes at which the surface is drawn; between them it is smooth
+FLAT = 1e-9  # share of the reward: a surface that varies less is flat up to rounding
+_STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; the finest that _MOST allows is used
+_MOST = 400  # limit on the points that are drawn together
+_KNOTS = 12  # computes at which the surface is drawn; it is interpolated between them
 _FEWER_KNOTS = 8
 
 
 def highest(values: Floats, axis: int) -> NDArray[np.int64]:
-    """Return the index of the largest value along an axis; of equals, but for rounding, the first.
+    """Return the index of the largest value along an axis, the first of those equal up to rounding.
 
     >>> int(highest(np.array([0.1, 0.3, 0.1 + 0.2]), 0))
     1
@@ -36,7 +36,7 @@ def highest(values: Floats, axis: int) -> NDArray[np.int64]:
 
 
 class RewardModel(Protocol):
-    """What knows the reward of an allocation at a budget, in every draw."""
+    """A model that gives the reward of an allocation at a budget in every draw."""
 
     @property
     def places(self) -> Floats:
@@ -44,10 +44,10 @@ class RewardModel(Protocol):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Least and largest reward that there can be."""
+        """Least and largest possible reward."""
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean."""
+        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Slices:
     """Rewards of 1 + D draws (the mean first) at X computes over G allocations."""
 
     compute: Floats  # (X,)
-    # of the allocations, each (G,), ascending in n, then in B_p
+    # Coordinates of the allocations, each (G,), ascending in n, then in B_p.
     log2_n: Floats
     log2_b: Floats
     reward: Floats  # (1 + D, X, G)
-    place: NDArray[np.int64]  # the allocation that is each configuration, (N,); −1 where it was left out
+    place: NDArray[np.int64]  # index of each configuration among the allocations, (N,); −1 if it was left out
 
     @property
     def best(self) -> NDArray[np.int64]:
-        """The allocation of highest reward, (1 + D, X)."""
+        """Index of the allocation with the highest reward, (1 + D, X)."""
         return highest(self.reward, 2)
 
     @property
@@ -79,9 +79,9 @@ def slices(
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
     more: Floats | None = None,
 ) -> Slices:
-    """Cut a model at ``compute`` (X,); more than a few are interpolated in log C between knots.
+    """Cut a model at ``compute`` (X,); many computes are interpolated in log C between knots.
 
-    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` has further places of the grid, (K, 2).
+    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` (K, 2) adds points to the grid.
     """
     places = model.places
     several = compute.size > _KNOTS
@@ -108,7 +108,7 @@ def slices(
 
 
 def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Floats]:
-    """log2 n and log2 B_p of every place and of points between, no batch beyond theirs."""
+    """Return log2 n and log2 B_p of every place and of points between, within their range of batches."""
     every = places if more is None else np.vstack([places, more])
     n = _line(every[:, 0], step)
     if not varies_in_batch(*places.T):
@@ -122,7 +122,7 @@ def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Flo
 
 
 def _line(values: Floats, step: float) -> Floats:
-    """The distinct values and, between neighbours, points no further apart than ``step``.
+    """Return the distinct values, and points between neighbours no further apart than ``step``.
 
     >>> _line(np.array([3.0, 4.0, 6.0]), 0.5)
     array([3. , 3.5, 4. , 4.5, 5. , 5.5, 6. ])

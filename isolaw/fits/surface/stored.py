@@ -1,4 +1,4 @@
-"""A surface as a law keeps it: observations in its document, hyperparameters among its draws."""
+"""Store and restore a surface: observations in the law's document, hyperparameters among its draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES = ("shift", "rise", "cut")
 
 
 def info(surface: Surface) -> SurfaceInfo:
-    """Return what the document holds."""
+    """Return the part of the surface that the law's document holds."""
     low, high = (v if math.isfinite(v) else None for v in surface.bounds)
     observations = surface.process.observations.to_dict()
     return SurfaceInfo(observations, tuple(surface.mode.tolist()), surface.misfit, (low, high))
@@ -39,7 +39,7 @@ def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surf
     Raises
     ------
     Malformed
-        the observations or the hyperparameters are no surface's.
+        the observations or hyperparameters do not make a surface.
     """
     if stored is None:
         return None

@@ -1,1 +1,1 @@
-"""Algorithms: their presets, advantages, the terms of the loss and the loss itself."""
+"""Algorithms: presets, advantages, the terms of the loss, and the loss itself."""

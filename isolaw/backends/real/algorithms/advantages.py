@@ -1,12 +1,12 @@
-"""From the rewards of a batch to its advantages: one number for each rollout.
+"""Turn the rewards of a batch into advantages, one number for each rollout.
 
-Rewards are (B_p, n), a row for each problem, in float64, and pass through here in this order:
+Rewards are float64, (B_p, n), with one row per problem, and are processed in this order:
 
-1. `informative` and `mastered` use the verifier's rewards r, before any penalty: whether a group is kept, and
-   whether its problem is visited again;
+1. `informative` and `mastered` use the verifier's rewards r, before any penalty, to decide whether a group
+   is kept, and whether its problem is visited again;
 2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl`, with the KL
    term in the reward);
-3. `advantages` baselines and scales them;
+3. `advantages` subtracts baselines and scales;
 4. `gradient_rows` selects the rollouts that enter the gradient.
 """
 
@@ -15,16 +15,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Added to a standard deviation before dividing by it: a group whose rewards differ by rounding only
-# (about 1e-16) gets an advantage of about 1e-10, not of about 1.
+# Added to a standard deviation before division: a group whose rewards differ only by rounding (about 1e-16)
+# then gets advantages of about 1e-10 instead of 1.
 EPSILON = 1e-6
 
 
 def informative(rewards: Tensor) -> Tensor:
-    """Return for each problem, (B_p,), whether its rewards (B_p, n) differ: equal ones have no advantage.
+    """Return for each problem, (B_p,), whether its rewards (B_p, n) differ: equal rewards carry no advantage.
 
-    Dynamic sampling draws problems until the batch is full of these (DAPO, arXiv 2503.14476, eq. 11:
-    0 < number correct < n); the zero-variance filter only leaves the others out of the loss (ScaleRL,
+    Dynamic sampling draws problems until the batch is full of informative ones (DAPO, arXiv 2503.14476, eq.
+    11: 0 < number correct < n); the zero-variance filter only leaves the others out of the loss (ScaleRL,
     arXiv 2510.13786, section 3).
 
     >>> informative(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
@@ -46,15 +46,16 @@ def mastered(rewards: Tensor, threshold: float) -> Tensor:
 
 
 def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> Tensor:
-    """Return what is added to the reward of a long response, in [-1, 0] (DAPO, arXiv 2503.14476, eq. 13).
+    """Return the penalty on the reward of a long response, in [-1, 0] (DAPO, arXiv 2503.14476, eq. 13).
 
     ::
 
         0                                    |y| ≤ L - L_buffer
         (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
 
-    with L = ``max_response_tokens`` and L_buffer = ``buffer`` tokens; a buffer of 0 is no penalty. ScaleRL's
-    is the same, taken off correct responses alone (arXiv 2510.13786, eq. 9; ``recipe.overlong_on``).
+    where |y| is the response's length, L is ``max_response_tokens`` and L_buffer is ``buffer``, in tokens; a
+    buffer of 0 means no penalty. ScaleRL uses the same penalty for correct responses only (arXiv 2510.13786,
+    eq. 9; ``recipe.overlong_on``).
 
     >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)
@@ -131,7 +132,7 @@ def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) ->
     """Return which rollouts enter the gradient, (B_p, n): the first ``gradient_rollouts`` of each kept group.
 
     All n rollouts estimate a problem's baseline; at most ``gradient_rollouts`` of them (None: all) are
-    trained on. The rollouts of a group are exchangeable, so the first ones are a random choice that no reward
+    trained on. A group's rollouts are exchangeable, so the first ones are a random choice that no reward
     affects.
 
     >>> gradient_rows(torch.tensor([True, False]), n=4, gradient_rollouts=2)

@@ -1,8 +1,8 @@
 """PPO's advantages and the critic's loss (arXiv 1707.06347; GAE: arXiv 1506.02438).
 
-Arrays are (R, T): R rollouts, responses padded on the right to T tokens, float64 with zeros in the padding.
-The state s_t is the prompt and the response before token t, and V_t = V(s_t) the critic's estimate of what is
-still to come. A response ends with its last token, also where it was cut: V is 0 after it.
+Arrays are (R, T) in float64: R rollouts, with responses padded on the right to T tokens by zeros. The state
+s_t is the prompt and the response before token t, and V_t = V(s_t) is the critic's estimate of the return
+from there. A response ends with its last token, even if it was cut; V is 0 after that.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _EPSILON = 1e-8  # added to the variance in `whiten`
 
 
 def token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None) -> Tensor:
-    """Return r_it: a rollout's reward, (R,), at its last token, less each token's penalty, (R, T).
+    """Return r_it: a rollout's reward, (R,), at its last token, minus each token's penalty, (R, T).
 
-    The penalty is β · k_it with the KL term in the reward (RLHF, arXiv 2203.02155, eq. 2).
+    With the KL term in the reward, the penalty is β · k_it (RLHF, arXiv 2203.02155, eq. 2).
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]]))
     tensor([[0., 1., 0.]], dtype=torch.float64)
@@ -29,14 +29,14 @@ def token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None
 
 
 def gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
-    """Return the generalised advantage estimates of each token, (R, T).
+    """Return the generalised advantage estimate of each token, (R, T).
 
     ::
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1}
 
-    (arXiv 1506.02438, eq. 16). A_t + V_t is the critic's target: with λ = 1 the discounted sum of the rewards
-    to come, with λ = 0 the one-step target r_t + γ V_{t+1}.
+    (arXiv 1506.02438, eq. 16), with the discount γ = ``gamma`` and λ = ``lam``. A_t + V_t is the critic's
+    target: for λ = 1 the discounted sum of future rewards, for λ = 0 the one-step target r_t + γ V_{t+1}.
 
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.75]]), gamma=1.0, lam=1.0)
     tensor([[0.5000, 0.2500]], dtype=torch.float64)
@@ -51,10 +51,10 @@ def gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
 
 
 def whiten(advantages: Tensor, mask: Tensor, mean: float, variance: float) -> Tensor:
-    """Return (A - mean) / sqrt(variance + 1e-8), zeros in the padding.
+    """Return (A - mean) / sqrt(variance + 1e-8), with zeros in the padding.
 
-    The mean and the variance are those of all tokens of the batch. The variance is divided by their number
-    less one, as in TRL and verl: unlike a group's n, that number is large.
+    Mean and variance are over all tokens of the batch. The variance is divided by their number minus one, as
+    in TRL and verl: unlike a group's n, that number is large.
     """
     return ((advantages - mean) * (variance + _EPSILON) ** -0.5).masked_fill(~mask, 0.0)
 

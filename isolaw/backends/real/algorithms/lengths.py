@@ -1,12 +1,12 @@
-"""Length control: forced interruptions, and what is taken off the reward of a long response.
+"""Length control: forced interruptions, and penalties on the reward of long responses.
 
-A response that has not ended after ``interrupt_at`` tokens gets ``interrupt_phrase`` appended and then
-``answer_tokens`` more to end in (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). With
-[first, last], the place is drawn for each response, as the paper does. The phrase counts neither as generated
-nor in ``max_response_tokens`` = last + ``answer_tokens``.
+A response that has not ended after ``interrupt_at`` tokens gets ``interrupt_phrase`` appended, and then
+``answer_tokens`` more tokens to end in (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). With
+[first, last], the position is drawn for each response, as in the paper. The phrase counts neither as
+generated nor toward ``max_response_tokens`` = last + ``answer_tokens``.
 
-The paper has 10,240 to 12,288 tokens of thinking and 2,048 of the answer, and a penalty that covers the last
-2k of 14k: shares of ``max_response_tokens`` are taken from there. Imports nothing heavy.
+The paper uses 10,240 to 12,288 tokens of thinking, 2,048 of answer, and a penalty over the last 2k of 14k.
+Defaults use the same shares of ``max_response_tokens``. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from isolaw.config import Recipe
 from isolaw.errors import Issue
 
 PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
-_ANSWER_PART = 7  # of the response, 2,048 of 14,336
-_FIRST = 10 / 12  # of the last place of an interruption
+_ANSWER_PART = 7  # share of the response: 2,048 of 14,336
+_FIRST = 10 / 12  # first position of an interruption over the last
 KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
 
 
 def penalty_tokens(longest: int) -> int:
-    """Return over how many tokens before the limit ScaleRL's length penalty falls."""
+    """Return the number of tokens before the limit over which ScaleRL's length penalty falls."""
     return max(1, longest // _ANSWER_PART)
 
 
 def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
-    """Return the keys of an interruption from those that a recipe gives.
+    """Return the keys of an interruption, given those that a recipe sets.
 
-    ``longest`` is ``max_response_tokens`` where nothing else decides it.
+    ``longest`` is ``max_response_tokens`` unless the other keys decide it.
 
     >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
     (10240, 12288)
@@ -53,7 +53,7 @@ def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
 
 
 def issues(recipe: Recipe) -> list[Issue]:
-    """Return what is without effect or without sense in the length control of a resolved recipe."""
+    """Return the length-control keys of a resolved recipe that have no effect or make no sense."""
     out = []
     if not recipe.overlong_buffer and recipe.overlong_on is not None:
         accepted = "no such key, or recipe.overlong_buffer above 0"

@@ -1,11 +1,11 @@
-"""LoRA: which layers get adapters, and of how many numbers. Imports nothing heavy; see `train.adapters`, too.
+"""LoRA: which layers get adapters, and their size. Imports nothing heavy; see also `train.adapters`.
 
     y = W x + (α / r) B A x,    A (r, inputs), B (outputs, r), W frozen      (arXiv 2106.09685, eq. 3)
 
-A starts as in the paper's code (Kaiming, from the run's seed) and B at 0, so that training starts at the base
-model. α is 32 by default, whatever r: the best lr then hardly depends on r
-(https://thinkingmachines.ai/blog/lora, "LoRA Without Regret", which also finds it ten times that of full
-fine-tuning, and adapters on all layers better than on attention alone).
+Here x and y are a layer's input and output, r is the rank and α a scale. A starts as in the paper's code
+(Kaiming, from the run's seed) and B at 0, so training starts at the base model. α is 32 by default at any r:
+the best lr then hardly depends on r (https://thinkingmachines.ai/blog/lora, "LoRA Without Regret", which also
+finds that lr ten times the best for full fine-tuning, and adapters on all layers better than on attention).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from isolaw.errors import Issue, nearest
 
 ALPHA = 32.0
 _PACKAGES = ("peft", "accelerate")
-KEYS = ("lora_alpha", "lora_targets")  # without effect unless there is a rank
+KEYS = ("lora_alpha", "lora_targets")  # these have no effect without a rank
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """The adapters of a run; ``targets`` are the ends of their layers' names, None all linear layers."""
+    """The adapters of a run; ``targets`` are suffixes of their layers' names, None for all linear layers."""
 
     rank: int
     alpha: float = ALPHA
@@ -41,7 +41,7 @@ class LoRA:
         return cls(recipe.lora_rank, recipe.lora_alpha or ALPHA, recipe.lora_targets, seed)
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return which layers get adapters: of the numbered ones, which leaves out embedding and head.
+        """Return the layers that get adapters, among the numbered ones, which excludes embedding and head.
 
         >>> LoRA(8, targets=("q_proj",)).chosen(["layers.0.attn.q_proj", "layers.0.attn.xq_proj", "head"])
         ['layers.0.attn.q_proj']
@@ -53,13 +53,13 @@ class LoRA:
         return [name for name in numbered if f".{name}".endswith(ends)]
 
     def numbers(self, model: str) -> int:
-        """Return how many numbers the adapters of a model's folder have."""
+        """Return the number of parameters of the adapters for the model in a folder."""
         shapes = linear_layers(model)
         return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
 
 
 def linear_layers(model: str) -> dict[str, tuple[int, int]]:
-    """Return outputs and inputs of the matrices in a model's files, or else of its configuration, by name."""
+    """Return outputs and inputs of each matrix by name, from a model's files or else its configuration."""
     found = {
         name.removesuffix(".weight"): (shape[0], shape[1])
         for name, shape in models.shapes(model).items()
@@ -71,7 +71,7 @@ def linear_layers(model: str) -> dict[str, tuple[int, int]]:
 
 
 def issues(recipe: Recipe, model: str) -> list[Issue]:
-    """Return the packages that LoRA misses, a rank beyond the full one, and targets that no layer has."""
+    """Return LoRA's issues: missing packages, a rank above full rank, and targets that match no layer."""
     if recipe.lora_rank is None:
         return []
     missing = [name for name in _PACKAGES if not environment.installed(name)]
@@ -92,7 +92,7 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
 
 
 def unchosen(recipe: Recipe) -> list[str]:
-    """Return notes on what LoRA's defaults are where the recipe leaves them open.
+    """Return notes on LoRA's defaults for keys that the recipe leaves open.
 
     >>> unchosen(Recipe()), unchosen(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
     ([], [])

@@ -1,7 +1,7 @@
-"""The terms of the objective, each with its equation: `algorithms.objective` adds them up.
+"""The terms of the objective, each with its equation; `algorithms.objective` adds them up.
 
-Arrays are (R, T): R rollouts, responses padded on the right to T tokens. Log-probabilities are natural
-and belong to the sampling temperature, on all sides.
+Arrays are (R, T): R rollouts, with responses padded on the right to T tokens. Log-probabilities are natural
+logs at the sampling temperature, on all sides.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | N
 
 
 def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str) -> Tensor:
-    """Return Σ_t k_it, (R,) in float64; a rollout's reward loses β times this.
+    """Return Σ_t k_it, (R,) in float64; a rollout's reward loses β times this sum.
 
     R_i = r_i - β · log π(y_i) / π_ref(y_i) (with k1 as in RLOO, arXiv 2402.14740). The sum precedes the
-    baseline, since an advantage belongs to a whole response. ``logprobs`` are the trainer's for the policy
+    baseline, since an advantage belongs to a whole response. ``logprobs`` are the trainer's, for the policy
     that sampled.
     """
     logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
@@ -52,13 +52,13 @@ def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, esti
 def importance_weights(
     old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, level: str, cap: float
 ) -> Tensor:
-    """Return the truncated importance weights between sampler μ and trainer π_old, (R, T), no gradient.
+    """Return the truncated importance weights between sampler μ and trainer π_old, (R, T), without gradient.
 
         token     c_it = min(π_old(y_it) / μ(y_it), ρ)
         sequence  c_it = min(Π_s π_old(y_is) / μ(y_is), ρ)
 
-    with the cap ρ. Without a cap, ``sequence`` makes the gradient unbiased whatever the sampler;
-    ``token`` corrects the token alone, not what came before it (F. Yao et al. 2025,
+    where y_it is token t of rollout i and ρ the cap. Without a cap, ``sequence`` makes the gradient unbiased
+    for any sampler; ``token`` corrects each token but not its prefix (F. Yao et al. 2025,
     fengyao.notion.site/off-policy-rl; the truncation is Ionides' 2008).
     """
     difference = clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)
@@ -106,5 +106,5 @@ def policy_term(
 
 
 def clean(mask: Tensor, values: Tensor) -> Tensor:
-    """Float64 with zeros where the mask is False; no gradient and no NaN comes from there."""
+    """Return float64 values with zeros where the mask is False, which stops gradients and NaN from there."""
     return values.masked_fill(~mask, 0.0).double()

@@ -4,14 +4,14 @@ It is a sum over the response tokens t of the step's rollouts i,
 
     L = Σ_i Σ_t w_i · ℓ_it,    ℓ_it = c_it · p_it + β · k_it - α · H_it
 
-with w_i the rollout's weight in the *whole* batch (`row_weights`), so that losses and gradients of any split
-into micro-batches and ranks add up to the same. The terms are in `algorithms.loss_terms`: p the policy term
-(`policy_term`), c the truncated importance weight between sampler and trainer (`importance_weights`), k the
-estimate of the KL divergence to the reference (`kl_estimate`); H is the entropy of the next token
-(`train.head`).
+where w_i is the rollout's weight in the *whole* batch (`row_weights`), so that any split into micro-batches
+and ranks adds up to the same loss and gradient. `algorithms.loss_terms` has the policy term p
+(`policy_term`), the truncated importance weight c between sampler and trainer (`importance_weights`), and the
+estimate k of the KL divergence to the reference (`kl_estimate`). H is the entropy of the next token
+(`train.head`); β and α weight the KL term and the entropy bonus.
 
-Values in the padding never matter, not even NaN. All arithmetic is in float64, so that the order of summation
-changes the result by less than 1e-12 of it.
+Values in the padding never matter, not even NaN. Arithmetic is in float64, so the order of summation changes
+the result by less than 1e-12 of it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def loss(
 
 
 def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sums of two parts of a batch together; a key in ``_max`` is a maximum.
+    """Merge the sums of two parts of a batch; a key that ends in ``_max`` is a maximum.
 
     >>> merge({"kl": torch.tensor(1.0), "ratio_max": torch.tensor(3.0)},
     ...       {"kl": torch.tensor(2.0), "ratio_max": torch.tensor(2.0)})

@@ -1,9 +1,9 @@
 """The defaults of a recipe's algorithm, and the recipes that are refused. Imports nothing heavy.
 
-`resolve_recipe` fills in what a recipe leaves open: from its algorithm's paper (`ALGORITHMS`), then from
-the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which regularises by
-``problems.difficulty`` (`EASY`). A key without effect stays None, and `recipe_issues` refuses it when it is
-set: equal runs do not get two identities, and nobody sweeps over a key that does nothing.
+`resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`), then
+from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which
+regularises by ``problems.difficulty`` (`EASY`). A key without effect stays None, and `recipe_issues` refuses
+it if it is set: otherwise equal runs would have two identities, and idle keys could be axes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from isolaw.config import ProblemsSpec, Recipe
 from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
 
-# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters
-# off-policy; clip_low = 1 is no lower bound.
+# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which matters only
+# off-policy; clip_low = 1 means no lower bound.
 _WITHOUT_TERMS = {"kl": 0.0, "entropy": 0.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
     "grpo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 0.2, "clip_high": 0.2},
-    # arXiv 2503.20783, section 3: neither the group's deviation nor the response's length divides; no KL.
+    # arXiv 2503.20783, section 3: no division by the group's deviation or the response's length; no KL.
     "dr_grpo": {"advantage": "centred", "aggregation": "fixed_length", "clip_low": 0.2, "clip_high": 0.2}
     | _WITHOUT_TERMS,
     # arXiv 2503.14476, section 3: clip-higher, dynamic sampling, token mean, soft overlong penalty; no KL.
@@ -31,20 +31,20 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
     "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
     | _WITHOUT_TERMS,
-    # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. It does not print the upper bound: a cap of 5
-    # is ScaleRL's (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
+    # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. It does not print the upper bound; a cap of 5 is
+    # from ScaleRL (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
     | _WITHOUT_TERMS,
     # arXiv 1707.06347 with the values of TRL (0.25); its advantages are GAE's (`algorithms.gae`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
-    # arXiv 2510.13786; `recipe.without` takes parts out.
+    # arXiv 2510.13786; `recipe.without` removes parts.
     scale_rl.NAME: scale_rl.settings(),
 }
-CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # the keys that only PPO has
-_CRITIC_LR = 10  # times lr: common (verl, OpenRLHF)
+CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # keys that only PPO has
+_CRITIC_LR = 10  # multiple of lr: common (verl, OpenRLHF)
 
-# The IsoCompute Playbook's recipe: on-policy, with TIS. The values marked "common" are not from it.
+# The IsoCompute Playbook's recipe: on-policy, with TIS. Values marked "common" are not from it.
 PLAYBOOK: dict[str, Any] = {
     "lr": 1e-6,
     "warmup_steps": 10,
@@ -56,8 +56,8 @@ PLAYBOOK: dict[str, Any] = {
     "max_grad_norm": 1.0,  # common
     "max_response_tokens": 1024,  # depends on model and problems: set it
 }
-# The terms' weights with problems.difficulty = "easy"; else both are 0. The paper does not print them: these
-# are common ones (KL: arXiv 2501.12948).
+# Weights of the terms with problems.difficulty = "easy"; else both are 0. The paper does not print them;
+# these are common values (KL: arXiv 2501.12948).
 EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
 # DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_PART = 5
@@ -89,7 +89,7 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     if recipe.algorithm == scale_rl.NAME:
         recipe = scale_rl.taken_out(recipe)
     given = {key: value for key, value in recipe.model_dump().items() if value is not None}
-    algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
+    algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown algorithm is refused later
     if recipe.algorithm == scale_rl.NAME:
         algorithm = scale_rl.settings(recipe.without or ())
     terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
@@ -138,21 +138,21 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
 
 
 def on_policy(recipe: Recipe) -> bool:
-    """Return whether every ratio is 1: the policy that samples a batch is the one that is updated on it.
+    """Return whether every ratio is 1, that is whether a batch is sampled by the policy that it updates.
 
-    Staleness makes a difference, and several updates on a batch. ScaleRL's ratios are to the sampler, which
-    differs from the trainer by rounding.
+    It is not with staleness or several updates per batch. ScaleRL's ratios are to the sampler, which differs
+    from the trainer by rounding.
     """
     return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != scale_rl.NAME
 
 
 def _updates(recipe: Recipe) -> int:
-    """Return the optimiser steps on one batch."""
+    """Return the number of optimiser steps on one batch."""
     return recipe.epochs * recipe.minibatches
 
 
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
-    """Return everything about a resolved recipe that is unknown, without effect or without sense.
+    """Return all issues of a resolved recipe: unknown values, and keys without effect or sense.
 
     >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):

@@ -2,16 +2,17 @@
 
     L = -1/P Σ_x 1/Σ_i |y_i| Σ_i Σ_t sg[min(π(y_it) / μ(y_it), 5)] A_i log π(y_it),    A_i = (r_i - r̄) / σ_A
 
-over the P problems of a batch whose rewards differ, with π the trainer's policy, μ the *sampler's* at the
-time it drew the token, and σ_A the standard deviation of r - r̄ in the batch. So there is no importance
-weight apart from that ratio. A problem with a pass rate of 0.9 is not sampled again, logits are float32 in
-trainer and sampler, batches are up to 8 updates old, and responses are interrupted (`algorithms.lengths`).
+over the P problems x of a batch whose rewards r_i differ, where y_i are the responses to x with mean reward
+r̄, sg stops the gradient, π is the trainer's policy, μ the *sampler's* when it drew the token, and σ_A the
+standard deviation of r - r̄ in the batch. The ratio is thus the only importance weight. A problem with a pass
+rate of 0.9 is not sampled again, logits are float32 in trainer and sampler, batches are up to 8 updates old,
+and responses are interrupted (`algorithms.lengths`).
 
-The paper's leave-one-out reverts one part at a time to its baseline (section 2 and A.2; `PARTS`), here by
-``recipe.without``. One alternative differs: the paper's for PipelineRL-8 is PPO-off-policy-8, the one here
-updates on the policy that sampled.
+The paper's leave-one-out comparison reverts one part at a time to its baseline (section 2 and A.2; `PARTS`);
+here ``recipe.without`` does. One baseline differs: the paper replaces PipelineRL-8 by PPO-off-policy-8; here
+the batch updates the policy that sampled it.
 
-Imports nothing heavy.
+This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ class Ablation(NamedTuple):
 
 
 PARTS: dict[str, Ablation] = {
-    # The paper's cap on the ratio is one of 4, 5 and 8 (A.17.2). Instead: DAPO's loss, clipped as in A.16.
+    # The paper's cap on the ratio is one of 4, 5 and 8 (A.17.2). Baseline: DAPO's loss, clipped as in A.16.
     "cispo": Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
-    # Instead: the mean of each response first, as in GRPO.
+    # Baseline: the mean over each response first, as in GRPO.
     "prompt_aggregation": Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
-    # Instead: by the group's standard deviation, as in GRPO.
+    # Baseline: the group's standard deviation, as in GRPO.
     "batch_normalization": Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
     "zero_variance_filter": Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
     "no_positive_resampling": Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
     "float32_head": Ablation({"float32_head": True}, {"float32_head": False}),
-    # Instead: the length penalty on correct responses (eq. 9). Both depend on max_response_tokens.
+    # Baseline: the length penalty on correct responses (eq. 9). Both depend on max_response_tokens.
     "interruptions": Ablation({}, {"overlong_on": "correct"}),
     "staleness": Ablation({"staleness": 8}, {"staleness": 0}),
 }
-# Keys that say how a part works, and nothing without it.
+# Keys that configure a part, and have no effect without it.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "no_positive_resampling": ("no_positive_resampling",),
     "interruptions": lengths.KEYS,
@@ -68,9 +69,9 @@ def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def taken_out(recipe: Recipe) -> Recipe:
-    """Return a recipe less the settings of the parts that it takes out; responses stay as long.
+    """Return a recipe without the settings of the parts that it removes; responses keep their length.
 
-    So one file sets the parts and has ``without`` as an axis.
+    This lets one file configure the parts and have ``without`` as an axis.
 
     >>> less = taken_out(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
     >>> less.staleness, less.without
@@ -90,7 +91,7 @@ def has(recipe: Recipe, part: str) -> bool:
 
 
 def issues(recipe: Recipe) -> list[Issue]:
-    """Return what of a resolved recipe contradicts ``recipe.without``, or ScaleRL's ratio.
+    """Return the keys of a resolved recipe that contradict ``recipe.without`` or ScaleRL's ratio.
 
     >>> for issue in issues(Recipe(algorithm="scale_rl", **settings() | {"float32_head": False})):
     ...     print(issue)

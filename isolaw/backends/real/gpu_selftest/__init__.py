@@ -39,15 +39,15 @@ from isolaw.machine import visible_gpus
 
 FORMAT = "isolaw.checkup/1"
 OUT = "isolaw-gpu-report.json"
-LIMIT_S = 900.0  # of everything
-_LOG_LINES = 30  # shown of a stage that failed
+LIMIT_S = 900.0  # limit of all stages together
+_LOG_LINES = 30  # log lines that are shown of a failed stage
 _STOPPING_S = 5.0
 _GOOD = ("passed", "skipped")
 
 
 @dataclass(frozen=True)
 class SelftestStage:
-    """One stage: its time limit, and its expected seconds, on one H200 and on two busy cores."""
+    """One stage: its time limit, and its expected seconds on one H200 and on two busy cores."""
 
     name: str
     limit_s: float
@@ -116,11 +116,11 @@ def run(
     notify: Callable[[StageProgress], None],
     so_far: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
-    """Run stages, all unless ``only`` names some, and return the report.
+    """Run all stages, or those that ``only`` names, and return the report.
 
     ``device`` is ``cuda`` or ``cpu``, ``facts`` come from `isolaw.doctor.to_dict`, and ``notify`` is called
-    when a stage begins and when it ends; ``so_far`` gets the report after every stage, so that whatever
-    ends the process loses one stage alone.
+    when a stage begins and ends. ``so_far`` receives the report after every stage, so that a process that
+    ends loses one stage only.
     """
     began, started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     chosen = [stage for stage in _STAGES if not only or stage.name in only]
@@ -143,7 +143,7 @@ def _in_turn(
     until: float,
     notify: Callable[[StageProgress], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield each stage's result; a failed model stage is the last."""
+    """Yield each stage's result; nothing follows a failed model stage."""
     for number, stage in enumerate(stages):
         left = sum(later.expected_s(device) for later in stages[number:])
         notify(StageProgress(stage.name, number, len(stages), left))
@@ -173,7 +173,7 @@ def _in_turn(
 
 
 def _execute(stage: SelftestStage, folder: Path, device: str, limit_s: float, log: Path) -> tuple[str, str]:
-    """Run a stage in a process of its own; return its status and the reason, however the process ends."""
+    """Run a stage in its own process; return its status and the reason, however the process ends."""
     gpus = visible_gpus() if device == "cuda" else []
     visible = ",".join(gpus if stage.all_gpus else gpus[:1])
     with log.open("wb") as output:

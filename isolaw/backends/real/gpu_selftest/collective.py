@@ -60,7 +60,7 @@ def main(out: str, device: str) -> None:
     if device == "cuda":
         place, wait = torch.device("cuda", rank), torch.cuda.synchronize
         torch.cuda.set_device(place)
-    # So long a process waits for one that has ended.
+    # Time that a process waits for one that has ended.
     process_group.start(_WAITING_S / 3600, "nccl" if device == "cuda" else "gloo")
     world = dist.get_world_size()
     rows = []

@@ -1,7 +1,7 @@
-"""Twenty times sample, sleep, update, reload, wake: do the weights arrive, and does memory stay constant?
+"""Sample, sleep, update, reload and wake twenty times: do weights arrive, and does memory stay constant?
 
-The run is `train.loop`'s own, with vLLM and one step of staleness, so that the loop also measures by how much
-an update moves log-probabilities (``ratio_max``). The weights have arrived if the mismatch is far below that.
+The run is `train.loop`'s own, with vLLM and one step of staleness, so that the loop also measures how much an
+update moves log-probabilities (``ratio_max``). The weights have arrived if the mismatch is far below that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 CYCLES = 20
-# Of right weights, which the first cycle has; weights as large as the model's round coarsely in bfloat16.
+# Mismatch with correct weights, as in the first cycle; large weights round coarsely in bfloat16.
 _MISMATCH = {"float32": 1e-4, "bfloat16": 0.15}
 _WORSE = 1.25
 _GROWTH_MIB = 128.0
@@ -60,7 +60,7 @@ def run(work: Workload, record: Record) -> None:
 
 
 def growth(rows: list[dict[str, Any]], kind: str) -> float | None:
-    """Return by how much a memory's largest value grew, after five cycles that fill caches."""
+    """Return the growth of a memory's maximum, after five cycles that fill caches."""
     early, late = (_largest(part, kind) for part in (rows[5:10], rows[-5:]))
     return None if early is None or late is None else late - early
 

@@ -1,4 +1,4 @@
-"""Driver, libraries, and whether each GPU multiplies matrices correctly."""
+"""Check driver and libraries, and whether each GPU multiplies matrices correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer's gradient in bfloat16, at each ZeRO stage, against float32 on the CPU from the same rollouts.
+"""Compare the trainer's bfloat16 gradient at each ZeRO stage with float32 on the CPU, on the same rollouts.
 
 This module is also the program that computes the reference, in a process without a GPU.
 """

@@ -1,4 +1,4 @@
-"""The first stage: models of random weights, their character-level tokenizers, and sums as problems."""
+"""The first stage: create models with random weights, character-level tokenizers, and sums as problems."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
 
 
 def make_model(seed: int = 0, dtype: torch.dtype = torch.float32, **shapes: object) -> Qwen2ForCausalLM:
-    """Return a Qwen2 model of random weights; without ``shapes`` a tiny one of 0.13 M parameters.
+    """Return a Qwen2 model with random weights, without ``shapes`` a tiny one of 0.13 M parameters.
 
-    The usual initial standard deviation of 0.02 makes the next token nearly uniform over a large vocabulary,
-    so that stale weights would not show, and a tiny model slow to learn.
+    The usual initial standard deviation of 0.02 would make the next token nearly uniform over a large
+    vocabulary: stale weights would not show, and a tiny model would learn slowly.
     """
     tiny = {
         "vocab_size": len(SPECIAL) + len(CHARACTERS),

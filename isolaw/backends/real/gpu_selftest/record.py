@@ -1,4 +1,4 @@
-"""What a stage measures and checks, in a file that grows with it: a crash loses nothing before it."""
+"""The measurements and checks of a stage, in a file that grows with it: a crash loses none before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isolaw.files import replacing
 
 @dataclass
 class Record:
-    """What a stage measures and checks; another process reads it by `of`."""
+    """The measurements and checks of a stage; another process reads them with `of`."""
 
     path: Path
     # What must hold (`what`), what was `found`, what is `accepted`, and `passed`.
@@ -62,7 +62,7 @@ class Record:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON in one step: a reader sees a whole file, this one or the last."""
+    """Write JSON atomically: a reader sees a complete file, the new or the previous one."""
     text = to_json(document, indent=1, inf_nan_mode="null")  # JSON has no NaN
     with replacing(path) as temporary:
         temporary.write_bytes(text + b"\n")

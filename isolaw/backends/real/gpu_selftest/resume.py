@@ -1,6 +1,6 @@
-"""A short sweep, killed in the middle and resumed: its curve equals that of an uninterrupted sweep.
+"""A short sweep, killed halfway and resumed: its curve must equal that of an uninterrupted sweep.
 
-On a CPU it is equal to the last digit. On GPUs sums depend on the order of threads: there the rows are the
+On a CPU both are equal to the last digit. On GPUs sums depend on the order of threads; there the rows are the
 same, and rewards agree within the error of an evaluation.
 """
 

@@ -1,4 +1,4 @@
-"""Tokens per second of sampling and of training, at small and at large n, and the MFU of training."""
+"""Measure tokens per second of sampling and training at small and large n, and the MFU of training."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def peak_tflops(name: str) -> float | None:
 
 
 def training_flops(model: Decoder, tokens: float, length: float) -> float:
-    """Return the FLOPs of the forward and backward pass over ``tokens`` tokens in rows of ``length``.
+    """Return the FLOPs of forward and backward pass over ``tokens`` tokens in rows of ``length``.
 
-    6 · parameters a token, and 6 · layers · query width · length for causal attention, which covers half of
-    the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has 12 without the causal half).
-    The second forward pass of gradient checkpointing does not count.
+    These are 6 · parameters per token, and 6 · layers · query width · length for causal attention, which
+    covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has 12 without the
+    causal half). The second forward pass of gradient checkpointing does not count.
     """
     return tokens * 6 * (model.parameters + model.layers * model.query * length)
 

@@ -1,4 +1,4 @@
-"""Problems sorted by how often a base model solves them, into sets of one difficulty (`isolaw split`).
+"""Sort problems into sets by how often a base model solves them (`isolaw split`).
 
 As in the IsoCompute Playbook (arXiv 2603.12151, App. A), with c correct of K = 16 samples of a problem ::
 
@@ -6,8 +6,8 @@ As in the IsoCompute Playbook (arXiv 2603.12151, App. A), with c correct of K = 
     hard             c / K ≤ 0.0625, and solved at least once
     extremely hard   never solved, neither in these 16 samples nor in 128 more: pass@128 = 0
 
-The rest belongs to no set. The samples that choose a problem flatter the choice: measured anew, a set's
-avg@16 is nearer to that of the whole pool (the tiny model's hard set: 0.029 when chosen, then 0.07).
+Other problems belong to no set. Since the same samples choose the problems, a set's avg@16 regresses to the
+pool's when measured again (the tiny model's hard set: 0.029 when chosen, then 0.07).
 
 A folder holds the sets, ``split.json`` (the settings, and at the end the report) and ``counts.jsonl`` (each
 problem's samples and correct answers, written as they come). Samples are seeded by the problem, so the same
@@ -44,7 +44,7 @@ Draw = Callable[[Sequence[Problem], Sequence[Sequence[int]]], list[str]]
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """What decides the result of a split."""
+    """The settings that decide the result of a split."""
 
     model: str  # content hash
     pool: str  # content hash of the problems
@@ -79,9 +79,9 @@ def difficulty(correct: int, samples: int, later: int | None = None) -> str | No
 
 
 class SplitFolder:
-    """A split in a folder, complete or not; of problems with the same prompt the first one counts.
+    """A split in a folder, complete or not; of problems with the same prompt only the first counts.
 
-    A folder with sets in it, or with a split of other settings, is a `DataError` and left unchanged.
+    A folder that holds sets, or a split with other settings, raises `DataError` and stays unchanged.
     """
 
     def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: SplitSettings) -> None:
@@ -117,7 +117,7 @@ class SplitFolder:
         return report
 
     def _read_counts(self) -> None:
-        """Read the counts, but for a last line that was cut."""
+        """Read the counts, except a last line that was cut."""
         try:
             content = _whole_lines(self._counts_file)
         except OSError as error:
@@ -144,7 +144,7 @@ class SplitFolder:
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:
-        """Sample what is left; yield after each portion the rollouts done, and all as far as is known."""
+        """Sample what is left; after each portion yield the rollouts done, and the currently known total."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():
             self._write_header()
@@ -215,6 +215,6 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
-    """Return seeds of a problem's samples, below 2^63, which depend on its content, not its place."""
+    """Return seeds of a problem's samples, below 2^63, which depend on its content, not its position."""
     stream = np.random.SeedSequence([seed, int(problem.digest[:16], 16), stage])
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]

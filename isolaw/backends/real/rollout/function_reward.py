@@ -39,10 +39,10 @@ _SLACK_S = 1.0  # for an event loop to end what is late by itself
 
 
 class Function(Reward):
-    """The numbers that a user's function returns; without one, 0, which counts as a failure.
+    """The numbers that a user's function returns; a failure gives 0.
 
-    That is so after ``limit`` seconds, and where the function ends its process. Raise `RunError` if the
-    function raises or returns anything but finite numbers, and after `workers.IN_A_ROW` failures in a row.
+    A call fails after ``limit`` seconds, or if the function ends its process. Raises `RunError` if the
+    function raises or returns anything but finite numbers, and after `workers.IN_A_ROW` consecutive failures.
     """
 
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
@@ -62,9 +62,9 @@ class Function(Reward):
         self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
-        """Return the reward of each response to the problem at its place."""
+        """Return the reward of each response to the problem at the same index."""
         rows = [(p.prompt, response, p.answer) for p, response in zip(problems, responses, strict=True)]
-        # A batch does not depend on the number of workers; single calls are dealt out to keep all busy.
+        # Batches do not depend on the number of workers; single calls are distributed to keep all busy.
         at_once = AT_ONCE if self.pool.whole else min(AT_ONCE, -(-len(rows) // (4 * self.workers)) or 1)
         replies = self.pool.replies(rows, at_once)
         for problem, (_, response, _), reply in zip(problems, rows, replies, strict=True):
@@ -93,7 +93,7 @@ def is_batched(function: Callable[..., Any]) -> bool:
 
 
 def serve(name: str, limit: float) -> None:
-    """Score rows of prompt, response and answer: a number, None if it is late, or what is wrong as text."""
+    """Score rows of prompt, response and answer: a number, None if late, or an error as text."""
     channel = processes.Channel()
     function = function_of(name)
     batched, asynchronous = is_batched(function), inspect.iscoroutinefunction(function)
@@ -144,7 +144,7 @@ def _of_batch(found: Any, count: int) -> list[float | str | None]:
 
 
 def _checked(value: Any) -> float | str | None:
-    """Return what a call returned as a number, None for a call that was late, else what is wrong with it."""
+    """Return a call's result as a number, None for a late call, or else an error as text."""
     if isinstance(value, TimeoutError):
         return None
     if isinstance(value, BaseException):

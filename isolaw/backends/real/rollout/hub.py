@@ -1,13 +1,13 @@
-"""Data sets of the Hugging Face Hub that are on this machine, as problem pools: ``hf:NAME``.
+"""Data sets of the Hugging Face Hub that exist on this machine, as problem pools: ``hf:NAME``.
 
-NAME is a path (a folder that ``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, one such
-file), or a data set's name in the Hub's cache: a snapshot that ``hf download`` fetched, or what
+NAME is a path (a folder that ``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, or one
+such file), or the name of a data set in the Hub's cache: a snapshot that ``hf download`` fetched, or what
 ``load_dataset`` prepared. Nothing is ever downloaded, and neither `datasets` nor `huggingface_hub` is needed:
 their files are Parquet, JSON lines and Arrow streams.
 
-The *parts* of a data set are its files without the numbers of shards, as ``main/train`` for
-``main/train-00000-of-00002.parquet``, and the splits of what ``datasets`` wrote. Of several parts the user
-names one.
+The *parts* of a data set are its files without shard numbers, such as ``main/train`` for
+``main/train-00000-of-00002.parquet``, and the splits that ``datasets`` wrote. If there are several parts, the
+user has to name one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def read_pool(
 ) -> list[Problem]:
     """Return the problems of a file, or of a part of a data set ``hf:NAME``.
 
-    ``columns`` are the data set's names of ``prompt``, ``answer`` and ``id``, with dots for fields of a field
+    ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's names, with dots for nested fields
     (``answer=reward_model.ground_truth``). Rows with the same prompt and no id are different problems, of
-    which a split uses the first. Raise `SpecError` with everything wrong with them.
+    which a split uses the first. Raises `SpecError` with everything wrong with them.
     """
     if not name.startswith(PREFIX):
         if part is not None:
@@ -81,7 +81,7 @@ def find(name: str, where: str) -> Path:
 
 
 def _cache(variable: str, name: str) -> Path:
-    """Return a folder of the Hub's cache, where its own libraries look for it."""
+    """Return a folder of the Hub's cache, as its own libraries locate it."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{home}/huggingface"
     return Path(os.environ.get(variable) or f"{home}/{name}").expanduser()
@@ -111,7 +111,7 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
 
 
 def _written_by_datasets(path: Path, place: Path) -> str | None:
-    """Return the part of an Arrow file; None for a file that is no part (an intermediate result)."""
+    """Return the part that an Arrow file belongs to; None for an intermediate result."""
     state, info = _json(path.with_name("state.json")), _json(path.with_name("dataset_info.json"))
     folder = path.parent.relative_to(place)
     if "_data_files" in state:  # save_to_disk: a folder for each split

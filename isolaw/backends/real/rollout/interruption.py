@@ -1,15 +1,14 @@
 """Forced interruptions: a response that does not end in its thinking budget is made to answer.
 
-    draw up to a place in `Interruption.span`
+    draw up to a position in `Interruption.span`
     append the phrase to each response that has not ended
     draw the rest
 
-The phrase is context for what follows and nothing else: `Rollouts.inserted` has its place, and no
-log-probability, no gradient and no count of generated tokens includes it. What is drawn depends on a
-rollout's own seed alone.
+The phrase is only context for what follows: `Rollouts.inserted` records its position, and it enters no
+log-probability, gradient or count of generated tokens. Draws depend only on a rollout's own seed.
 
-A phrase that ends in a token of its own, such as ``</think>``, ends a section of the response: a response
-that is beyond that section already continues without the phrase.
+If the phrase ends in a special token, such as ``</think>``, it closes a section of the response; a response
+that has already left that section continues without the phrase.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from isolaw.backends.real.rollout.prompts import encode_phrase
 from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, Seeds
 from isolaw.config import Recipe
 
-# Streams of random numbers of a rollout's seed: the sampler takes the seed itself.
+# Random streams of a rollout's seed; the sampler uses the seed itself.
 _PLACE, _ANSWER = 1, 2
 
 
@@ -31,14 +30,14 @@ _PLACE, _ANSWER = 1, 2
 class Interruption:
     """When a response is interrupted, with which tokens, and how many more it may have."""
 
-    span: tuple[int, int]  # the first and the last place, in tokens
+    span: tuple[int, int]  # first and last position, in tokens
     phrase: list[int]
     answer_tokens: int
-    end: int | None = None  # the phrase's last token if that is no ordinary text
+    end: int | None = None  # the phrase's last token, if it is a special one
 
     @classmethod
     def of(cls, recipe: Recipe, tokenizer: Any) -> Interruption | None:
-        """Return a resolved recipe's, or None without ``interrupt_at``."""
+        """Return the interruption of a resolved recipe, or None without ``interrupt_at``."""
         if recipe.interrupt_at is None or recipe.interrupt_phrase is None:
             return None
         phrase = encode_phrase(recipe.interrupt_phrase, tokenizer)
@@ -46,7 +45,7 @@ class Interruption:
         return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
 
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
-        """Draw rollouts as `Sampler.generate` does, interrupted; ``how`` are temperature and top_p."""
+        """Draw rollouts like `Sampler.generate`, with interruptions; ``how`` are temperature and top_p."""
         own = [seed for some in seeds for seed in some]
         first, last = self.span
         places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]

@@ -19,9 +19,9 @@ _MEMORY = 4 * 2**30  # bytes of address space for a worker: 9^9^9^9 ends there, 
 
 
 class Math(Reward):
-    """1 if math-verify finds the answer's expression in the response; late is wrong, after ``limit`` seconds.
+    """1 if math-verify finds the answer's expression in the response within ``limit`` seconds, else 0.
 
-    ``failures`` counts the responses that took too long or ended their worker.
+    ``failures`` counts responses that took too long or ended their worker.
     """
 
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:

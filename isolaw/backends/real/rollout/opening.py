@@ -1,4 +1,4 @@
-"""Opens samplers: vLLM's, the plain one, or either in a process of its own; each brings its own library."""
+"""Open samplers: vLLM, transformers, or either in its own process; each imports its own library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isolaw.backends.real.rollout.samplers import (
 
 
 def open_sampler(settings: SamplerSettings) -> Sampler:
-    """Return a sampler, the previous one if it was opened alike."""
+    """Return a sampler, reusing the previous one if it has the same settings."""
     if settings not in opened:
         close_samplers()  # first: vLLM's parts find each other through globals of the process
         if settings.remote:

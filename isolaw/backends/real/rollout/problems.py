@@ -1,13 +1,13 @@
-"""Problems that a language model answers, and the sets of them.
+"""Problems that a language model answers, and sets of them.
 
-A problem set is a folder: ``train.jsonl`` and ``validation.jsonl``, or ``.parquet``. Any other file of these
-kinds in it is a further evaluation set, named by its stem (``aime24.jsonl``). Each line, or row, is ::
+A problem set is a folder with ``train.jsonl`` and ``validation.jsonl``, or ``.parquet``. Any other file of
+these kinds is a further evaluation set, named by its stem (``aime24.jsonl``). Each line, or row, is ::
 
     {"prompt": "17+25=", "answer": "42", "id": "17+25"}
 
-The prompt is text or chat messages, the answer text or a number, the id optional. The identity of a set
-depends on these three alone: neither on its path, nor on its format, nor on the order of its lines. Problems
-come in the order of their digests, so that the first n of them are any n.
+The prompt is text or chat messages, the answer text or a number, and the id optional. The identity of a set
+depends on these three alone, not on path, format or order of lines. Problems are sorted by their digests, so
+the first n are an arbitrary choice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from isolaw.files import check_destination
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
 KINDS = (*_KINDS, ".arrow")  # of a pool; an Arrow stream is what the library datasets writes
-_SHOWN = 3  # of many lines with the same fault
-_LONGEST = 200  # characters of what was found
+_SHOWN = 3  # lines that are shown with the same fault
+_LONGEST = 200  # characters that are shown of a value
 _ACCEPTED = {
     "prompt": "text, or messages with a role and a content",
     "answer": "text or a number",
@@ -42,7 +42,7 @@ _Fault = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """What the model is given, and what the reward compares its response with.
+    """What the model is given, and the answer that the reward compares its response with.
 
     ``prompt`` is text, or chat messages ``{"role": …, "content": …}``.
     """
@@ -233,9 +233,9 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
 
 
 def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
-    """Return the columns of a Parquet or Arrow file, and the values of each row in those that are wanted.
+    """Return the columns of a Parquet or Arrow file, and each row's values in the wanted columns.
 
-    The others may be large, or of a type that Python does not have.
+    Other columns may be large, or of a type that Python lacks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -253,7 +253,7 @@ def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
 
 
 def _field(row: Any, name: str) -> Any:
-    """Return a row's value by the name of its column, with dots for fields of a field; None: none."""
+    """Return a row's value by column name, with dots for nested fields; None if there is none."""
     if isinstance(row, dict) and name in row:
         return row[name]
     for part in name.split("."):
@@ -276,7 +276,7 @@ def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | 
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is text with more than white space in it, which UTF-8 can encode."""
+    """Return whether a value is text that is not blank and that UTF-8 can encode."""
     if not isinstance(value, str) or not value.strip():
         return False
     try:
@@ -304,7 +304,7 @@ def _is_chat(value: Any) -> bool:
 
 
 def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) -> list[Issue]:
-    """Report evaluation problems whose prompts are in the training set, too."""
+    """Report evaluation problems whose prompts are also in the training set."""
     both = [(p.id, trained[words(p.prompt)]) for p in problems if words(p.prompt) in trained]
     if not both:
         return []

@@ -34,7 +34,7 @@ class Chat:
         return cls(system, json.dumps(arguments or {}, sort_keys=True))
 
     def messages(self, problem: Problem) -> list[Message] | None:
-        """Return a problem's messages, None for one that stays text; raise `DataError` for two systems."""
+        """Return a problem's messages, None if it stays text; raise `DataError` for two system messages."""
         prompt = problem.prompt
         if isinstance(prompt, str):
             if self == Chat():
@@ -49,7 +49,7 @@ class Chat:
         return [{"role": "system", "content": self.system}, *prompt]
 
     def issues(self, tokenizer: Any, where: str) -> list[Issue]:
-        """Return what is wrong with the template's arguments: a template ignores what it does not know."""
+        """Return issues of the template's arguments, since a template ignores unknown ones."""
         if not (arguments := json.loads(self.arguments)):
             return []
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -102,12 +102,12 @@ def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat
 
 
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
-    """Return the tokens of an interruption's phrase, which stands within a text."""
+    """Return the tokens of an interruption's phrase, as part of a longer text."""
     return list(tokenizer(phrase, add_special_tokens=False).input_ids)
 
 
 def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
-    """Return an `Issue` if the tokenizer does not know all of an interruption's phrase."""
+    """Return an `Issue` if the tokenizer cannot represent all of an interruption's phrase."""
     known = tokenizer.decode(encode_phrase(phrase, tokenizer))
     if "".join(known.split()) == "".join(phrase.split()) != "":
         return []

@@ -1,13 +1,12 @@
-"""What draws several batches at a time, and takes new weights over while it draws (`sampler_process`).
+"""Draw several batches at a time, and adopt new weights while drawing (`sampler_process`).
 
-vLLM takes them over between two tokens: the new weights draw the next token of every response that is under
-way. The key-value cache of the earlier tokens stays as the old weights computed it (PipelineRL, arXiv
-2509.19128, section 3; ScaleRL, arXiv 2510.13786, section 3.1), and the recorded log-probability is that of
-the distribution that the token was drawn from, with this cache. The plain sampler takes weights over between
-two batches.
+vLLM adopts weights between two tokens: the new weights draw the next token of every active response. The
+key-value cache of earlier tokens stays as the old weights computed it (PipelineRL, arXiv 2509.19128, section
+3; ScaleRL, arXiv 2510.13786, section 3.1). The recorded log-probability belongs to the distribution that the
+token was drawn from, with this cache. The plain sampler adopts weights between two batches.
 
-Batches are admitted in the order in which they are asked for, so that none is used before another because its
-responses are short.
+Batches are admitted in the order of their requests, so that none is used earlier because its responses are
+short.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from isolaw.errors import RunError
 
 
 class Stream(Protocol):
-    """What draws several batches at a time."""
+    """A sampler that draws several batches at a time."""
 
     def add(self, ticket: int, asked: dict[str, Any]) -> None:
         """Begin a batch, by the arguments of `Sampler.generate`."""
@@ -37,10 +36,10 @@ class Stream(Protocol):
         """Return whether `step` has something to do."""
 
     def step(self) -> Iterator[tuple[int, Rollouts]]:
-        """Do the next piece of work, and yield the batches that it has finished, by ticket."""
+        """Do the next piece of work, and yield the batches that it finishes, by ticket."""
 
     def load(self, weights: Weights, version: int) -> None:
-        """Take over weights."""
+        """Adopt weights."""
 
     def drop(self) -> None:
         """Forget all batches."""
@@ -53,10 +52,10 @@ def open_stream(settings: SamplerSettings) -> Stream:
 
 
 class VLLMStream:
-    """vLLM's engine, step by step: a token of each running response.
+    """vLLM's engine, step by step: each step draws one token of every active response.
 
-    Run in vLLM 0.32 without a GPU, which schedules nothing ahead (``async_scheduling``): between two steps no
-    token is under way. vLLM labels each token with the weights that drew it.
+    This was run in vLLM 0.32 without a GPU, which schedules nothing ahead (``async_scheduling``): between two
+    steps no token is being drawn. vLLM labels each token with the weights that drew it.
     """
 
     def __init__(self, sampler: VLLMSampler) -> None:
@@ -109,7 +108,7 @@ class VLLMStream:
 
 
 class PlainStream:
-    """The plain sampler: a batch after the other."""
+    """The plain sampler: one batch after another."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler

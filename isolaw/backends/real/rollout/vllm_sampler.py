@@ -1,12 +1,12 @@
-"""vLLM in the training process, taking turns with the trainer on a GPU's memory.
+"""vLLM in the training process, alternating with the trainer on a GPU's memory.
 
-While it sleeps, vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, which the trainer
-hands over again before the next draw (level 1 would copy them to host memory, to be overwritten). vLLM itself
-saves and restores buffers, such as RoPE's tables. To wake: free what torch caches, map the memory of the
-weights, load them, map the KV cache.
+While it sleeps, vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, and the trainer
+hands them over again before the next draw (level 1 would copy them to host memory, only to be overwritten).
+vLLM itself saves and restores buffers, such as RoPE's tables. Waking frees what torch caches, maps the memory
+of the weights, loads them, and maps the KV cache.
 
-Read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); run in 0.32 without a
-GPU, and therefore without sleep.
+The code was read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); it was run
+in 0.32 without a GPU, and therefore without sleep.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ class VLLMSampler:
         return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
 
     def load(self, weights: Weights) -> None:
-        """Hand the weights over in place (vLLM's ``reload_weights``); wakes the sampler.
+        """Load the weights in place (vLLM's ``reload_weights``), which wakes the sampler.
 
-        Raise `RunError` if a weight was not among them, or vLLM did not take it.
+        Raises `RunError` if a weight was missing, or vLLM did not use it.
         """
         sent: set[str] = set()
         self._load(recording(weights, sent))
@@ -190,7 +190,7 @@ class VLLMSampler:
         self.asleep = self.needs_weights = False
 
     def sleep(self) -> None:
-        """Give up weights and KV cache (GPUs only)."""
+        """Release weights and KV cache (GPUs only)."""
         if self.on_gpu and not self.asleep:
             self.llm.sleep(level=self.level)
             self.asleep = self.needs_weights = True
@@ -229,10 +229,10 @@ class VLLMSampler:
 
 @contextlib.contextmanager
 def _collectable() -> Iterator[None]:
-    """While entered, vLLM freezes nothing for the garbage collector, and releases nothing that is frozen.
+    """While entered, vLLM neither freezes objects for the garbage collector nor unfreezes any.
 
-    It freezes all that there is when it has started, a trainer among it: a run's weights and optimiser would
-    stay in memory for as long as the sampler serves further runs.
+    vLLM freezes everything that exists when it has started, including a trainer: a run's weights and
+    optimiser would stay in memory as long as the sampler serves further runs.
     """
     freeze, unfreeze = gc.freeze, gc.unfreeze
     gc.freeze = gc.unfreeze = lambda: None
@@ -264,7 +264,7 @@ def _remember_loaded(model: torch.nn.Module) -> None:
 
 
 def _not_loaded(model: torch.nn.Module) -> set[str]:
-    """Return the parameters that the last ``load_weights`` left out; of a model that does not say, none."""
+    """Return the parameters that the last ``load_weights`` left out; none if the model does not say."""
     if model.names_loaded is None:
         return set()
     return {name for name, _ in model.named_parameters()} - model.names_loaded

@@ -1,7 +1,7 @@
-"""The sampling half of a run: it draws rollouts of problems and rewards them, for training and evaluation.
+"""The sampling half of a run: draws rollouts of problems and rewards them, for training and evaluation.
 
-Every rollout has a seed of its own, keyed on (run, stream, step, problem, sample), so that it depends neither
-on the other rollouts nor on the process that draws it.
+Every rollout has its own seed, keyed on (run, stream, step, problem, sample), so it depends neither on the
+other rollouts nor on the process that draws it.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class RolloutWorker:
     def draw(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set.
+        """Return n rewarded rollouts of each of the problems ``visited`` in a part of the set.
 
-        Temperature and top_p are the recipe's or, ``evaluating``, those of the evaluations.
+        Temperature and top_p are the recipe's or, if ``evaluating``, the evaluations'.
         """
         with self.clock("generate"):
             asked = self.asked(part, visited, n, stream, evaluating)
@@ -113,6 +113,6 @@ class RolloutWorker:
         return batch
 
     def close(self) -> None:
-        """End the reward's processes; the sampler stays for the next run and sleeps until then."""
+        """End the reward's processes; the sampler sleeps, and serves the next run."""
         self.reward.close()
         self.sampler.sleep()

@@ -1,13 +1,13 @@
-"""Worker processes that judge responses, each within a limit of time, whatever the user's code does.
+"""Worker processes that judge responses within a time limit, whatever the user's code does.
 
-`WorkerPool` is the trainer's side: it hands out rows of JSON and collects a reply for each. `Channel` is a
-worker's side. What a worker computes may hang, crash, fork or print: it is then ended with all that it has
-started, and replaced, and the row that it was at has no reply.
+`WorkerPool` is the trainer's side: it distributes rows of JSON and collects a reply for each. `Channel` is a
+worker's side. A worker's code may hang, crash, fork or print. The worker is then ended with everything that
+it started, and replaced; its current row gets no reply.
 
-The kernel ends a late worker by its alarm; where code has taken that away, the trainer does `_GRACE_S` later.
-A reply counts only with the key that came with its rows. Key and pipes are in the worker's memory alone: not
-in its environment or arguments, and not in what it forks or executes. So a program that is graded cannot
-write itself a reward. The function itself, in the worker, is trusted.
+The kernel ends a late worker by its alarm; if code removed the alarm, the trainer ends it `_GRACE_S` later. A
+reply counts only with the key that came with its rows. Key and pipes exist only in the worker's memory: not
+in its environment or arguments, nor in what it forks or executes. So a graded program cannot write itself a
+reward. The function in the worker is trusted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Any
 from isolaw import children
 from isolaw.errors import RunError
 
-IN_A_ROW = 16  # so many failures without a reply between them end the run
+IN_A_ROW = 16  # this many consecutive failures end the run
 LATE, FLOODED, MALFORMED = "late", "reply of more than 1 MB", "malformed reply"
 _START_S = 120.0
-_GRACE_S = 1.5  # for an alarm to reach a worker, before its trainer ends it
+_GRACE_S = 1.5  # time for an alarm to end a worker before the trainer does
 _LONGEST = 2**20  # bytes of a reply
 _LONGEST_TEXT = 2_000  # characters of what is wrong with a response
 _READY = b"ready"
@@ -112,7 +112,7 @@ class WorkerPool:
 
 
 class Worker:
-    """One such process, started when it is needed, again after it was lost."""
+    """One worker process, started when needed, and again after it is lost."""
 
     def __init__(self, command: list[str], limit: float, what: str) -> None:
         self.command, self.limit, self.what = command, limit, what
@@ -120,7 +120,7 @@ class Worker:
         self._read, self._searched = bytearray(), 0
 
     def ask(self, rows: Sequence[JsonRow]) -> tuple[list[Any], str]:
-        """Return the replies to the rows, and why there are fewer, if there are."""
+        """Return the replies to the rows, and the reason if there are fewer."""
         key = secrets.token_hex(16)
         asked = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
         replies: list[Any] = []
@@ -149,9 +149,9 @@ class Worker:
             raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
 
     def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
-        """Return the next line that the process writes, or why there is none, and what is left of ``asked``.
+        """Return the process's next line, or why there is none, and what is left of ``asked``.
 
-        The line has to come within so many seconds, also if the process does not read what it is asked.
+        The line must arrive within ``seconds``, even if the process does not read what it is asked.
         """
         assert self.process is not None
         assert self.process.stdin is not None
@@ -204,9 +204,9 @@ class Worker:
 
 
 class Channel:
-    """A worker's side: open it before the user's code is imported, so that nothing that it prints is a reply.
+    """A worker's side; open it before importing the user's code, so that nothing it prints is a reply.
 
-    What is printed goes to standard error, and standard input is empty.
+    Printed text goes to standard error, and standard input is empty.
     """
 
     def __init__(self) -> None:

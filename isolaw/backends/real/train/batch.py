@@ -32,7 +32,7 @@ _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 @dataclass
 class Batch:
-    """Rollouts of some problems, the fields of `_WHOLE` and `_PLAIN` those of all processes."""
+    """Rollouts of some problems; fields in `_WHOLE` and `_PLAIN` cover all processes."""
 
     visited: list[int]  # the problems, indices of the training set, (B_p,)
     rewards: torch.Tensor  # (B_p, n)
@@ -43,7 +43,7 @@ class Batch:
     rollouts: Rollouts  # those of `rows`
     generated: int  # rollouts, also those that a filter discards
     generated_tokens: int
-    reward_failures: int = 0  # responses whose reward failed, and which count as wrong
+    reward_failures: int = 0  # responses whose reward failed, which count as wrong
     # This process trains on every `parts`-th of its rows, from the one at `part`.
     part: int = 0
     parts: int = 1
@@ -77,7 +77,7 @@ class Batch:
         return values.reshape(-1)[self.rows]
 
     def own_rows(self, enters: torch.Tensor) -> list[int]:
-        """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
+        """Return the rows that this process trains on, of those that enter the gradient (B_p, n)."""
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
 
     def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:

@@ -1,7 +1,8 @@
-"""The critic of PPO: the base model with a scalar for its output head, under a DeepSpeed engine of its own.
+"""PPO's critic: the base model with a scalar output head, under its own DeepSpeed engine.
 
-V(s) = w · h(s) in float32, h the last hidden state at the token before the one that is predicted. w starts at
-0, and so does V. Without a constant: DeepSpeed's ZeRO-3 cannot restore fewer numbers than processes.
+V(s) = w · h(s) in float32, where h is the last hidden state at the token before the predicted one and w the
+head's weight, which starts at 0, as does V. There is no constant: DeepSpeed's ZeRO-3 cannot restore fewer
+numbers than processes.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.train.batch import Batch, RankGroup
 
-RESPONSES = 8  # kept of each set at each evaluation, by default
-# Characters that are kept of a text: 22 kB at most for an evaluation of one set.
+RESPONSES = 8  # responses that are kept per set and evaluation, by default
+# Characters that are kept of a text: at most 22 kB for an evaluation of one set.
 _PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
@@ -41,7 +41,7 @@ def of_set(
 
 
 def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
-    """Return the mean of each of several rewards, without weights; nothing for a single one."""
+    """Return the mean of each of several rewards, without weights; empty for a single reward."""
     if batch.components is None:
         return {}
     means = batch.components.mean((0, 1)).tolist()
@@ -66,7 +66,7 @@ def responses_of(
 ) -> list[Response]:
     """Return the first response to each of the set's first ``count`` problems; all processes take part.
 
-    They are the same problems at every evaluation of every run of a sweep.
+    The problems are the same at every evaluation of every run of a sweep.
     """
     texts: list[tuple[int, str, str]] = []
     rollouts = batch.rollouts

@@ -1,6 +1,6 @@
-"""From hidden states to log-probabilities: the output head and its softmax, in chunks of tokens.
+"""The output head and its softmax, in chunks of tokens: from hidden states to log-probabilities.
 
-Nothing as large as batch × vocabulary exists: the backward pass computes a chunk's logits again.
+Nothing as large as batch × vocabulary exists: the backward pass recomputes a chunk's logits.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def token_logprobs(
 
 
 def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
-    """Make a model's output head return `token_logprobs` when called with tokens, in float32 if so wanted.
+    """Make a model's output head return `token_logprobs` when called with tokens, in float32 if requested.
 
-    It stays the same module, whose weight ZeRO-3 gathers while it is called.
+    It stays the same module, whose weight ZeRO-3 gathers during the call.
     """
 
     def forward(

@@ -1,13 +1,13 @@
-"""What learns: one update of the policy from a batch of rollouts.
+"""The learner: one update of the policy from a batch of rollouts.
 
-    penalties   are taken off the rewards: for length, and β times the KL in the reward
-    advantages  of the rewards (`advantages`; PPO's: `ppo`)
-    then, for each mini-batch of each epoch (`updates`; one of the whole batch unless the recipe says more):
+    penalties   are subtracted from rewards: for length, and β times the KL in the reward
+    advantages  are computed from the rewards (`advantages`; PPO's: `ppo`)
+    then, for each mini-batch of each epoch (`updates`; by default one mini-batch, the whole batch):
     loss        with weights of the whole mini-batch, summed over micro-batches and processes (`objective`)
     step        of the optimiser (`trainer`), and of the critic's
 
-Sampler and trainer share each GPU and take turns: what computes goes through `Learner.training`, which puts
-the sampler to sleep.
+Sampler and trainer alternate on each GPU: all training computation goes through `Learner.training`, which
+puts the sampler to sleep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMPARED = 32
 
 
 class Learner:
-    """The trainer of a run, with a KL term the reference model, and for PPO the critic."""
+    """The trainer of a run, the reference model if there is a KL term, and the critic for PPO."""
 
     def __init__(self, spec: RunSpec, options: RealOptions, trainer: Trainer, worker: RolloutWorker) -> None:
         self.spec, self.recipe, self.options, self.trainer = spec, spec.recipe, options, trainer
@@ -149,7 +149,7 @@ class Learner:
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
-        """Return what is taken off the rewards, (B_p, n): for length, and β times the KL in the reward."""
+        """Return the penalties on the rewards, (B_p, n): for length, and β times the KL in the reward."""
         recipe = self.recipe
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
@@ -169,7 +169,7 @@ class Learner:
         return out
 
     def token_penalties(self, batch: Batch) -> list[Tensor] | None:
-        """Return what PPO takes off the reward of each token of this process's rows: β times the KL in it."""
+        """Return PPO's penalty on each token of this process's rows: β times the KL in the reward."""
         recipe = self.recipe
         if not recipe.kl or recipe.kl_in != "reward":
             return None
@@ -219,7 +219,7 @@ class Learner:
         """Stop the run if sampler and trainer disagree on the sampled tokens: the weights did not arrive."""
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
-        # The sampler's are those of the distribution cut at top_p, larger by at most -log top_p.
+        # The sampler's log-probabilities are of the distribution cut at top_p: larger by at most -log top_p.
         if not mean <= tolerance - math.log(top_p or 1.0):
             raise RunError(
                 f"step {step}: sampler and trainer differ by {mean:.3g} in log-probability per "

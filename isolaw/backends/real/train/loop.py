@@ -1,21 +1,20 @@
 """One run of GRPO: sample a batch, reward it, make one update, hand the weights to the sampler, evaluate.
 
     for each step:
-        problems  ← the next B_p of the order
+        problems  ← the next B_p in the order
         rollouts  ← n of each, from the sampler (`samplers`), seeded by (run, round, problem, sample)
         rewards   ← of the responses (`rewards`)
-        update    ← of the policy (`learner`); the sampler takes the weights over before it draws again
+        update    ← of the policy (`learner`); the sampler gets the weights before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step (with ``recipe.epochs`` and ``minibatches`` several
-on the same rollouts, which count once), with two exceptions: dynamic sampling draws further batches until B_p
-groups are informative, and with a staleness of k a batch is drawn k updates before it is used (k batches are
-then in flight beyond ``compute``). With a sampler in a process of its own it is drawn up to k updates before
+A step is exactly B_p · n rollouts and one optimiser step (or several on the same rollouts, which count once,
+with ``recipe.epochs`` and ``minibatches``). There are two exceptions. Dynamic sampling draws further batches
+until B_p groups are informative. With a staleness of k a batch is drawn k updates before it is used, so k
+batches are in flight beyond ``compute``; a sampler in its own process draws it up to k updates before
 (`pipeline`). If a filter leaves no rollout of a batch, there is no update.
 
-Sampler and trainer share each GPU and take turns: what computes goes through the `learner`, which puts the
-sampler to sleep, and what draws through `Run.draw`, which wakes it with the trainer's weights.
-
-Every process of a run executes this on its part of a batch (`batch`).
+Sampler and trainer alternate on each GPU: training computation goes through the `learner`, which puts the
+sampler to sleep, and drawing through `Run.draw`, which wakes it with the trainer's weights. Every process of
+a run executes this on its part of a batch (`batch`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
-# Streams of random numbers of a run, apart from the problem order's.
+# Random streams of a run, apart from the problem order's.
 _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
@@ -144,14 +143,14 @@ class Run:
     def evaluate(self) -> tuple[list[Measurement], list[AnswerCounts], list[Response]]:
         """Return the metrics of the evaluation sets now, and of training since the last evaluation.
 
-        Also the results of single problems, and some responses.
+        It also returns the results of single problems, and some responses.
         """
         wanted, problems = self.spec.evaluation, self.worker.problems
         rows: list[Measurement] = []
         counts: list[AnswerCounts] = []
         responses: list[Response] = []
         kept = evaluation.RESPONSES if wanted.responses is None else wanted.responses
-        self._sync()  # counts as part of the step
+        self._sync()  # part of the step
         before = dict(self.seconds)
         with self.clock("evaluate"):
             drawn = {
@@ -237,10 +236,10 @@ class Run:
 def train(
     spec: RunSpec, state: Path | None, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Checkpoint]:
-    """Make a run, or what is left of it after ``state``; all its processes yield the same checkpoints.
+    """Execute a run, continuing from ``state``; all its processes yield the same checkpoints.
 
-    Evaluations are those of ``spec.schedule()``, in rollouts generated: at the first step that reaches each.
-    After the first process sees ``stopping()``, a checkpoint follows the current step. Raise `RunError` if
+    Each evaluation of ``spec.schedule()`` happens at the first step that reaches it in rollouts generated.
+    After the first process sees ``stopping()``, a checkpoint follows the current step. Raises `RunError` if
     memory runs out, weights do not arrive, a reward fails, or dynamic sampling finds no end.
     """
     try:

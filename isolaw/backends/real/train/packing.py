@@ -1,11 +1,12 @@
-"""Rows of different lengths as one sequence without padding, and attention that keeps them apart.
+"""Pack rows of different lengths into one sequence without padding, with attention that separates them.
 
-A micro-batch is a single sequence of N tokens: row after row, prompt before response, positions from 0 in
-each. All layers but attention treat tokens one by one, so nothing is computed for padding. Attention is
-causal within a row: by the variable-length kernel (`torch.nn.attention.varlen`) in half precision on a GPU.
-Elsewhere rows of similar lengths are computed side by side, padded on the right, for attention alone.
+A micro-batch is a single sequence of N tokens: row after row, prompt before response, with positions from 0
+in each row. All layers except attention treat tokens independently, so nothing is computed for padding.
+Attention is causal within a row. In half precision on a GPU it uses the variable-length kernel
+(`torch.nn.attention.varlen`); elsewhere rows of similar lengths are computed side by side, padded on the
+right for attention only.
 
-Equal rows, which short answers often are, are packed once.
+Equal rows, which are common among short answers, are packed once.
 """
 
 from __future__ import annotations

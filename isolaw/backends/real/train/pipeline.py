@@ -1,19 +1,19 @@
-"""Batches that a sampler in a process of its own draws while the trainer makes updates: PipelineRL-k.
+"""PipelineRL-k: a sampler in its own process draws batches while the trainer makes updates.
 
-With k = ``recipe.staleness``, at most k + 1 batches have been asked for and not been trained on (ScaleRL,
-arXiv 2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is asked for after the sampler was
-handed the current weights, and the sampler takes over those that follow between two tokens. The age of a
-token is the number of updates between the weights that drew it and those that are updated on it. Every
-update uses the oldest batch, so that
+With k = ``recipe.staleness``, at most k + 1 batches are requested and not yet trained on (ScaleRL, arXiv
+2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is requested after the sampler received the
+current weights, and the sampler adopts later weights between two tokens. The age of a token is the number of
+updates between the weights that drew it and the weights that are updated on it. Every update uses the oldest
+batch, so that
 
-    age ≤ updates since its batch was asked for ≤ k,
+    age ≤ updates since its batch was requested ≤ k,
 
-and the trainer waits while the oldest batch is not complete. With k = 0 they take turns, and all numbers are
-those of a sampler in the trainer's process.
+and the trainer waits while the oldest batch is incomplete. With k = 0 they alternate, with the same numbers
+as a sampler in the trainer's process.
 
-The problems of a batch and the seed of each rollout do not depend on time; with k > 0 the ages do. A state
-holds which batches were asked for, and none of their tokens: a run that continues asks for them again, under
-the weights of the state, and the bound holds again.
+The problems of a batch and the seed of each rollout do not depend on timing; with k > 0 the ages do. A state
+holds which batches were requested, but not their tokens: a run that continues requests them again under the
+state's weights, and the bound holds again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Asked:
 
 
 class Pipeline:
-    """The batches of n rollouts of each problem that were asked for, the oldest first."""
+    """The requested batches of n rollouts per problem, oldest first."""
 
     def __init__(self, worker: RolloutWorker, n: int, staleness: int) -> None:
         assert isinstance(worker.sampler, RemoteSampler)
@@ -54,7 +54,7 @@ class Pipeline:
         return len(self.asked) > self.staleness
 
     def at(self, step: int) -> None:
-        """Name the weights after so many steps, which the sampler has to take over."""
+        """Set the version of the weights after ``step`` steps, which the sampler has to adopt."""
         self.sampler.version, self.sampler.needs_weights = step, True
 
     def ask(self, visited: list[int], stream: tuple[int, ...]) -> None:
@@ -90,7 +90,7 @@ class Pipeline:
         self.at(step)
 
     def close(self) -> None:
-        """Have the sampler forget what was asked for; it serves the next run."""
+        """Drop all requests from the sampler, which serves the next run."""
         self.sampler.drop()
 
 

@@ -1,7 +1,7 @@
 """A language model for training: packed rows in, log-probabilities and entropies of responses out.
 
-The equations are in `head`, rows and attention in `packing`. `agrees` measures whether a model can be trained
-so: with this attention, without scaled logits, and with nothing that leaks from row to row.
+`head` has the equations, and `packing` rows and attention. `agrees` tests whether a model can be trained this
+way: with this attention, without scaled logits, and without leaks between rows.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **how: Any) -> Any:
-    """Return a model with divided weights, filled one by one from those of the first process."""
+    """Return a model with divided weights, filled one by one from the first process's weights."""
     import torch.distributed as dist
     from deepspeed import zero
     from transformers import AutoModelForCausalLM, GenerationConfig

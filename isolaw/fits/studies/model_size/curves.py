@@ -1,20 +1,20 @@
-"""Learning curves of several model sizes, for the model-size law.
+"""Learning curves of several model sizes, as input to the model-size law.
 
-Runs of one size are averaged step by step, as Tan et al. (arXiv 2509.25300) do. How runs differ is kept too:
-for each run the curve
+Runs of one size are averaged step by step, as Tan et al. (arXiv 2509.25300) do. To keep the variation between
+runs, each run also has a deviation curve
 
     e(step) = (L − L̄ − s · ln(X / X̄)) / √(L̄ (1 − L̄))
 
-which is its distance from the mean L̄ of its size's runs (at the same X: s is the mean curve's slope in ln X),
-in units of the standard deviation of one answer: on m problems, evaluation alone would give 1/√m at any size.
-A draw of the model-size law shifts each mean curve, for other runs, by
+where L is the run's loss at X, L̄ and X̄ are the means over runs of its size, and s is the slope of L̄ in ln
+X, so losses are compared at the same X. The unit is the standard deviation of one answer: with m problems,
+evaluation alone gives 1/√m at any size. A draw of the model-size law shifts each mean curve by
 
     √(L (1 − L) / R) · Σ_d h_d e_d / √ν · √(ν / χ²_ν),    h_d ~ N(0, 1)
 
-over the deviations e_d of the runs of *all* sizes, which are assumed to differ alike in that unit, with R
-runs in the mean and ν = runs − sizes degrees of freedom. The last factor, one for each draw, makes normal
-intervals Student's t. Where no size has two runs, blocks of each curve's residuals are drawn, which leaves
-out the variation between runs.
+over the deviations e_d of the runs of *all* sizes, which are assumed to vary alike in that unit. R is the
+number of runs in the mean, and ν = runs − sizes are the degrees of freedom. The last factor, one per draw,
+turns normal intervals into Student's t. If no size has two runs, blocks of each curve's residuals are drawn
+instead, which leaves out the variation between runs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ X = Literal["compute", "data"]
 
 _LEAST_SIZES = 3
 _LEAST_POINTS = 5
-_LEAST_VARIANCE = 1e-6  # of one answer, where all are right or all are wrong
-_PARAMETERS = 2  # of one size's curve, for its residuals
+_LEAST_VARIANCE = 1e-6  # floor for the variance of one answer, if all are right or all are wrong
+_PARAMETERS = 2  # number of parameters of one size's curve, for its residuals
 
 
 @dataclass(frozen=True)
 class SizeCurves:
-    """The mean curve of each model size, and how single runs differ from theirs."""
+    """The mean curve of each model size, and the deviations of single runs from it."""
 
     sizes: Floats  #: N, ascending, (S,), in the table's unit
     of: NDArray[np.int64]  #: the size of each checkpoint, (P,), ascending
@@ -50,9 +50,9 @@ class SizeCurves:
     loss: Floats  #: L = 1 − pass@1, (P,)
     runs: Floats  #: how many runs each checkpoint averages, (P,)
     deviations: list[tuple[Floats, Floats]]  #: steps and e of each run of a size with several runs
-    freedom: int  #: degrees of freedom of the deviations: runs less sizes
+    freedom: int  #: degrees of freedom of the deviations: runs minus sizes
     x_name: X
-    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, by a column of the table
+    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, as the table says
 
     @classmethod
     def from_table(
@@ -64,17 +64,17 @@ class SizeCurves:
     ) -> SizeCurves:
         """Average a table's runs.
 
-        ``table`` has a row for each evaluation: ``model_size``, ``step``, the column ``x`` (``compute`` or
-        ``data``; rows with 0 stay out), ``reward`` or ``loss`` = 1 − reward; optionally ``run``, and ``runs``
-        (how many a row averages). Where it has only means, ``runs`` is another table of this form, for the
-        deviations. ``sources`` names the two in messages.
+        ``table`` has a row for each evaluation with ``model_size``, ``step``, the column ``x`` (``compute``
+        or ``data``; rows with 0 are left out) and ``reward`` or ``loss`` = 1 − reward; ``run`` and ``runs``
+        (the number of runs that a row averages) are optional. If it holds only means, ``runs`` is another
+        such table for the deviations. ``sources`` names the two tables in messages.
 
         Raises
         ------
         DataError
             a column is missing, a value is not usable, or an evaluation is repeated.
         Refused
-            fewer than three sizes, or a size with fewer than five checkpoints.
+            there are fewer than three sizes, or a size has fewer than five checkpoints.
 
         >>> step = np.arange(1, 7)
         >>> one = pd.DataFrame({"model_size": 1, "step": step, "data": 512 * step, "reward": 0.1})
@@ -105,7 +105,7 @@ class SizeCurves:
 
 
 def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
-    """Return the columns that are used, as numbers: model_size, step, X, loss, run, runs."""
+    """Return the columns in use as numbers: model_size, step, X, loss, run, runs."""
     outcome = "loss" if "loss" in table.columns else "reward"
     needed = ["model_size", "step", x, outcome] + ["runs"] * ("runs" in table.columns)
     for name in needed:
@@ -137,7 +137,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
             f"{source}: N = {n:g} has several rows of step {step:g}; if they are of different runs, name the "
             f"column of runs: {option('columns', 'run', '<column>')}"
         )
-    return out[out[x] > 0]  # before the first step there is no log X
+    return out[out[x] > 0]  # log X does not exist before the first step
 
 
 def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]], int]:
@@ -160,15 +160,15 @@ def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]
 
 
 def shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
-    """Return what each draw adds to the mean curves, (draws, P), in L.
+    """Return the shift that each draw adds to the mean curves, (draws, P), in L.
 
-    ``fitted`` is the law's L at the P checkpoints; ``seed`` is the stream of the draws.
+    ``fitted`` is the law's L at the P checkpoints; ``seed`` seeds the draws.
     """
     return (_runs if curves.freedom else _blocks)(curves, fitted, draws, np.random.default_rng(seed))
 
 
 def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """What other runs would have changed in the mean curves, (D, P)."""
+    """Shifts of the mean curves from the variation between runs, (D, P)."""
     wider = inflation(curves.freedom, draws, rng)[:, None]
     scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
     out = np.empty((draws, fitted.size))
@@ -182,9 +182,9 @@ def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generat
 
 
 def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
-    """A run's deviation at ``step`` where it was measured, and, mirrored at both ends, where it was not.
+    """Split a run's deviation at ``step`` into measured steps, and others filled by mirroring at both ends.
 
-    The two are drawn apart: were the same errors to come back at other steps, they would cancel in K.
+    The two parts are drawn independently: the same errors repeated at other steps would cancel in K.
     """
     last = known.size - 1
     before, after = known[0] - step, step - known[-1]
@@ -198,7 +198,7 @@ def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
 
 
 def _blocks(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Residuals of each curve in blocks, (D, P)."""
+    """Shifts from blocks of each curve's residuals, (D, P)."""
     out = np.empty((draws, fitted.size))
     for size in range(len(curves.sizes)):
         mine = np.flatnonzero(curves.of == size)

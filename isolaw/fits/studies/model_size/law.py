@@ -2,11 +2,12 @@
 
     log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − pass@1
 
-X is compute (in FLOPs 6 N T, with T the tokens trained on) or data (prompts). E(N) is free for each size. Two
-losses: squared error in L, which is the authors', and squared error in log10 L; in both, every size counts
-the same, however many checkpoints it has (`isolaw.fits.studies.model_size.solve`).
+X is compute (in FLOPs, 6 N T with T the tokens trained on) or data (prompts). K_max is the exponent of an
+infinitely large model, and N0 the size at half of it; E(N) is free for each size. The fit minimises squared
+error in L, as the authors do, or in log10 L. Every size has the same weight, however many checkpoints it has
+(`isolaw.fits.studies.model_size.solve`).
 
-Intervals come from draws of the mean curves, the run being the unit; each draw repeats the whole fit.
+Intervals come from draws of the mean curves with the run as the unit; each draw repeats the whole fit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, 
 Loss = Literal["reward", "log"]
 
 _LEAST_SIZES_FOR_E = 4
-_LEAST_EXPONENT = 1e-9  # below it, rounding
+_LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class SizeLaw:
 
     curves: SizeCurves
     loss: Loss
-    fits: SizeFits  # the estimate, then D draws
-    bends: Floats  # by which share K changes in a decade of X, (1 + D,); the law says 0
-    unit: Literal["run", "block"]  # what was drawn; blocks where no size has two runs
+    fits: SizeFits  # the estimate, followed by D draws
+    bends: Floats  # relative change of K per decade of X, (1 + D,); 0 under the law
+    unit: Literal["run", "block"]  # what was resampled; blocks if no size has two runs
 
     @cached_property
     def N0(self) -> Quantity:
@@ -65,14 +66,14 @@ class SizeLaw:
 
     @cached_property
     def bend(self) -> Quantity:
-        """By which share K changes within a decade of X: how far the curves are from straight."""
+        """Relative change of K per decade of X: how far the curves are from straight."""
         return estimated(self.bends)
 
     def _by_size(self, values: Floats) -> dict[float, Quantity]:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """A quantity that runs away with N0: unknown at the search's end, open where draws stop there."""
+        """A quantity that diverges with N0: unknown, or open, where the search's end is reached."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
@@ -82,22 +83,21 @@ class SizeLaw:
         return found
 
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
-        """Return the reward (pass@1 = 1 − L) expected at X = ``x``, the mean over runs.
+        """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
 
-        A fitted size keeps its E(N), also far beyond its last checkpoint. For any other size the law has no
-        E(N). It is extrapolated as
+        A fitted size keeps its E(N), also beyond its checkpoints. For other sizes E(N) is extrapolated:
 
             E(N) = K(N) · (a + r · log10 N) + ε,
 
-        which has all lines reach L = 1 at an X ∝ N^r, by least squares over the S fitted sizes; ε is their
-        scatter, as Student's t with S − 2 degrees of freedom, drawn from ``seed``.
+        which makes all lines reach L = 1 at an X ∝ N^r, with a and r fitted by least squares to the S fitted
+        sizes. ε is their scatter, drawn from ``seed`` as Student's t with S − 2 degrees of freedom.
 
         Raises
         ------
         InputError
             ``size`` or ``x`` is not positive.
         Refused
-            a size that was not fitted, where fewer than four were.
+            the size was not fitted, and fewer than four sizes were.
         """
         for name, value in {"N": size, "X": x}.items():
             if not (np.isfinite(value) and value > 0):
@@ -112,7 +112,7 @@ class SizeLaw:
         return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
 
     def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
-        """E of a size that was not fitted, (1 + D,)."""
+        """Extrapolate E to a size that was not fitted, (1 + D,)."""
         S = len(self.curves.sizes)
         if S < _LEAST_SIZES_FOR_E:
             raise Refused(
@@ -129,7 +129,7 @@ class SizeLaw:
         return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
 
     def last_x(self, size: float) -> float:
-        """Return the last X measured at the nearest size: of another size, X at as many tokens."""
+        """Return the last X measured at the nearest size, rescaled for another size to equal tokens."""
         curves = self.curves
         near = int(np.abs(np.log(curves.sizes / size)).argmin())
         last = float(curves.x[curves.of == near].max())
@@ -158,7 +158,7 @@ class SizeLaw:
 
     @property
     def flags(self) -> list[Flag]:
-        """What to know before believing the numbers."""
+        """What a reader must know before trusting the numbers."""
         out = []
         low, high = bounds(self.curves.sizes)
         if self.fits.log_n0[0] >= high:
@@ -188,10 +188,10 @@ class SizeLaw:
 
 
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, seed: int = 0) -> SizeLaw:
-    """Fit the model-size law to three sizes or more.
+    """Fit the model-size law to three or more sizes.
 
-    ``loss`` is ``reward`` for squared error in L, the authors', or ``log`` for log10 L; ``bootstrap`` and
-    ``seed`` are the number of draws and their stream.
+    ``loss`` is ``reward`` for squared error in L, as the authors have it, or ``log`` for log10 L;
+    ``bootstrap`` and ``seed`` are the number of draws and their seed.
 
     Raises
     ------

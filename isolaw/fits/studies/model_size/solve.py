@@ -4,9 +4,9 @@
     log      Σ_N mean (E(N) − K(N) · log10 X − log10 L)²
 
 with K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m the largest size. Given K(N), both are linear in one number
-for each size, 10^E(N) or E(N): it is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973), with
-Kaufman's Jacobian (BIT 15, 1975). κ and ln N0 are left, to Levenberg–Marquardt. Without saturation K_max and
-N0 run away together; κ = K(N_m) does not, so it is searched in place of K_max.
+per size, 10^E(N) or E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
+Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt searches κ and ln N0. Without saturation K_max and N0
+diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from isolaw.fits.studies.model_size.curves import SizeCurves
 _BEYOND = 30.0
 _ITERATIONS = 200
 _GAIN = 1e-15
-_MOST_DECADES = 100.0  # by which a fitted curve may change over a size's checkpoints
+_MOST_DECADES = 100.0  # limit on the change of a fitted curve over a size's checkpoints
 _MOST_DAMPED = 1e8
 _LN10 = float(np.log(10.0))
 _TINY = 1e-300
 
 
 class SizeFits(NamedTuple):
-    """D fits: κ, ln N0 and the objective, (D,); K(N) and E(N), (D, S)."""
+    """D fits: κ, ln N0 and the objective are (D,); K(N) and E(N) are (D, S)."""
 
     kappa: Floats
     log_n0: Floats
@@ -39,18 +39,18 @@ class SizeFits(NamedTuple):
 
 
 class _At(NamedTuple):
-    """What is known at one (κ, ln N0)."""
+    """The model, residuals and derivatives at one (κ, ln N0)."""
 
     K: Floats
     slope: Floats  # ∂K/∂ln N0
-    linear: Floats  # 10^E or E, each size's X taken relative to its mean
+    linear: Floats  # 10^E or E, with log10 X centred for each size
     residual: Floats
-    jacobian: Floats  # ∂residual/∂K, less what ``linear`` explains of it
+    jacobian: Floats  # ∂residual/∂K, with ``linear`` projected out
     sse: Floats
 
 
 def bounds(sizes: Floats) -> tuple[float, float]:
-    """Return the search range of ln N0; beyond it all sizes have one K, or K ∝ N, within 3 %."""
+    """Return the search range of ln N0; outside it all sizes share one K, or K ∝ N, within 3 %."""
     return float(np.log(sizes[0] / _BEYOND)), float(np.log(sizes[-1] * _BEYOND))
 
 
@@ -62,7 +62,7 @@ def exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tu
 
 
 class SizeProblem:
-    """The problem of one set of curves: squared error in L, or in log10 L if ``log``."""
+    """The least-squares problem of one set of curves: squared error in L, or in log10 L if ``log``."""
 
     def __init__(self, curves: SizeCurves, log: bool) -> None:
         count = np.bincount(curves.of).astype(np.float64)
@@ -75,7 +75,7 @@ class SizeProblem:
         self.first = np.searchsorted(curves.of, np.arange(count.size))
 
     def best(self, y: Floats, starts: Sequence[tuple[float, float]]) -> SizeFits:
-        """Return the best fit to each row of ``y`` (D, P), L or log10 L, over ``starts`` (κ, ln N0)."""
+        """Return the best fit to each row of ``y`` (D, P), in L or log10 L, over ``starts`` of (κ, ln N0)."""
         found = self._descend(y, *starts[0])
         for start in starts[1:]:
             other = self._descend(y, *start)
@@ -91,14 +91,14 @@ class SizeProblem:
     def curve(self, fits: SizeFits) -> Floats:
         """Return the fitted L at the checkpoints, (D, P)."""
         log_x = self.z + self.centre[self.of]
-        # A wild draw may lie anywhere; its L must only stay finite.
+        # An outlying draw may lie anywhere; its L only has to stay finite.
         return 10.0 ** np.clip(fits.E[:, self.of] - fits.K[:, self.of] * log_x, -100.0, 100.0)
 
     def bend(self, y: Floats, fits: SizeFits) -> Floats:
-        """Return by which share K changes in a decade of X, were that allowed, the same for all sizes; (D,).
+        """Return the relative change of K per decade of X if it were free but equal for all sizes, (D,).
 
-        One Gauss–Newton step from the law towards log10 L = E − K (z + β z²), z = log10 X about its mean,
-        with E and K of every size free; the share is 2 β. The law says 0.
+        This is one Gauss–Newton step from the law towards log10 L = E − K (z + β z²), with z the centred
+        log10 X and E and K of every size free. The change is 2 β; under the law it is 0.
         """
         fitted = np.ones_like(self.z) if self.log else self.curve(fits)
         model = self.curve(fits)
@@ -123,7 +123,7 @@ class SizeProblem:
         if self.log:
             linear = self._total(y - falling)  # the weights of a size sum to 1
             residual = linear[:, self.of] + falling - y
-            jacobian = np.tile(-self.z, (len(y), 1))  # its mean over a size is zero already
+            jacobian = np.tile(-self.z, (len(y), 1))  # z has mean zero within a size already
         else:
             power = 10.0**falling
             norm = self._total(power * power)
@@ -149,7 +149,7 @@ class SizeProblem:
             h12 = (curvature * along * now.slope).sum(axis=1)
             h22 = (curvature * now.slope**2).sum(axis=1)
             at_low, at_high = v[live] <= low, v[live] >= high
-            held = (at_low & (g2 > 0)) | (at_high & (g2 < 0))  # downhill lies beyond the bound
+            held = (at_low & (g2 > 0)) | (at_high & (g2 < 0))  # the descent points outside the bound
             g2, h12, h22 = np.where(held, 0, g2), np.where(held, 0, h12), np.where(held, 1, h22)
             a, b = h11 * (1 + damping[live]) + _TINY, h22 * (1 + damping[live]) + _TINY
             det = np.maximum(a * b - h12**2, _TINY)

@@ -73,7 +73,7 @@ class MemoryPlan:
 
 @functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
 def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
-    """Return the plan of the cheapest way to fill in what is open; if none fits, of the last."""
+    """Return the plan of the cheapest way to fill in open keys; if none fits, the last one tried."""
     options = options.changed(gradient_checkpointing=options.gradient_checkpointing is not False)
     parallel = [
         tp
@@ -100,7 +100,7 @@ def _open(value: Any, choices: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
-    """Give the sampler what the trainer leaves of the card."""
+    """Give the sampler the part of the card that the trainer leaves."""
     if options.gpu_memory is not None:
         return options
     sampling = Footprint(demand, options).phases()["sample"]
@@ -157,7 +157,7 @@ def chosen(spec: RunSpec) -> RealOptions:
 
 
 def settled(spec: RunSpec) -> RunSpec:
-    """Return a spec that leaves nothing open: a run's first machine decides for all its processes."""
+    """Return a spec that leaves nothing open; a run's first machine decides for all its processes."""
     options = chosen(spec)
     placement = {name: getattr(options, name) for name in _CHOSEN}
     if environment.gpus():  # into the run's log
@@ -240,7 +240,7 @@ def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
 
 
 def issues(spec: RunSpec) -> list[Issue]:
-    """Return what of a resolved spec does not fit the GPUs, with settings that do."""
+    """Return the parts of a resolved spec that do not fit the GPUs, with settings that do."""
     demand, options = _demand(spec), RealOptions.of(spec)
     if demand is None or (own := _cheapest(demand, options)).fits(spare=0.0):
         return []
