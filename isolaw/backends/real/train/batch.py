@@ -83,8 +83,8 @@ class Batch:
     def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:
         """Move rows, so that all processes train on about as many tokens; all of them take part.
 
-        ``enters``, (B_p, n), are the rows that enter the gradient, ``tokens``, (B_p, n), their costs. Each row
-        is then held by one process.
+        ``enters``, (B_p, n), are the rows that enter the gradient, ``tokens``, (B_p, n), their costs. Each
+        row is then held by one process.
         """
         if ranks.world == 1:
             return
