@@ -22,6 +22,7 @@ _ARITHMETIC = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
 )  # fmt: skip
 _SHOWN = 60  # columns
+_FEW_RUNS = 2
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 
@@ -71,8 +72,16 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
             mended["columns" if close else "constants"][name] = close or _NUMBER
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
-        close = guesses.get(name, "")
-        lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
+        close, run = guesses.get(name, ""), guesses.get("run_id", "")
+        ends = (
+            ""
+            if close or not run or len(frame) < _FEW_RUNS or not frame[run].is_unique
+            else (
+                f"; each row is another {run}, and the end of a run is no learning curve: export the "
+                "runs' histories"
+            )
+        )
+        lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ends}")
         mended["columns"][name] = close or _COLUMN
     wide = not mapping.metrics and not {"metric", "value"} <= there and "value" not in mapping.names
     if wide and (metric or "avg@4") not in there:
