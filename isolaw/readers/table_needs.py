@@ -96,8 +96,11 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         close = guesses.get(name, "")
         lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
         for label in guess(columns, {called: called for called in RUN_NAMES}).values():
-            if not close and frame[label].is_unique:
-                lines[-1] += f"; {label} has one row for each run: no learning curve. Export their history"
+            if not close and len(frame) > 1 and frame[label].is_unique:
+                lines[-1] += (
+                    f"; each row is another {label}, and the end of a run is no learning curve: export the "
+                    "runs' histories"
+                )
                 break
         mended["columns"][name] = close or _COLUMN
         needs[name] = f"--column={name}={close or _COLUMN}"

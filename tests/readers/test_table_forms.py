@@ -83,3 +83,25 @@ def test_what_has_no_steps_says_so(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(DataError, match=r"other\.json"):
         load(path)
+
+
+def test_a_row_for_each_run_is_no_learning_curve(tmp_path: Path) -> None:
+    path = tmp_path / "finals.csv"
+    path.write_text("run_name,group,num_rollouts,best_acc\nb16-g2,a,2,0.5\nb16-g4,a,4,0.6\n")
+    with pytest.raises(
+        DataError, match="each row is another run_name, and the end of a run is no learning curve"
+    ):
+        isolaw.read(path)
+
+
+def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,mean_reward,val_reward,loss\n1,0.1,0.2,0.5\n2,0.2,0.3,0.4\n")
+    for metric, expected in {"mean_reward": "train", "val_reward": "validation"}.items():
+        runs = isolaw.read(path, metric=metric, constants={"B_p": 8, "n": 4})
+        assert set(runs.points["eval_set"]) == {expected}
+    trl = tmp_path / "trl.csv"
+    trl.write_text("step,rewards/correct/mean\n1,0.1\n2,0.2\n")
+    runs = isolaw.read(trl, metric="rewards/correct/mean", constants={"B_p": 8, "n": 4})
+    assert set(runs.points["eval_set"]) == {"train"}
+    assert any("is of training batches" in note for note in runs.notes)

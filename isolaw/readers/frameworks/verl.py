@@ -27,8 +27,10 @@ _OWN = (
     "|actor/(?:ppo_kl|pg_clipfrac).*"
 )
 _STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow allows no @
-# Search-R1 and its descendants; verl-agent and its.
-_GROUP_SIZES = ("actor_rollout_ref.rollout.n_agent", "env.rollout.n", "agent_grpo.n")
+# Search-R1 and its descendants; verl-agent and its; RAGEN, whose problems are groups of environments.
+_GROUP_SIZES = (
+    *("actor_rollout_ref.rollout.n_agent", "env.rollout.n", "agent_grpo.n", "es_manager.train.group_size"),
+)
 _TRAINING = {
     "critic/score/mean": "reward",
     "critic/rewards/mean": "reward_with_kl",
@@ -95,6 +97,8 @@ def _facts(config: Config, facts: Facts) -> Facts:
     batch = facts["problems_per_batch"]
     mini = config.count("worker.actor.global_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size")
     passes = config.count(*_either("actor.ppo_epochs"))
+    if config.count("es_manager.train.env_groups"):
+        mini = None  # RAGEN's counts trajectories, of those that its filter leaves
     return {
         "problems_per_batch": _generated(config, batch),
         "rollouts_per_problem": _group(config, facts["rollouts_per_problem"]),
@@ -186,11 +190,13 @@ FRAMEWORK = Framework(
     own_keys=((_OWN,),),
     own_config=(("actor_rollout_ref.rollout.n",), ("worker.rollout.n", "data.rollout_batch_size")),
     settings={
-        "seed": ("data.seed",),
+        "seed": ("data.seed", "seed.train"),
         "algorithm": ("algorithm.adv_estimator",),
         "model": ("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
         "rollouts_per_problem": _either("rollout.n"),
-        "problems_per_batch": ("data.rollout_batch_size", "data.train_batch_size"),
+        "problems_per_batch": (
+            *("es_manager.train.env_groups", "data.rollout_batch_size", "data.train_batch_size"),
+        ),
         "problem_set": ("data.train_files",),
         "lr": _either("actor.optim.lr"),
         "kl": ("algorithm.kl_coef",),

@@ -105,6 +105,11 @@ def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
     assert not CONTAINER.file(path, path.read_bytes())
     with pytest.raises(DataError, match="no output of its cells has metrics"):
         list(CONTAINER.read(path))
+    with pytest.raises(DataError, match="a notebook whose outputs hold no metrics"):
+        isolaw.read(write(path, stream("hello\n")))
+    own = "".join(f"step {k}: reward={r} loss=0.1\n" for k, r in enumerate(REWARDS, 1))
+    runs = isolaw.read(write(path, stream(own)), metric="reward", constants={"B_p": 8, "n": 4})
+    assert runs.points["value"].tolist() == REWARDS  # a console of one's own
     path.write_text('{"cells": 7}')
     assert not CONTAINER.file(path, path.read_bytes())
 

@@ -156,6 +156,15 @@ def test_descendants_have_their_group_size_elsewhere(other: dict[str, Any]) -> N
     assert values({**VERL, **other})["rollouts_per_problem"] == values(VERL)["rollouts_per_problem"]
 
 
+def test_ragens_problems_are_groups_of_environments() -> None:
+    """As `config/base.yaml` of RAGEN has them."""
+    ragen = {**VERL, "actor_rollout_ref.rollout.n": 1, "data.train_batch_size": None, "seed.train": 10_000}
+    ragen |= {"es_manager.train.env_groups": 8, "es_manager.train.group_size": 16, "data.seed": None}
+    found = values(ragen)
+    assert [found[name] for name in ("problems_per_batch", "rollouts_per_problem", "seed")] == [8, 16, 10_000]
+    assert "on_policy" not in found
+
+
 def test_facts_of_easyr1() -> None:
     assert values(EASYR1) == {
         "rollouts_per_problem": 5,
