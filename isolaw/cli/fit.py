@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
+# Options of a law of n*, which rollouts to a target have no use for.
+_OF_A_LAW = {"x", "setting", "method", "curve", "records", "robust", "bootstrap", "seed", "out", "figures"}
 
 
 @click.command()
@@ -35,12 +37,20 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
 @click.option("--figures", type=Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
 @click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
+@click.option(
+    "--to-target",
+    metavar="REWARD,…",
+    callback=shared.rewards,
+    help="Instead of a law: rollouts, steps and hours to these rewards (or to auto), the critical batch, and "
+    "how the best lr grows with B_p and n.",
+)
+@shared.cost_options
 @shared.json_option
 @click.pass_context
 def fit(
     ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
 ) -> None:
-    """Fit the allocation law n*(C) to runs.
+    """Fit the allocation law n*(C) to runs, or B_p*(C) with --setting fixed-n.
 
     A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
     """
@@ -57,7 +67,11 @@ def fit(
     if x not in expected:
         where = "with" if points is not None else "without"
         raise click.UsageError(f"--x: found {x}; expected {', '.join(expected)} {where} --points")
-    if points is not None:
+    if options["to_target"] is not None:
+        _to_target(ctx, sources, as_json, options)
+    elif options["cost"] is not None or options["price"] is not None:
+        raise click.UsageError("--cost and --price go with --to-target")
+    elif points is not None:
         _fit_points(points, x, as_json, options)
     else:
         _fit_runs(sources, as_json, {**options, "x": x})
@@ -83,6 +97,26 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
             _fit_by(runs, by, keywords, out, as_json)
         else:
             _fit_one(runs, keywords, out, options["figures"], as_json)
+
+
+def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+    import isolaw
+    from isolaw.report.text.law import notes
+    from isolaw.report.text.targets import target_summary
+
+    for option in ctx.command.params:
+        name = str(option.name)
+        unused = name in _OF_A_LAW or name in ("by", "retune", "points")
+        if unused and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--to-target does not go with {option.opts[0]}")
+    cost = shared.cost_of(options)
+    runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
+    keywords = {name: options[name] for name in ("metric", "eval_set", "fixed", "price")}
+    with notes_on_failure(runs.notes):
+        found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
+    print_result(as_json, found.to_dict(), target_summary(found))
+    for own in notes(found.flags):
+        note(f"note: {own}")
 
 
 def _fit_one(

@@ -74,6 +74,17 @@ def _records(_: click.Context, option: click.Parameter, text: str) -> float | Li
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
 
 
+def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Return the rewards of a list; none of ``auto``, None where the option is not given."""
+    if text is None or text == "auto":
+        return None if text is None else []
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        expected = "rewards, e.g. 0.5 or 0.45,0.5,0.55, or auto"
+        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
+
+
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return what adds options to a command, in their order."""
 

@@ -97,7 +97,10 @@ def ending(path: str, parts: int) -> str:
 
 
 def offer(
-    runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = (), written: Mapping[str, str] = _WRITTEN
+    runs: Sequence[str],
+    needs: Sequence[str],
+    below: Sequence[str] = (),
+    written: Mapping[str, str] = _WRITTEN,
 ) -> tuple[str, list[str]]:
     """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
 
