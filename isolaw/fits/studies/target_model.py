@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -38,7 +37,7 @@ from isolaw.fits.selection import Floats
 from isolaw.fits.studies.profile import Profile
 
 Form = Literal["critical", "cells"]
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 _DEVIATION = (math.log(0.02), math.log(3.0))  # least and largest of log σ and log τ
 _VALLEY = (math.log(0.1), math.log(5.0))  # of log p
@@ -82,6 +81,10 @@ class TargetModel:
     """
 
     def __init__(self, data: TargetData, form: Form) -> None:
+        if form == "cells":  # where no run reaches a target, a level of its own makes anything likely
+            _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
+            any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
+            data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
         self.data, self.form = data, form
         self.log_b, self.log_n = np.log(data.problems), np.log(data.rollouts)
         self._middle, self._span = float(data.targets.mean()), float(np.ptp(data.targets)) or 1.0
@@ -112,16 +115,8 @@ class TargetModel:
         """Whether the data have ``alpha`` or ``beta``: several lr at several B_p, or n."""
         return exponent in self.at
 
-    @cached_property
-    def departures(self) -> Floats:
-        """What configurations are expected to depart by, u_k and their block, in log N, (K,)."""
-        return self._of_nodes(self.theta)[3]
-
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
         """Return −log likelihood and its gradient."""
-        return self._of_nodes(theta)[:2]
-
-    def _of_nodes(self, theta: Floats) -> tuple[float, Floats, Floats, Floats]:
         d, at = self.data, self.at
         shape = d.reached.shape
         jacobian = np.zeros((*shape, theta.size))
@@ -144,14 +139,21 @@ class TargetModel:
                 if name in at:
                     self._add(jacobian, name, down * of)
         sigma = math.exp(theta[at["sigma"]])
-        tau = math.exp(theta[at["tau"]]) if "tau" in at else 0.0
-        nodes, logs = (_NODES, _LOG_WEIGHTS) if tau else (np.zeros(1), np.zeros(1))
-        z = (d.log_rollouts[None] - mean[None] - tau * nodes[:, None, None]) / sigma  # (Q, K, J)
+        left = d.log_rollouts - mean
+        nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
+        logs = np.zeros((1, 1))
+        if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
+            # Given the targets that a run reached u_k is normal; what it did not reach needs the nodes.
+            variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
+            shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
+            nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
+            shift = 0.5 * shift**2 / variance + 0.5 * np.log(variance / tau**2)
+        z = (left - nodes[:, :, None]) / sigma  # (Q, K, J)
         beyond = log_ndtr(-z)
-        each = np.where(d.reached, -0.5 * z**2 - theta[at["sigma"]], beyond)
-        of_node = each.sum(axis=2) + logs[:, None]  # (Q, K)
-        log_likelihood = logsumexp(of_node, axis=0)
-        share = np.exp(of_node - log_likelihood)[:, :, None]
+        of_node = np.where(d.reached, 0.0, beyond).sum(axis=2) + logs  # (Q, K)
+        log_beyond = logsumexp(of_node, axis=0)
+        share = np.exp(of_node - log_beyond)[:, :, None]
+        normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
         # φ(z) over what is beyond z; where both vanish it is finite
         hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
         by_z = np.where(d.reached, z, hazard)
@@ -159,8 +161,8 @@ class TargetModel:
         slope = -np.einsum("kj,kjp->p", pull, jacobian)
         slope[at["sigma"]] = float(d.reached.sum() - (share * by_z * z).sum())
         if tau:
-            slope[at["tau"]] = -float((share * by_z * nodes[:, None, None]).sum()) * tau / sigma
-        return -float(log_likelihood.sum()), slope, mean, tau * (share[:, :, 0] * nodes[:, None]).sum(axis=0)
+            slope[at["tau"]] = float(np.sum(1 - (share[:, :, 0] * nodes**2).sum(axis=0) / tau**2))
+        return -float((normal + shift + log_beyond).sum()), slope
 
     @property
     def theta(self) -> Floats:
@@ -226,8 +228,8 @@ class TargetModel:
             cells = [np.broadcast_to((cell.ravel() == i)[:, None], shape) for i in range(cell.max() + 1)]
             out = [(f"cell{i}", own) for i, own in enumerate(cells)] + of_target[1:]
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
-                if np.ptp(x) > 0:
-                    out.append((name, (x - x.mean())[:, None] * self.t))
+                for power in range(1, min(np.unique(x).size, 3)):
+                    out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
         # The first block that reaches a target is the reference; one that does not has no offset.
         blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
         out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
@@ -257,36 +259,53 @@ class TargetModel:
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Starts: a small and a large critical batch; a constant lr and the root of the batch."""
+        """Starts: a small and a large critical batch; the rule of each cell's fastest lr, and the root of B_p.
+
+        Levels are those of the fastest runs.
+        """
         d, at = self.data, self.at
         base = np.zeros(len(self.names))
         for name in self.deviations:
             base[at[name]] = math.log(0.3)
-        levels = [np.quantile(np.where(d.reached[:, j], d.log_rollouts[:, j], np.nan)[d.reached[:, j]], 0.2)
-                  for j in range(d.targets.size)]  # fmt: skip
-        for name, i in at.items():
-            if name.startswith("cell"):
-                base[i] = levels[0]
-            elif name.startswith("N"):
-                j = int(name[1:])
-                base[i] = levels[j] - (levels[0] if self.form == "cells" else 0.0)
-        seen = d.reached.any(axis=1)
+        soon = np.where(d.reached, d.log_rollouts, np.inf)
+        levels = [float(np.quantile(own[np.isfinite(own)], 0.2)) for own in soon.T]
+        if self.form == "critical":
+            for j, level in enumerate(levels):
+                base[at[f"N{j}"]] = level
+        else:
+            for j, level in enumerate(levels[1:], start=1):
+                base[at[f"N{j}"]] = level - levels[0]
+        above = (soon - levels).min(axis=1)  # of the usual level, (K,)
+        fastest = []
+        for i, cell in enumerate(np.unique(np.array([d.problems, d.rollouts]), axis=1).T):
+            own = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
+            first = own[above[own].argmin()]
+            if np.isfinite(above[first]):
+                fastest.append(first)
+            if self.form == "cells":
+                base[at[f"cell{i}"]] = levels[0] + (above[first] if np.isfinite(above[first]) else 0.0)
         low, high = float(self.log_b.min()), float(self.log_b.max())
         out = []
-        for share in (0.3, 0.9) if self.form == "critical" else (0.5,):
-            for alpha in (0.0, 0.5) if self.has("alpha") or self.has("beta") else (0.0,):
+        for share in (0.3, 0.9) if self.form == "critical" else (0.0,):
+            for rule in self._rules_of(np.array(fastest)) if self.with_lr else ({},):
                 theta = base.copy()
                 if self.form == "critical":
                     theta[at["bc"]] = low + share * (high - low)
-                if self.with_lr:
-                    assert d.lr is not None
-                    own = alpha * (self.has("alpha") * self.log_b + self.has("beta") * self.log_n)
-                    theta[at["lr"]] = float(np.mean((np.log(d.lr) - own)[seen]))
-                    for name in ("alpha", "beta"):
-                        if self.has(name):
-                            theta[at[name]] = alpha
+                for name, value in rule.items():
+                    theta[at[name]] = value
                 out.append(theta)
         return out
+
+    def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
+        """Rules of the lr through these runs: by least squares, and with an exponent of a half."""
+        assert self.data.lr is not None
+        free = [name for name in ("alpha", "beta") if self.has(name)]
+        x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
+        y = np.log(self.data.lr[runs])
+        design = np.column_stack([np.ones(runs.size), x.reshape(runs.size, len(free))])
+        fitted = np.linalg.lstsq(design, y, rcond=None)[0]
+        half = [float(np.mean(y - 0.5 * design[:, 1:].sum(axis=1))), *[0.5] * len(free)]
+        return [dict(zip(("lr", *free), own, strict=True)) for own in (fitted.tolist(), half)]
 
 
 def _varied(data: TargetData) -> list[str]:
