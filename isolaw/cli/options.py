@@ -183,11 +183,12 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 
 def setting_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return what adds ``--setting``; None lets the command choose."""
+    """Return what adds ``--setting``; None lets the command choose, for a page of n."""
+    settings = ["fixed-bp", "fixed-b", *(["fixed-n"] if default else []), "joint"]
     return click.option(
-        "--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default=default,
+        "--setting", type=click.Choice(settings), default=default,
         show_default=None if default else "from how B_p and n vary",
-        help="What is fixed: B_p, the batch B = B_p · n, or nothing.",
+        help="What is fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from isolaw.errors import InputError
-from isolaw.fits.cell import Cell
+from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import LEAST_CURVES, Configuration
@@ -24,8 +24,9 @@ LEAST_STEPS = 20  # that a configuration without runs must be able to make
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     """The compute to which at least three n ran: up to there, and somewhat beyond, n can be compared."""
     ends: dict[int, float] = {}
+    axis = axis_of(grid)
     for entry in grid:
-        n = entry.rollouts_per_problem
+        n = entry.level(axis)
         ends[n] = max(ends.get(n, 0.0), entry.end)
     return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
 
@@ -75,26 +76,33 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
-    """Configurations of one B_p (or B), ascending in n."""
+    """Configurations of one B_p (or B), ascending in n; of one n, ascending in B_p."""
     out: dict[int, list[E]] = {}
-    for e in sorted(entries, key=lambda e: e.rollouts_per_problem):
+    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
+    for e in sorted(entries, key=lambda e: e.level(axis)):
         batch = e.problems_per_batch * e.rollouts_per_problem
-        out.setdefault(batch if setting == "fixed-b" else e.problems_per_batch, []).append(e)
+        held = {"fixed-b": batch, "fixed-n": e.rollouts_per_problem}
+        out.setdefault(held.get(setting, e.problems_per_batch), []).append(e)
     return out
 
 
 def between(measured: list[CandidateAllocation], setting: str) -> list[CandidateAllocation]:
-    """Configurations with an n of 2^k or 3 · 2^k between two that were measured at this B_p (or B)."""
+    """Configurations with an n of 2^k or 3 · 2^k between two that were measured at this B_p (or B).
+
+    In the setting ``fixed-n`` those with such a B_p.
+    """
     out = []
+    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
     for held, line in _lines(measured, setting).items():
         for low, high in pairwise(line):
-            ends = low.rollouts_per_problem, high.rollouts_per_problem
+            ends = low.level(axis), high.level(axis)
             for n in sorted(f << k for f in (1, 3) for k in range(40) if ends[0] < f << k < ends[1]):
                 if setting == "fixed-b" and held % n:
                     continue
                 share = math.log(n / ends[0]) / math.log(ends[1] / ends[0])
                 cost = low.step_cost ** (1 - share) * high.step_cost**share
-                out.append(CandidateAllocation(held // n if setting == "fixed-b" else held, n, cost, False))
+                key = (n, held) if setting == "fixed-n" else (held // n if setting == "fixed-b" else held, n)
+                out.append(CandidateAllocation(*key, cost, False))
     return out
 
 
@@ -104,9 +112,12 @@ def beyond(
     """Configurations with an n of 2^k or 3 · 2^k past those measured at this B_p (or B), to `REACH` times.
 
     The budget must pay for `LEAST_STEPS` steps of one under the cap: with fewer, nothing is trained. GRPO's
-    advantage needs two rollouts. A B_p of which nothing is ``healthy`` has none.
+    advantage needs two rollouts. A B_p of which nothing is ``healthy`` has none. In the setting ``fixed-n``
+    there is none: no B_p beyond those measured is recommended.
     """
-    out = []
+    out: list[CandidateAllocation] = []
+    if document.setting == "fixed-n":
+        return out
     held_b = document.setting == "fixed-b"
     for held, line in _lines(document.grid, document.setting).items():
         if not held_b and all(c.problems_per_batch != held for c in healthy):

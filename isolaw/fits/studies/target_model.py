@@ -259,7 +259,7 @@ class TargetModel:
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Starts: a small and a large critical batch; the rule of each cell's fastest lr, and the root of B_p.
+        """Starts: a small and a large critical batch; the rule of the fastest lr, and the root of B_p.
 
         Levels are those of the fastest runs.
         """

@@ -62,6 +62,12 @@ class Slices:
     place: NDArray[np.int64]  # the allocation that is each configuration, (N,); −1 where it was left out
 
     @property
+    def along(self) -> Floats:
+        """log2 n, or log2 B_p where n is the same everywhere, (G,)."""
+        one_n = np.ptp(self.log2_n) == 0 and np.ptp(self.log2_b) > 0
+        return self.log2_b if one_n else self.log2_n
+
+    @property
     def best(self) -> NDArray[np.int64]:
         """The allocation of highest reward, (1 + D, X)."""
         return highest(self.reward, 2)
