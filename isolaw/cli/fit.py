@@ -13,6 +13,7 @@ from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
 from isolaw.cli.options import Destination
+from isolaw.errors import DataError, Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -36,7 +37,10 @@ _OF_A_LAW = {"x", "setting", "method", "curve", "records", "robust", "bootstrap"
 @click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
 @click.option("--figures", type=Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
-@click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
+@click.option(
+    "--retune", metavar="NAME",
+    help="Also fit a law with NAME (lr) re-tuned for every (n, C); of lr, also the rule that it follows.",
+)  # fmt: skip
 @click.option(
     "--to-target",
     metavar="REWARD,…",
@@ -169,15 +173,28 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
     from isolaw.fits.studies.retune import fit_retuned
+    from isolaw.fits.studies.targets import lr_law
     from isolaw.report.text.studies import retuned_summary
+    from isolaw.report.text.targets import lr_lines
 
-    found = fit_retuned(runs, name, keywords)
+    others = {key: value for key, value in keywords["fixed"].items() if key != name}
+    rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
+    more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
+    try:
+        found = fit_retuned(runs, name, keywords)
+    except (Refused, DataError) as error:
+        if rule is None:
+            raise
+        note(f"note: no law with {name} re-tuned: {error}")
+        print_result(as_json, {"simulated": runs.simulated.json, "retune": name, **more}, lr_lines(rule))
+        return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)
+    lines += [] if rule is None else lr_lines(rule)
     if out is not None:
         found.one.save(out)
         found.retuned.save(_retuned(out))
         lines.append(f"Laws: {out}, {_retuned(out)}.{_next(found.one, out)}")
-    print_result(as_json, found.to_dict(), lines)
+    print_result(as_json, {**found.to_dict(), **more}, lines)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:

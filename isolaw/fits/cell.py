@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
-_N = re.compile(r"\bn\b")
+_N = re.compile(r"(?<!\d, )\bn\b")  # not that of a label
 
 
 @dataclass(frozen=True)
@@ -58,5 +58,7 @@ def about(text: str, axis: AxisName) -> str:
 
     >>> about("n* rises: n = 8 is never the best n", "problems_per_batch")
     'B_p* rises: B_p = 8 is never the best B_p'
+    >>> about("one run at B_p = 8, n = 16", "problems_per_batch")
+    'one run at B_p = 8, n = 16'
     """
     return _N.sub("B_p", text) if axis == "problems_per_batch" else text

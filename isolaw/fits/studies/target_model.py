@@ -204,10 +204,13 @@ class TargetModel:
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
+    def log_critical(self, target: float) -> float:
+        """Log B_crit for a target reward, which may be beyond those of the data."""
+        return float(self._line(self.theta, "bc", self._scaled(target))[0])
+
     def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
         """log N − log N_min of form ``critical``, at lr* or at an lr; the target may be any reward."""
-        t = self._scaled(target)
-        out = float(np.logaddexp(0.0, math.log(problems) - self._line(self.theta, "bc", t)[0]))
+        out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
         if lr is not None and self.with_lr:
             away = math.log(lr / self.best_lr(problems, rollouts, target))
             out += math.exp(self.theta[self.at["p"]]) * float(np.logaddexp(away, -away) - math.log(2))

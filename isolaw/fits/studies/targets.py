@@ -115,6 +115,10 @@ class LrLaw:
         kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
         return sorted(kept, key=lambda rule: -self.p_values[rule])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {**encoded(self), "supported": self.supported}
+
 
 @dataclass(frozen=True)
 class TargetStudy:
@@ -139,10 +143,9 @@ class TargetStudy:
             {**encoded(replace(row, spent=None)), "spent": row.spent and row.spent.to_dict()}
             for row in self.rows
         ]
-        own = encoded(replace(self, rows=()))
-        if self.lr is not None:
-            own["lr"]["supported"] = self.lr.supported
-        return {"simulated": self.simulated.json, **own, "rows": rows}
+        own = encoded(replace(self, rows=(), lr=None))
+        law = self.lr and self.lr.to_dict()
+        return {"simulated": self.simulated.json, **own, "lr": law, "rows": rows}
 
 
 def to_target(
@@ -214,6 +217,14 @@ def to_target(
     rows = _rows(data, table, recipes, cost, price)
     flags[:0] = flags_of_simulated(runs.select(table.index).simulated)
     return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
+
+
+def lr_law(runs: Source, metric: str | None, eval_set: str | None, fixed: Mapping[str, Any]) -> LrLaw | None:
+    """Return the rule of the best lr that runs show at the default targets; None where they show none."""
+    try:
+        return to_target(runs, None, metric, eval_set=eval_set, fixed=fixed).lr
+    except (Refused, DataError):
+        return None
 
 
 def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:

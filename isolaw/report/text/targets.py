@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.text.numbers import columns, number
+from isolaw.report.text.numbers import columns, number, signed
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
@@ -53,12 +53,17 @@ def lr_lines(law: LrLaw) -> list[str]:
 
 
 def rule_line(law: LrLaw) -> str:
-    """Return which rule of the lr the runs support."""
+    """Return which rule of the lr the runs support, and the exponents at the middle target."""
     kept = [f"lr ∝ {_RULES[rule]} ({rule})" if rule != "constant" else "one lr (constant)"
             for rule in law.supported]  # fmt: skip
+    middle = len(law.targets) // 2
+    names = [("B_p", law.alpha), ("n", law.beta)]
+    power = " · ".join(f"{symbol}^{signed(own[middle].value or 0.0)}" for symbol, own in names if own)
     if not kept:
-        return "The runs reject every rule of recipe.lr_scaling at 5 %: make lr an axis."
-    text = f"The runs support {' and '.join(kept)}; they reject the other rules of recipe.lr_scaling at 5 %."
+        return f"The best lr grows as {power}; the runs reject every rule of recipe.lr_scaling at 5 %."
+    text = f"The best lr grows as {power}. The runs support {' and '.join(kept)}"
+    left = len(law.p_values) - len(kept)
+    text += "; they reject the other rules of recipe.lr_scaling at 5 %." if left else "; none is rejected."
     if not law.alpha or not law.beta:
         text += f" They cannot tell rules apart that differ in {'B_p' if law.beta else 'n'} alone."
     return text
