@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy.optimize import approx_fprime
 
+from benchmarks import critical_batch
 from isolaw.errors import InputError, Refused
 from isolaw.fits.studies.target_model import TargetData, TargetModel
 from isolaw.fits.studies.targets import crossing, to_target
@@ -157,3 +159,13 @@ def test_the_gradient_is_that_of_the_likelihood(form: Any) -> None:
     theta = model.theta + rng.normal(0, 0.05, len(model.names))
     slope = approx_fprime(theta, lambda x: model.loss_and_slope(x)[0], 1e-6)
     assert model.loss_and_slope(theta)[1] == pytest.approx(slope, rel=0.02, abs=0.02)
+
+
+def test_the_tables_of_the_page_are_those_that_were_measured() -> None:
+    found = json.loads(critical_batch.SUMMARY.read_text())
+    assert "\n".join(critical_batch.tables(found)) in critical_batch.DOCS.read_text()
+    table, curves = critical_batch.runs()
+    own = TargetModel(critical_batch.data(table, curves, critical_batch.TARGETS), "critical")
+    for row in found["steady"]:
+        assert math.exp(own.log_critical(row["target"])) == pytest.approx(row["isolaw"]["value"], rel=0.01)
+        assert critical_batch.usual(table, curves, row["target"]) == pytest.approx(row["usual"], rel=0.01)
