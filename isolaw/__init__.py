@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.recipes import compare
     from isolaw.fits.studies.retune import retune
     from isolaw.fits.studies.shapes import compare_shapes
+    from isolaw.fits.studies.targets import to_target
     from isolaw.readers.read import read
     from isolaw.recipe_check.check import check_recipe
     from isolaw.replication.findings import findings
@@ -63,7 +64,7 @@ __all__ = [
     "SizeCurves", "SweepSpec", "__version__", "advise", "answer", "backtest", "calibrate", "check_recipe",
     "compare", "compare_by", "compare_shapes", "dead_groups", "diagnose", "export", "findings", "fit",
     "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "predict_by_simulation", "read",
-    "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
+    "read_cost", "retune", "split", "status", "summary", "sweep", "to_target", "write_report",
 ]  # fmt: skip
 
 

@@ -47,6 +47,7 @@ PUBLIC = {
     "status": "isolaw.engine",
     "summary": "isolaw.report.summary",
     "sweep": "isolaw.engine",
+    "to_target": "isolaw.fits.studies.targets",
     "write_report": "isolaw.report.page",
 }
 

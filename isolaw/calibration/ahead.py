@@ -143,5 +143,5 @@ def protocol_of(preset: Preset, rate: Mapping[BatchShape, float], grid: Floats) 
     out = []
     for (b, n), own in sorted(rate.items()):
         steps = sorted({0, *(int(c * own * (1 + 1e-12)) // (b * n) for c in grid)})
-        out.append(SimulatedCell(b, n, lr_factor(b * n, rule), tuple(steps), tuple([0] * len(steps))))
+        out.append(SimulatedCell(b, n, lr_factor(b, n, rule), tuple(steps), tuple([0] * len(steps))))
     return Protocol(tuple(out), preset.n_train, SIZES[1], False, replacement, recipe)

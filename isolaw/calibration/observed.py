@@ -119,7 +119,7 @@ def observe(
                 f"{runs.source}: compute: found at most {configuration.checkpoints[-1]:g} for "
                 f"{configuration.label}; expected rollouts, {batch:,} for each step"
             )
-        cell, own = _cell(configuration, recorded.lr_factor(batch, rule), sizes.samples)
+        cell, own = _cell(configuration, recorded.lr_factor(*configuration.key, rule), sizes.samples)
         cells.append(cell)
         reward.append(own)
         if text := _left_early(configuration):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw import metrics
-from isolaw.config.run import POWERS, REFERENCE_BATCH
+from isolaw.config.run import EXPONENTS, REFERENCE_BATCH, lr_ratio
 from isolaw.errors import DataError, option
 from isolaw.fits.selection import Configuration
 from isolaw.runs import plain
@@ -91,33 +91,33 @@ def sizes(
 
 
 def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
-    """Return the rule of `isolaw.config.run.POWERS` that lr(B) follows.
+    """Return the rule of `isolaw.config.run.EXPONENTS` that lr(B_p, n) follows.
 
     Raises `DataError` if a recorded lr follows no rule, as it determines no lr at other batch sizes.
     """
     recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
-    if recorded in POWERS:
+    if recorded in EXPONENTS:
         return str(recorded)
     if "lr" not in table.columns or table["lr"].isna().any():
         assumed.append("lr is not recorded: lr ∝ √B is assumed")
         return "sqrt"
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])["lr"].first()
     lr = np.log([float(own[c.key]) for c in found])
-    batch = np.log([c.problems_per_batch * c.rollouts_per_problem for c in found])
-    away = {rule: float(np.ptp(lr - power * batch)) for rule, power in POWERS.items()}
+    shape = np.log([c.key for c in found])
+    away = {rule: float(np.ptp(lr - shape @ powers)) for rule, powers in EXPONENTS.items()}
     rule = min(away, key=lambda name: away[name])
     if away[rule] > 2 * _NEAR:
         values = ", ".join(f"{own[c.key]} for {c.label}" for c in found)
         raise DataError(
-            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B or ∝ B: how it continues to other "
-            f"batch sizes does not follow. Choose with {option('fixed', 'lr', float(own[found[0].key]))}"
+            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B: how it goes on at other "
+            f"batches does not follow. Choose with {option('fixed', 'lr', float(own[found[0].key]))}"
         )
     return rule
 
 
-def lr_factor(batch: float, rule: str = "sqrt") -> float:
-    """Return lr(B) / η; under every rule, η is the square-root rule's lr at B = 1."""
-    return float(np.sqrt(REFERENCE_BATCH) * (batch / REFERENCE_BATCH) ** POWERS[rule])
+def lr_factor(problems: float, rollouts: float, rule: str = "sqrt") -> float:
+    """Return lr(B_p, n) / η; under every rule, η is the square-root rule's lr at B = 1."""
+    return float(np.sqrt(REFERENCE_BATCH)) * lr_ratio(problems, rollouts, rule)
 
 
 def update_of(table: pd.DataFrame) -> dict[str, Any]:

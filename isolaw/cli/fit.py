@@ -13,12 +13,15 @@ from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
 from isolaw.cli.options import Destination
+from isolaw.errors import DataError, Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.runs import Runs
 
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
+# Options of a law of n*, which rollouts to a target have no use for.
+_OF_A_LAW = {"x", "setting", "method", "curve", "records", "robust", "bootstrap", "seed", "out", "figures"}
 
 
 @click.command()
@@ -34,13 +37,24 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
 @click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
 @click.option("--figures", type=Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
-@click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
+@click.option(
+    "--retune", metavar="NAME",
+    help="Also fit a law with NAME (lr) re-tuned for every (n, C); of lr, also the rule that it follows.",
+)  # fmt: skip
+@click.option(
+    "--to-target",
+    metavar="REWARD,…",
+    callback=shared.rewards,
+    help="Instead of a law: rollouts, steps and hours to these rewards (or to auto), the critical batch, and "
+    "how the best lr grows with B_p and n.",
+)
+@shared.cost_options
 @shared.json_option
 @click.pass_context
 def fit(
     ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
 ) -> None:
-    """Fit the allocation law n*(C) to runs.
+    """Fit the allocation law n*(C) to runs, or B_p*(C) with --setting fixed-n.
 
     A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
     """
@@ -57,7 +71,11 @@ def fit(
     if x not in expected:
         where = "with" if points is not None else "without"
         raise click.UsageError(f"--x: found {x}; expected {', '.join(expected)} {where} --points")
-    if points is not None:
+    if options["to_target"] is not None:
+        _to_target(ctx, sources, as_json, options)
+    elif options["cost"] is not None or options["price"] is not None:
+        raise click.UsageError("--cost and --price go with --to-target")
+    elif points is not None:
         _fit_points(points, x, as_json, options)
     else:
         _fit_runs(sources, as_json, {**options, "x": x})
@@ -83,6 +101,26 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
             _fit_by(runs, by, keywords, out, as_json)
         else:
             _fit_one(runs, keywords, out, options["figures"], as_json)
+
+
+def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+    import isolaw
+    from isolaw.report.text.law import notes
+    from isolaw.report.text.targets import target_summary
+
+    for option in ctx.command.params:
+        name = str(option.name)
+        unused = name in _OF_A_LAW or name in ("by", "retune", "points")
+        if unused and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--to-target does not go with {option.opts[0]}")
+    cost = shared.cost_of(options)
+    runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
+    keywords = {name: options[name] for name in ("metric", "eval_set", "fixed", "price")}
+    with notes_on_failure(runs.notes):
+        found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
+    print_result(as_json, found.to_dict(), target_summary(found))
+    for own in notes(found.flags):
+        note(f"note: {own}")
 
 
 def _fit_one(
@@ -135,15 +173,28 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
     from isolaw.fits.studies.retune import fit_retuned
+    from isolaw.fits.studies.targets import lr_law
     from isolaw.report.text.studies import retuned_summary
+    from isolaw.report.text.targets import lr_lines
 
-    found = fit_retuned(runs, name, keywords)
+    others = {key: value for key, value in keywords["fixed"].items() if key != name}
+    rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
+    more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
+    try:
+        found = fit_retuned(runs, name, keywords)
+    except (Refused, DataError) as error:
+        if rule is None:
+            raise
+        note(f"note: no law with {name} re-tuned: {error}")
+        print_result(as_json, {"simulated": runs.simulated.json, "retune": name, **more}, lr_lines(rule))
+        return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)
+    lines += [] if rule is None else lr_lines(rule)
     if out is not None:
         found.one.save(out)
         found.retuned.save(_retuned(out))
         lines.append(f"Laws: {out}, {_retuned(out)}.{_next(found.one, out)}")
-    print_result(as_json, found.to_dict(), lines)
+    print_result(as_json, {**found.to_dict(), **more}, lines)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:

@@ -98,6 +98,17 @@ def _records(_: click.Context, option: click.Parameter, text: str) -> float | Li
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
 
 
+def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Return the rewards of a list; none of ``auto``, None where the option is not given."""
+    if text is None or text == "auto":
+        return None if text is None else []
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        expected = "rewards, e.g. 0.5 or 0.45,0.5,0.55, or auto"
+        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
+
+
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return what adds options to a command, in their order."""
 
@@ -196,11 +207,12 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 
 def setting_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return what adds ``--setting``; None lets the command choose."""
+    """Return what adds ``--setting``; None lets the command choose, for a page of n."""
+    settings = ["fixed-bp", "fixed-b", *(["fixed-n"] if default else []), "joint"]
     return click.option(
-        "--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default=default,
+        "--setting", type=click.Choice(settings), default=default,
         show_default=None if default else "from how B_p and n vary",
-        help="What is fixed: B_p, the batch B = B_p · n, or nothing.",
+        help="What is fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
     )  # fmt: skip
 
 

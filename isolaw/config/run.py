@@ -13,7 +13,22 @@ from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
-POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
+REFERENCE_PROBLEMS = 64  # B_p at which it holds where lr follows the problems alone: B = 1024 at n = 16
+# lr ∝ B_p^α n^β, as (α, β), by ``recipe.lr_scaling``
+EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
+
+
+def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
+    """Return lr(B_p, n) / lr by a rule of ``recipe.lr_scaling``.
+
+    >>> lr_ratio(256, 16, "sqrt_problems"), lr_ratio(256, 16, "sqrt"), lr_ratio(256, 64, "sqrt_problems")
+    (2.0, 2.0, 2.0)
+    """
+    alpha, beta = EXPONENTS[rule]
+    if alpha == beta:  # exactly what it was before there were other rules
+        return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
+    own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
+    return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)
 
 
 class RunSpec(Section):
@@ -56,7 +71,8 @@ class RunSpec(Section):
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
         B_g = B_p · n_train are the rollouts in a step's gradient, n_train ``recipe.gradient_rollouts`` or n;
-        ``recipe.minibatches`` divides them.
+        ``recipe.minibatches`` divides them. ``sqrt_problems`` is (B_p / 64)^½, whatever n: at n = 16 that is
+        the square-root rule (`lr_ratio`).
         The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where
         n_train < n, the rule follows n_train: the square root compensates the gradient's noise, whose
         variance is ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs
@@ -68,8 +84,9 @@ class RunSpec(Section):
         >>> run.model_copy(update={"recipe": Recipe(gradient_rollouts=64)}).lr_factor
         1.0
         """
-        batch = self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
-        return float((batch / self.recipe.minibatches / REFERENCE_BATCH) ** POWERS[self.recipe.lr_scaling])
+        rollouts = self.recipe.gradient_rollouts or self.rollouts_per_problem
+        problems = self.problems_per_batch / self.recipe.minibatches
+        return lr_ratio(problems, rollouts, self.recipe.lr_scaling)
 
     @property
     def evaluated_at(self) -> dict[str, float | None]:

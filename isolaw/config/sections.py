@@ -126,7 +126,7 @@ class Recipe(Section):
 
     algorithm: str = "grpo"
     lr: Positive | None = None
-    lr_scaling: Literal["sqrt", "linear", "constant"] = "sqrt"
+    lr_scaling: Literal["sqrt", "sqrt_problems", "linear", "constant"] = "sqrt"
     warmup_steps: Index | None = None
     weight_decay: Rate | None = None
     max_grad_norm: Positive | None = None

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from isolaw.errors import InputError
-from isolaw.fits.cell import Cell
+from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import LEAST_CURVES, Configuration
@@ -25,8 +25,9 @@ LEAST_STEPS = 20  # that the budget must buy of a configuration without runs
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the compute to which at least three n ran; n can be compared up to there and somewhat beyond."""
     ends: dict[int, float] = {}
+    axis = axis_of(grid)
     for entry in grid:
-        n = entry.rollouts_per_problem
+        n = entry.level(axis)
         ends[n] = max(ends.get(n, 0.0), entry.end)
     return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
 
@@ -93,26 +94,33 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
-    """Group configurations by B_p (by B in ``fixed-b``), each group ascending in n."""
+    """Group configurations by B_p (by B in ``fixed-b``, by n in ``fixed-n``), each ascending on the axis."""
     out: dict[int, list[E]] = {}
-    for e in sorted(entries, key=lambda e: e.rollouts_per_problem):
+    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
+    for e in sorted(entries, key=lambda e: e.level(axis)):
         batch = e.problems_per_batch * e.rollouts_per_problem
-        out.setdefault(batch if setting == "fixed-b" else e.problems_per_batch, []).append(e)
+        held = {"fixed-b": batch, "fixed-n": e.rollouts_per_problem}
+        out.setdefault(held.get(setting, e.problems_per_batch), []).append(e)
     return out
 
 
 def between(measured: list[CandidateAllocation], setting: str) -> list[CandidateAllocation]:
-    """Return the unmeasured n = 2^k or 3 · 2^k that lie between two measured n at the same B_p (or B)."""
+    """Return the unmeasured n = 2^k or 3 · 2^k between two measured n at the same B_p (or B).
+
+    In the setting ``fixed-n`` they are values of B_p.
+    """
     out = []
+    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
     for held, line in _lines(measured, setting).items():
         for low, high in pairwise(line):
-            ends = low.rollouts_per_problem, high.rollouts_per_problem
+            ends = low.level(axis), high.level(axis)
             for n in sorted(f << k for f in (1, 3) for k in range(40) if ends[0] < f << k < ends[1]):
                 if setting == "fixed-b" and held % n:
                     continue
                 share = math.log(n / ends[0]) / math.log(ends[1] / ends[0])
                 cost = low.step_cost ** (1 - share) * high.step_cost**share
-                out.append(CandidateAllocation(held // n if setting == "fixed-b" else held, n, cost, False))
+                key = (n, held) if setting == "fixed-n" else (held // n if setting == "fixed-b" else held, n)
+                out.append(CandidateAllocation(*key, cost, False))
     return out
 
 
@@ -122,9 +130,12 @@ def beyond(
     """Return the n = 2^k or 3 · 2^k outside the measured range at each B_p (or B), up to a factor `REACH`.
 
     Each must fit under the cap, and the budget must buy `LEAST_STEPS` steps: fewer train nothing. n is at
-    least 2, which GRPO's advantage needs. A B_p without any ``healthy`` configuration is skipped.
+    least 2, which GRPO's advantage needs. A B_p without any ``healthy`` configuration is skipped. In the
+    setting ``fixed-n`` there is none: no B_p beyond the measured ones is recommended.
     """
-    out = []
+    out: list[CandidateAllocation] = []
+    if document.setting == "fixed-n":
+        return out
     held_b = document.setting == "fixed-b"
     for held, line in _lines(document.grid, document.setting).items():
         if not held_b and all(c.problems_per_batch != held for c in healthy):

@@ -1,9 +1,18 @@
-"""`Cell`: one (B_p, n), the base of configurations, grid entries in ``law.json`` and candidates."""
+"""`Cell`: one (B_p, n), the base of configurations, grid entries in ``law.json`` and candidates.
+
+A law is of one *axis*: n, or B_p if all runs have one n.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
+_N = re.compile(r"(?<!\d, )\bn\b")  # not that of a label
 
 
 @dataclass(frozen=True)
@@ -27,3 +36,29 @@ class Cell:
     def label(self) -> str:
         """A short name."""
         return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
+
+    def level(self, axis: AxisName) -> int:
+        """The value along an axis."""
+        return self.problems_per_batch if axis == "problems_per_batch" else self.rollouts_per_problem
+
+
+def axis_of(cells: Iterable[Cell]) -> AxisName:
+    """Return what a law of these cells is of: B_p where n is the same everywhere and B_p is not, else n.
+
+    >>> axis_of([Cell(8, 16), Cell(32, 16)]), axis_of([Cell(8, 16), Cell(8, 32)])
+    ('problems_per_batch', 'rollouts_per_problem')
+    """
+    batches, rollouts = zip(*(cell.key for cell in cells), strict=True)
+    one_n = len(set(rollouts)) == 1 and len(set(batches)) > 1
+    return "problems_per_batch" if one_n else "rollouts_per_problem"
+
+
+def about(text: str, axis: AxisName) -> str:
+    """Return a sentence about n as one about the axis.
+
+    >>> about("n* rises: n = 8 is never the best n", "problems_per_batch")
+    'B_p* rises: B_p = 8 is never the best B_p'
+    >>> about("one run at B_p = 8, n = 16", "problems_per_batch")
+    'one run at B_p = 8, n = 16'
+    """
+    return _N.sub("B_p", text) if axis == "problems_per_batch" else text

@@ -93,6 +93,7 @@ class Code(StrEnum):
     OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"
     UNPAIRED = "unpaired", "two recipes share only some seeds, so their runs are drawn apart"
     UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
+    BLOCKS = "blocks", "runs of several recipes, each of which has a level of its own in log N"
     BENT = "bent", "log loss is not straight in log X, as the model-size law has it"
 
     VERSION_1 = "version_1", "a warning of a law.json of version 1, which had no codes"

@@ -1,5 +1,7 @@
 """The compute-optimal frontier: which n is best at each compute, and where one n overtakes another.
 
+In the setting ``fixed-n`` the axis is B_p, and "n" below stands for it (`isolaw.fits.cell.axis_of`).
+
 A curve competes only where its configuration was measured. n* is *censored*, that is only a bound, at the
 grid's edges and where a neighbouring n on the grid was not measured.
 """
@@ -7,6 +9,7 @@ grid's edges and where a neighbouring n on the grid was not measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -14,6 +17,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.cell import Cell, axis_of
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices, highest
@@ -92,9 +96,9 @@ def strict_path(frontier: Frontier) -> Path:
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
     """Return the surface's ridge; n* is unknown beyond ``reach``, up to which n can be compared."""
-    u = cut.log2_n[cut.best]
+    u = cut.along[cut.best]
     far = cut.flat | (cut.compute > reach)
-    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    levels = levels_of(configurations)
     low, high = np.log2(levels[[0, -1]])
     below, above = far | (u >= high - 1e-9), far | (u <= low + 1e-9)
     return Path(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
@@ -105,7 +109,8 @@ def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float)
 
     All n compete at every compute; ``alone`` marks computes that fewer than three n reached.
     """
-    n = np.array([c.rollouts_per_problem for c in configurations])
+    axis = axis_of(configurations)
+    n = np.array([c.level(axis) for c in configurations])
     levels = np.unique(n)
     own = cut.reward[:, :, cut.place]
     reward = np.stack([own[:, :, n == level].max(axis=2) for level in levels], axis=1)
@@ -113,6 +118,12 @@ def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float)
     alone = np.broadcast_to(cut.compute > reach, strict.shape)
     below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
     return Frontier(cut.compute, levels, reward, alone, below, above)
+
+
+def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
+    """Return the measured n, or B_p where a law is of that, ascending."""
+    axis = axis_of(cells)
+    return np.unique([cell.level(axis) for cell in cells])
 
 
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
@@ -130,10 +141,10 @@ def envelope(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the levels of n and each one's best reward; −inf where nothing was measured, if ``measured``."""
-    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    levels, axis = levels_of(configurations), axis_of(configurations)
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
-        level = int(np.searchsorted(levels, c.rollouts_per_problem))
+        level = int(np.searchsorted(levels, c.level(axis)))
         own = np.where(c.covers(compute), curve(compute), -np.inf) if measured else curve(compute)
         reward[:, level] = np.maximum(reward[:, level], own)
     return levels, reward
@@ -199,10 +210,11 @@ def crossovers(
     setting. ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
-    for c in sorted(configurations, key=lambda c: c.rollouts_per_problem):
+    axis = axis_of(configurations)
+    for c in sorted(configurations, key=lambda c: c.level(axis)):
         low, high = c.measured
-        before = spans.get(c.rollouts_per_problem, (math.inf, 0.0))
-        spans[c.rollouts_per_problem] = min(low, before[0]), max(high, before[1])
+        before = spans.get(c.level(axis), (math.inf, 0.0))
+        spans[c.level(axis)] = min(low, before[0]), max(high, before[1])
     out = []
     for (i, (a, own)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
         starts, ends = zip(*((low or max(low, first), high) for low, high in (own, other)), strict=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from isolaw.fits.cell import about
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE, Path
@@ -22,8 +23,13 @@ def flags_of(
 ) -> tuple[Flag, ...]:
     """Return the flags of a law, the gravest first."""
     return (
-        *_of_intervals(selection.configurations, resampled, document),
-        *_of_n_star(path, document, scale),
+        *(
+            Flag(flag.code, about(flag.text, document.axis))
+            for flag in (
+                *_of_intervals(selection.configurations, resampled, document),
+                *_of_n_star(path, document, scale),
+            )
+        ),
         *_of_curves(document),
         *_of_rewards(selection),
         *_of_fits(document),
@@ -85,7 +91,8 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
         worst = min(fallen, key=lambda k: k.late)
         text = (
             "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
-            f"compute on they lie {-worst.late:.3f} below the curve at n = {worst.rollouts_per_problem}, "
+            f"compute on they lie {-worst.late:.3f} below the curve at "
+            f"{about('n', document.axis)} = {worst.level(document.axis)}, "
             f"and more than {TOLERANCE} at {len(fallen)} of {len(document.curves)}"
         )
         too_high = "; rewards are predicted that much too high" if document.method == "paper" else ""

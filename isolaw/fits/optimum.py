@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
+from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import LAWS
@@ -37,23 +38,29 @@ def optimum(
     """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
-        flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
+        text = about("at this budget no measured n is better than another", document.axis)
+        flags.append(Flag(Code.FLAT, text))
         return REFUSED, REFUSED, REFUSED
     n, b = cut.log2_n[best], cut.log2_b[best]
     paper = document.method == "paper"
-    levels = np.unique([e.rollouts_per_problem for e in candidates]) if paper else None
+    levels = np.unique([e.level(document.axis) for e in candidates]) if paper else None
     far = factor > FAR
     bound = paper and factor > INTERVALS
-    star = _star(np.where(flat, np.nan, n), cut.log2_n, far, bound, levels)
+    along = cut.log2_b if document.setting == "fixed-n" else cut.log2_n
+    star = _star(np.where(flat, np.nan, along[best]), along, far, bound, levels)
     if not paper:
         star = _to_measured(star, document)
-    _edges(n, cut, document, flags)
+    _edges(along, best, document, flags)
     hours = any(c.rate != 1.0 for c in candidates)
     batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
     if hours:
         batch = math.log2(budget) - np.log2([c.step_cost for c in candidates])
     steps = batch[best]
     counted = hours or document.x.unit in ("rollouts", "steps")
+    if document.setting == "fixed-n":
+        held = Quantity(float(document.fixed["rollouts_per_problem"]))
+        over = _star(steps, batch, far, bound) if hours else _over(budget / (held.value or 1.0), star)
+        return held, star, over if counted else REFUSED
     if document.setting == "fixed-b":
         held = Quantity(float(np.exp2(steps[0]) if hours else budget / document.fixed["batch_rollouts"]))
         return star, _over(document.fixed["batch_rollouts"], star), held
@@ -114,7 +121,7 @@ def _to_measured(star: Quantity, document: LawDocument) -> Quantity:
     if star.interval is None or star.value is None:
         return star
     low, high = star.interval
-    n = sorted({e.rollouts_per_problem for e in document.grid})
+    n = sorted({e.level(document.axis) for e in document.grid})
     if len(n) < LEAST_CURVES:
         return star
     if high is None and low is not None and low > n[-2]:
@@ -150,11 +157,12 @@ def _star(
     return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
 
 
-def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]) -> None:
-    """Flag an n* that is, or may be, outside the range of measured and affordable n."""
-    measured = [g.rollouts_per_problem for g in document.grid]
+def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -> None:
+    """Flag an n* that is, or may be, outside the measured and affordable n; ``grid`` is in log2 n."""
+    log2_n = grid[best]
+    measured = [g.level(document.axis) for g in document.grid]
     smallest, largest = min(measured), max(measured)
-    low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
+    low, high = (float(np.exp2(v)) for v in (grid.min(), grid.max()))
     top, bottom = min(high, largest), max(low, smallest)
     above, below = log2_n >= np.log2(top) - _EDGE, log2_n <= np.log2(bottom) + _EDGE
     if above[0]:
@@ -166,23 +174,25 @@ def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]
         text = f"in {above[1:].mean():.0%} of draws n* is the largest measured, {top:g}, or more"
     else:
         return
-    flags.append(Flag(Code.GRID_EDGE, text))
+    flags.append(Flag(Code.GRID_EDGE, about(text, document.axis)))
 
 
 def may_be_outside(cut: Slices) -> bool:
     """Whether n* is, or in some draws may be, at an end of the n of ``cut``; False if all n are equal."""
     if cut.flat[0, 0]:
         return False
-    n = cut.log2_n[cut.best[:, 0]]
-    at_end = (n >= cut.log2_n.max() - _EDGE) | (n <= cut.log2_n.min() + _EDGE)
+    n, grid = cut.along[cut.best[:, 0]], cut.along
+    at_end = (n >= grid.max() - _EDGE) | (n <= grid.min() + _EDGE)
     return bool(at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _BEYOND))
 
 
 def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
     """Return powers of two beyond the measured n, up to the median of draws with n* there; none if few have.
 
-    Draws with n* at a measured n do not enter the median.
+    Draws with n* at a measured n do not enter the median. In the setting ``fixed-n`` nothing beyond competes.
     """
+    if document.setting == "fixed-n":
+        return []
     n = cut.log2_n[cut.best[:, 0]]
     n = n[1:] if n.size > 1 else n
     measured = np.log2([g.rollouts_per_problem for g in document.grid])

@@ -24,6 +24,7 @@ from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.blas import one_blas_thread
+from isolaw.fits.cell import about
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
@@ -37,7 +38,7 @@ from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select, varied
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
@@ -77,7 +78,7 @@ def fit(
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     setting
-        ``fixed-bp``, ``fixed-b`` or ``joint``.
+        ``fixed-bp``, ``fixed-b``, ``fixed-n`` (a law of B_p at one n) or ``joint``.
     fixed
         columns or attributes of the runs held at a value, e.g. ``{"B_p": 32}``.
     x
@@ -160,7 +161,9 @@ def fit(
             logistic = _fit_law(path, abscissa)
             laws = fit_laws(cut, path, abscissa) if setting != "joint" else {}
             comparison = compared(laws, path, configurations)
-    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
+    of_law: list[Flag] = []
+    parameters = doc.parameters(path, abscissa, logistic, comparison, of_law)
+    selection.flags.extend(Flag(own.code, about(own.text, varied(setting))) for own in of_law)
     fitted = runs.select(selection.run_ids)
     health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import Draws
+from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import Quantity
 
@@ -28,8 +29,8 @@ class LawPosterior:
 
     @property
     def levels(self) -> NDArray[np.int64]:
-        """The measured n, ascending."""
-        return np.unique([g.rollouts_per_problem for g in self.document.grid])
+        """The measured n, or B_p where the law is of that, ascending."""
+        return levels_of(self.document.grid)
 
     @property
     def params(self) -> dict[str, Quantity]:

@@ -45,7 +45,7 @@ from isolaw.fits.allocations import (
     in_seconds,
     times_beyond,
 )
-from isolaw.fits.cell import Cell
+from isolaw.fits.cell import Cell, about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
@@ -109,7 +109,7 @@ def predict(
     unsure = document.method == "paper" and factor > INTERVALS
     options = [] if factor > FAR else _options(cut, candidates, budget, unsure)
     flags += _flags(law, candidates, options)
-    n = [c.rollouts_per_problem for c in candidates]
+    n = [c.level(document.axis) for c in candidates]
     if options and cost is not None:
         a = options[0].allocation
         flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
@@ -148,7 +148,7 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
     """Flag how far the budget is beyond the largest measured compute, and beyond the last with three n."""
-    ends = {e.rollouts_per_problem: e.end for e in document.grid}
+    ends = {e.level(document.axis): e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
     out = []
     if budget >= longest:
@@ -160,7 +160,7 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
             + ("n* is a bound at most; " if document.method == "paper" and factor <= FAR else "")
             + f"run n = {short} to {number(budget / INTERVALS)} or more"
         )
-        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
+        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
     return out
 
 

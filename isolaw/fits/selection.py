@@ -4,6 +4,7 @@ The settings:
 
     fixed-bp   B_p is fixed; n varies                      x = C
     fixed-b    B = B_p · n is fixed; n trades with B_p     x = M = C / B
+    fixed-n    n is fixed; B_p varies and takes the place of n in the law     x = C
     joint      B_p and n vary                              x = C
 
 C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw refuses runs that differ
@@ -22,17 +23,22 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
-from isolaw.fits.cell import Cell
+from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
 from isolaw.runs import Runs, full_names, plain
 
 Floats = NDArray[np.float64]
-Setting = Literal["fixed-bp", "fixed-b", "joint"]
+Setting = Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
-SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "joint")
-HELD: dict[str, str] = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts"}  # by the setting
+SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "fixed-n", "joint")
+# By the setting.
+HELD: dict[str, str] = {
+    "fixed-bp": "problems_per_batch",
+    "fixed-b": "batch_rollouts",
+    "fixed-n": "rollouts_per_problem",
+}
 LEAST_CURVES = 3
 LEAST_CHECKPOINTS = 5
 
@@ -145,10 +151,10 @@ def select(
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     flags = [Flag(Code.AS_READ, note) for note in runs.notes]
     held = full_names(fixed or {})
-    table = hold(table, held)
+    table = whole = hold(table, held)
     axis = HELD.get(setting)
     if axis is not None and axis not in held:
-        held[axis] = _most_n(table, axis, flags)
+        held[axis] = _most_levels(table, axis, varied(setting), flags)
         table = table[table[axis] == held[axis]]
     for name in differing(table.drop(columns="batch_rollouts")):
         values = sorted({str(v) for v in table[name]})
@@ -159,7 +165,7 @@ def select(
         )
     configurations = configurations_of(points, table, flags, x)
     if not few:
-        _refuse_too_few(configurations, setting, flags)
+        _refuse_too_few(configurations, setting, flags, whole)
     elif not configurations:
         raise Refused("no configuration has a curve: " + "; ".join(flag.text for flag in flags))
     seen, size = _epochs(configurations, table)
@@ -219,12 +225,18 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     return table
 
 
-def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
-    """Return the value of ``axis`` with the most n, the smallest of equals."""
-    counts = table.groupby(axis)["rollouts_per_problem"].nunique()
+def varied(setting: Setting) -> AxisName:
+    """Return what a law of this setting describes: n, or B_p."""
+    return "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
+
+
+def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]) -> int:
+    """Return the value of ``axis`` with the most n (or B_p), the smallest of equals."""
+    counts = table.groupby(axis)[of].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
-        text = f"{axis} = {chosen} was chosen (it has the most n); others: {', '.join(others)}"
+        most = about("it has the most n", of)
+        text = f"{axis} = {chosen} was chosen ({most}); others: {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen
 
@@ -277,27 +289,40 @@ def _without_copies(
     return members.loc[list(seen.values())]
 
 
-def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags: list[Flag]) -> None:
-    levels = sorted({c.rollouts_per_problem for c in configurations})
+def _refuse_too_few(
+    configurations: list[Configuration], setting: Setting, flags: list[Flag], table: pd.DataFrame
+) -> None:
+    axis = varied(setting)
+    levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
         where = f" at one {HELD[setting]}" if setting in HELD else ""
+        found = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
         raise Refused(
-            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem{where}; "
-            f"found {len(levels)} (n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
-            + (", or use --setting joint" if setting == "fixed-b" and offers("--setting") else "")
+            about(f"n*(C) needs curves of at least {LEAST_CURVES} different ", axis)
+            + f"{axis}{where}; found {len(levels)} ({found}). {about('Add runs with other n', axis)}"
+            + _another(table, setting)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
     covered = np.array([c.covers(ends) for c in configurations])
-    n = np.array([c.rollouts_per_problem for c in configurations])
+    n = np.array([c.level(axis) for c in configurations])
     if max(np.unique(n[own]).size for own in covered.T) < LEAST_CURVES:
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
-        raise Refused(
-            f"at no compute are {LEAST_CURVES} different n measured together ({ranges}). "
-            "Run the smaller n for more steps, or evaluate the larger n earlier"
-        )
+        text = f"at no compute are {LEAST_CURVES} different n measured together"
+        rest = "Run the smaller n for more steps, or evaluate the larger n earlier"
+        raise Refused(f"{about(text, axis)} ({ranges}). {about(rest, axis)}")
+
+
+def _another(table: pd.DataFrame, setting: Setting) -> str:
+    """The setting that suits these runs, if one does."""
+    if not offers("--setting"):
+        return ""
+    one_n = table["rollouts_per_problem"].nunique() == 1
+    if one_n and setting != "fixed-n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
+        return ", or use --setting fixed-n"
+    return ", or use --setting joint" if setting in ("fixed-b", "fixed-n") and not one_n else ""
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:

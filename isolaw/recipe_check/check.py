@@ -16,14 +16,17 @@ from typing import Any
 from isolaw import engine
 from isolaw.allocation import BatchShape
 from isolaw.config import SweepSpec
+from isolaw.design.directory import EVAL_SET
 from isolaw.errors import RunError
 from isolaw.evidence import SIMULATOR
 from isolaw.executors.event import Event
+from isolaw.fits.studies.targets import LrLaw, lr_law
 from isolaw.recipe_check import rule
 from isolaw.recipe_check.judge import Judged, judge
 from isolaw.recipe_check.measured import LrCell, MeasuredCurves, read
 from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, CheckSweep, Setup, claim, setup
 from isolaw.resolve import Plan
+from isolaw.runs import Runs
 
 Execute = Callable[[CheckSweep, Plan], None]
 
@@ -70,7 +73,9 @@ class RecipeCheck:
 
     ``lr`` is the best at C = ``compute``, ``lr_undecided`` are others as good within noise, and ``lr_short``
     is the best at ``horizon``. ``slope`` is the change of log2 lr* per doubling of C in the search (None if
-    not decided). ``terms`` compares ``terms_kept`` with ``terms_other``.
+    not decided). ``lr_law`` is how the best lr grows with the batch (`isolaw.to_target`), from the runs of
+    the stages ``lr`` and ``batch`` (None where they do not show it). ``terms`` compares ``terms_kept`` with
+    ``terms_other``.
     """
 
     simulated: bool
@@ -86,6 +91,7 @@ class RecipeCheck:
     at_edge: bool
     scaling: str
     batches: tuple[BatchRule, ...]
+    lr_law: LrLaw | None
     terms_kept: dict[str, float]
     terms_other: dict[str, float]
     terms: RecipeVerdict | None
@@ -96,7 +102,7 @@ class RecipeCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
-        return asdict(self)
+        return {**asdict(self), "lr_law": self.lr_law and self.lr_law.to_dict()}
 
 
 def check_recipe(
@@ -154,6 +160,7 @@ class _Check:
     def __init__(self, start: Setup, out: Path, execute: Execute) -> None:
         self.start, self.out, self.execute = start, out, execute
         self.rows: list[RecipeResult] = []
+        self.others = MeasuredCurves()
         self.rollouts = 0
 
     def result(self) -> RecipeCheck:
@@ -199,6 +206,7 @@ class _Check:
             at_edge=k in (min(rewards), max(rewards)),
             scaling=start.spec.recipe.lr_scaling,
             batches=batches,
+            lr_law=self._law(searched),
             terms_kept=kept,
             terms_other=other,
             terms=terms,
@@ -264,7 +272,7 @@ class _Check:
         start = self.start
         if not start.others:
             return ()
-        found = self._run(BATCH, start.others, (k - 1, k, k + 1), start.batch_horizon)
+        found = self.others = self._run(BATCH, start.others, (k - 1, k, k + 1), start.batch_horizon)
         self._add(BATCH, found, start.batch_horizon)
         out = []
         for cell in start.others:
@@ -277,6 +285,12 @@ class _Check:
             rivals = [key for key in judged.mean if key != own]
             out.append(BatchRule(*own, best[-1], _verdict(judged, own, rivals)))
         return tuple(out)
+
+    def _law(self, searched: MeasuredCurves) -> LrLaw | None:
+        """How the best lr grows with the batch, from its runs at all batch sizes."""
+        parts = [own.runs for own in (searched, self.others) if own.runs is not None]
+        metric = self.start.spec.design.metric
+        return lr_law(Runs.concat(parts), metric, EVAL_SET, {}) if len(parts) > 1 else None
 
     def _terms(
         self, k: int, full: MeasuredCurves

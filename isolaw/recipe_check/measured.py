@@ -13,6 +13,7 @@ from isolaw.design.directory import EVAL_SET
 from isolaw.fits.health import health
 from isolaw.fits.selection import measured_points
 from isolaw.recipe_check.stages import CheckSweep
+from isolaw.runs import Runs
 from isolaw.store import SweepStore
 
 LrCell = tuple[int, int, float]  # (B_p, n, lr)
@@ -30,6 +31,7 @@ class MeasuredCurves:
     curves: Mapping[LrCell, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
     failed: Mapping[LrCell, str] = field(default_factory=dict)
     unstable: Mapping[LrCell, str] = field(default_factory=dict)
+    runs: Runs | None = None  # those that reached their end
 
     def at(self, key: LrCell, compute: float) -> dict[int, float] | None:
         """Return the reward by seed around ``compute`` rollouts; None if a run failed or is missing."""
@@ -70,7 +72,7 @@ def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurve
         curves.setdefault(_key(run), {})[run.seed] = curve[["compute", "value"]]
     signs = {own.run_id: own.reasons[0] for own in health(collected, metric, EVAL_SET) if own.signs}
     unstable = {_key(asked[run_id]): reason for run_id, reason in sorted(signs.items())}
-    return MeasuredCurves(curves, failed, unstable)
+    return MeasuredCurves(curves, failed, unstable, collected)
 
 
 def _key(run: Any) -> LrCell:

@@ -21,7 +21,7 @@ SEEDS = 24
 
 
 def protocol(*cells: tuple[int, int], steps: tuple[int, ...] = (0, 20, 60), **more: object) -> Protocol:
-    own = [SimulatedCell(b, n, lr_factor(b * n), steps, (0,) * len(steps)) for b, n in cells]
+    own = [SimulatedCell(b, n, lr_factor(b, n), steps, (0,) * len(steps)) for b, n in cells]
     return Protocol(tuple(own), 50, 40, False, **more)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from isolaw.evidence import Simulated
-from isolaw.fits.cell import Cell
+from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.document.codec import decoded, encoded
 from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.quantity import Interval, Quantity, Status
@@ -178,7 +178,7 @@ class SurfaceInfo:
 class LawDocument:
     """What a fit found: the content of ``law.json``."""
 
-    setting: Literal["fixed-bp", "fixed-b", "joint"]
+    setting: Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
     fixed: dict[str, Any]
     metric: str
     eval_set: str
@@ -203,7 +203,13 @@ class LawDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data without NaN."""
-        return {"format": FORMAT, "simulated": self.simulated.json, **encoded(self)}
+        first = {"format": FORMAT, "simulated": self.simulated.json, "axis": self.axis}
+        return {**first, **encoded(self)}
+
+    @property
+    def axis(self) -> AxisName:
+        """What the law is of: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
+        return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
 
     @property
     def simulated(self) -> Simulated:

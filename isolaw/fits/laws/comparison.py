@@ -86,7 +86,7 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
 
     Rewards are parabolas between grid points; otherwise a law would lose less where it meets the grid.
     """
-    u, inner = slices.log2_n, slices.log2_n.size - 2
+    u, inner = slices.along, slices.along.size - 2
     at = np.clip(log2_n, u[0], u[-1])
     near = np.clip(np.abs(u - at[:, None]).argmin(axis=1), 1, inner)
     own, _ = _parabola(slices, near[None], at)
@@ -99,7 +99,7 @@ def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Fl
     """Rewards at log2 n (X,), and at the peak, of parabolas through the grid points around ``middle``."""
     rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
     (a, ra), (b, rb), (c, rc) = (
-        (slices.log2_n[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
+        (slices.along[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
     )
     slope = (rb - ra) / (b - a)
     bend = ((rc - rb) / (c - b) - slope) / (c - a)
@@ -150,7 +150,7 @@ def levels_off(path: Path) -> float:
 
 def _curvature(slices: Slices, path: Path) -> Floats:
     """Curvature at each compute over its maximum, (X,), from n* ± one doubling; at least `_LEAST_WEIGHT`."""
-    u = slices.log2_n
+    u = slices.along
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
     around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]
     c = np.maximum(np.array(around) @ [2.0, -1.0, -1.0], 0.0)

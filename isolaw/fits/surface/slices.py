@@ -62,6 +62,12 @@ class Slices:
     place: NDArray[np.int64]  # index of each configuration among the allocations, (N,); −1 if it was left out
 
     @property
+    def along(self) -> Floats:
+        """log2 n, or log2 B_p where n is the same everywhere, (G,)."""
+        one_n = np.ptp(self.log2_n) == 0 and np.ptp(self.log2_b) > 0
+        return self.log2_b if one_n else self.log2_n
+
+    @property
     def best(self) -> NDArray[np.int64]:
         """Index of the allocation with the highest reward, (1 + D, X)."""
         return highest(self.reward, 2)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.report.text.numbers import count, interval, number, quantity, share
@@ -72,18 +73,18 @@ def symbol(document: LawDocument) -> str:
 
 def law_summary(document: LawDocument) -> list[str]:
     """Return a fit's findings, line by line."""
-    lines = [data_line(document), *ends(document), *crossovers(document), saturation(document)]
-    return [line for line in (*lines, verdict(document)) if line]
+    lines = [*ends(document), *crossovers(document), saturation(document), verdict(document)]
+    return [data_line(document), *(about(line, document.axis) for line in lines if line)]
 
 
 def data_line(document: LawDocument) -> str:
     """Return what was fitted."""
-    n = sorted({g.rollouts_per_problem for g in document.grid})
+    n = sorted({g.level(document.axis) for g in document.grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
     return (
         f"{document.metric} on {document.eval_set}: {_runs(document)}, "
-        f"n = {', '.join(map(str, n))}"
-        f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
+        + about(f"n = {', '.join(map(str, n))}", document.axis)
+        + f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
 from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
@@ -56,14 +57,18 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     if prediction.compared is not None:
         low, high = prediction.compared
         among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
+        among = about(among, document.axis)
     text = (
         f"Expected loss: {best.expected_regret:.4f} in {document.metric} against the best allocation{among}"
     )
     if best.probability is not None:
         text += f"; within {TOLERANCE} of it in {share(best.probability)} of draws"
     n = best.allocation.rollouts_per_problem
+    if document.axis == "problems_per_batch":
+        n = best.allocation.problems_per_batch
     where = "beyond the measured n" if best.beyond else "between measured n"
-    return f"{text}." + ("" if best.measured else f" No run has n = {n}; it is {where}.")
+    unmeasured = "" if best.measured else f" No run has n = {n}; it is {where}."
+    return f"{text}.{about(unmeasured, document.axis)}"
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
@@ -128,7 +133,8 @@ def split(prediction: Prediction, document: LawDocument) -> dict[str, str]:
         return {}
     out = {}
     for name, q in {"B_p*": prediction.b_star, "M*": prediction.m_star}.items():
-        if q.status != "refused":
+        said = name == "B_p*" and document.axis == "problems_per_batch"
+        if q.status != "refused" and not said:
             fixed = name == _FIXED.get(document.setting)
             how = "fixed" if name == "B_p*" else "C / B"
             out[name] = f"{number(q.value)} ({how})" if fixed else star(q)
@@ -173,7 +179,9 @@ def prediction_summary(
     lines = [first, *([own] if (own := run_first(prediction, document)) else []), *rest]
     name, by = law_text.law_name(law_text.preferred(document) or ""), by_law(prediction)
     lines.append(
-        f"n* (highest fitted reward): {n_star(prediction)}" + (f"; {name} law: {by}." if by else ".")
+        about("n* (highest fitted reward): ", document.axis)
+        + (quantity(prediction.b_star) if document.axis == "problems_per_batch" else n_star(prediction))
+        + (f"; {name} law: {by}." if by else ".")
     )
     if parts := split(prediction, document):
         lines.append("; ".join(f"{name}: {text}" for name, text in parts.items()) + ".")

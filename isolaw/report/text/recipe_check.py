@@ -8,8 +8,14 @@ from typing import Any
 from isolaw.config.writing import toml_text
 from isolaw.recipe_check.check import BatchRule, RecipeCheck, RecipeResult, RecipeVerdict
 from isolaw.report.text.numbers import columns, count, number
+from isolaw.report.text.targets import rule_line
 
-_EXPONENTS = {"sqrt": "√B rule", "linear": "rule lr ∝ B", "constant": "rule of a constant lr"}
+_EXPONENTS = {
+    "sqrt": "√B rule",
+    "sqrt_problems": "√B_p rule",
+    "linear": "rule lr ∝ B",
+    "constant": "rule of a constant lr",
+}
 _MOVES = "It moves with the horizon, so check again for a larger C."
 _STAGES = {
     "lr": "search of the lr",
@@ -50,6 +56,7 @@ def result(found: RecipeCheck) -> list[str]:
         "",
         *_lr(found),
         *(_batch(found, own) for own in found.batches),
+        *([rule_line(found.lr_law)] if found.lr_law is not None else []),
         *(
             []
             if found.batches

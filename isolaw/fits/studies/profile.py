@@ -1,0 +1,173 @@
+"""Intervals from the likelihood, maximised over all parameters but one: its profile.
+
+The interval of g·θ, a linear combination of parameters, holds every value v for which ::
+
+    2 (ℓ_max − ℓ(v)) ≤ R log(1 + t² / ν),      ℓ(v) = max { ℓ(θ) : g·θ = v }
+
+with R observations, ν degrees of freedom and t the 97.5 % point of Student's distribution. For the mean of
+normal numbers with an unknown deviation, and for any linear parameter of least squares, that is Student's
+interval exactly; the same statistic as F tests several combinations at once. An end that the range of search
+does not reach is open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.stats import f as fisher
+from scipy.stats import t as student
+
+from isolaw.fits.quantity import LEVEL, Quantity, Status
+from isolaw.fits.selection import Floats
+
+Combination = Mapping[str, float]  # a linear combination of parameters, by their names
+LEAST_FREEDOM = 2
+_FAR = math.log(100.0)  # from the estimate to where an end is sought
+_CLOSE = 0.01
+_TRIES = 24
+_WALL = 50.0
+_LEAST_CURVATURE = 1e-2
+_STEP = 1e-4
+
+
+class Profile:
+    """The maximum of a likelihood and its profile.
+
+    ``loss`` gives −ℓ(θ) and its gradient; ``names`` are those of θ, ``bounds`` of some of them; the search
+    begins at ``starts``. R is ``observations``, ν ``freedom``.
+
+    >>> x = np.array([1.0, 2.0, 4.0, 5.0])
+    >>> def normal(theta):
+    ...     z = (x - theta[0]) / math.exp(theta[1])
+    ...     return 0.5 * z @ z + 4 * theta[1], np.array([-z.sum() / math.exp(theta[1]), 4 - z @ z])
+    >>> mean = Profile(normal, ["mean", "log deviation"], {}, [np.zeros(2)], 4, 3).quantity({"mean": 1.0})
+    >>> low, high = student.interval(0.95, 3, 3.0, x.std(ddof=1) / 2)
+    >>> bool(abs(mean.interval[0] - low) < 0.02 and abs(mean.interval[1] - high) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Floats], tuple[float, Floats]],
+        names: Sequence[str],
+        bounds: Mapping[str, tuple[float, float]],
+        starts: Sequence[Floats],
+        observations: int,
+        freedom: int,
+    ) -> None:
+        self._loss, self._starts = loss, starts
+        self.at = {name: i for i, name in enumerate(names)}
+        self._low, self._high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
+        for name, (low, high) in bounds.items():
+            self._low[self.at[name]], self._high[self.at[name]] = low, high
+        self.observations, self.freedom = observations, freedom
+
+    @cached_property
+    def theta(self) -> Floats:
+        """The most likely parameters, (P,)."""
+        return self._best[1]
+
+    def quantity(self, combination: Combination, search: tuple[float, float] | None = None) -> Quantity:
+        """Return a linear combination of parameters, with the ends of its interval within ``search``."""
+        value = sum(weight * float(self.theta[self.at[name]]) for name, weight in combination.items())
+        low, high = search or (value - _FAR, value + _FAR)
+        if self.freedom < LEAST_FREEDOM:
+            return Quantity(value, None, "not_identified")
+        ends = self._end(combination, value, low), self._end(combination, value, high)
+        if ends == (None, None):
+            return Quantity(value, None, "not_identified")
+        status: Status = "ok"
+        if None in ends:
+            status = "upper_bound" if ends[0] is None else "lower_bound"
+        return Quantity(value, ends, status)
+
+    def p_value(self, held: Sequence[tuple[Combination, float]]) -> float:
+        """Return how often chance alone makes it as much less likely that combinations have these values."""
+        ratio = 2 * max(self._held(held, self.theta)[0] - self._best[0], 0.0)
+        statistic = math.expm1(ratio / self.observations) * self.freedom / len(held)
+        return float(fisher.sf(statistic, len(held), self.freedom))
+
+    @cached_property
+    def _best(self) -> tuple[float, Floats]:
+        found = min((self._search(start) for start in self._starts), key=lambda own: own[0])
+        return self._search(found[1])
+
+    def _end(self, combination: Combination, value: float, edge: float) -> float | None:
+        """Where the likelihood becomes too low on the way to ``edge``; None where it does not.
+
+        The root of twice its fall is nearly linear in the distance, so the secant is quick.
+        """
+        t = float(student.ppf((1 + LEVEL) / 2, self.freedom))
+        allowed = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
+        g = self._row(combination)
+        most = abs(edge - value)
+        at = min(t * math.sqrt(max(float(g @ self._inverse @ g), _CLOSE**2)), most)
+        inside, outside, start = (0.0, 0.0), (most, math.inf), self.theta
+        for _ in range(_TRIES):
+            loss, theta = self._held([(combination, value + math.copysign(at, edge - value))], start)
+            fall = math.sqrt(2 * max(loss - self._best[0], 0.0))
+            if fall >= allowed:
+                outside = (at, fall)
+            elif at >= most:
+                return None
+            else:
+                inside, start = (at, fall), theta
+            if outside[0] - inside[0] < _CLOSE:
+                break
+            if math.isinf(outside[1]):
+                at = min(at * min(max(1.05 * allowed / max(fall, 0.1), 1.2), 4.0), most)
+            else:
+                share = (allowed - inside[1]) / (outside[1] - inside[1])
+                at = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
+        return value + math.copysign((inside[0] + outside[0]) / 2, edge - value)
+
+    def _row(self, combination: Combination) -> Floats:
+        row = np.zeros(len(self.at))
+        for name, weight in combination.items():
+            row[self.at[name]] = weight
+        return row
+
+    def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
+        """The least loss with linear combinations of parameters held at values, and where it is."""
+        g = np.array([self._row(combination) for combination, _ in held])
+        nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
+        return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        """The inverse of the curvature at the maximum, about: with it searches take few steps."""
+        slopes = [
+            (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
+            for step in _STEP * np.eye(self.theta.size)
+        ]
+        curvature = np.array(slopes)
+        value, vector = np.linalg.eigh((curvature + curvature.T) / 2)
+        return np.asarray((vector / np.maximum(value, _LEAST_CURVATURE)) @ vector.T)
+
+    def _search(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
+        """The least loss from a start along some directions, and where it is.
+
+        Beyond its bounds a parameter counts as at them, and the distance as a loss.
+        """
+        from scipy.optimize import minimize
+
+        free = np.eye(start.size) if directions is None else directions
+
+        def loss(z: Floats) -> tuple[float, Floats]:
+            theta = start + free @ z
+            inner = np.clip(theta, self._low, self._high)
+            beyond = theta - inner
+            value, slope = self._loss(inner)
+            push = np.where(beyond == 0, slope, 2 * _WALL * beyond)
+            return value + _WALL * float(beyond @ beyond), free.T @ push
+
+        options: dict[str, Any] = {"maxiter": 400, "gtol": 1e-4}
+        if directions is not None:
+            inverse = np.linalg.inv(free.T @ np.linalg.inv(self._inverse) @ free)
+            options["hess_inv0"] = (inverse + inverse.T) / 2
+        found = minimize(loss, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
+        return float(found.fun), np.clip(start + free @ found.x, self._low, self._high)

@@ -1,0 +1,331 @@
+"""Rollouts to a target reward over batch sizes and learning rates: the critical batch and the rule of the lr.
+
+With N the rollouts that run k of (B_p, n, lr) generates until its reward is at target T::
+
+    log N_kT = log N*_T + p log cosh(log lr − log lr*_T) + block + u_k + e_kT
+    N*_T  = N_min (1 + B_p / B_crit)    at one n (form ``critical``)
+    N*_T  = free for each (B_p, n)      shifted by targets along a plane in log B_p, log n (form ``cells``)
+    lr*_T = λ B_p^α n^β
+
+The first is the trade-off of McCandlish et al. (arXiv 1812.06162), (S / S_min − 1) (N / N_min − 1) = 1: in
+steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while
+log B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom
+with curvature p; far below lr* it gives N ∝ lr^(−p). Blocks are what else runs differ by (a version of code,
+the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is what a run's targets share,
+e ~ Normal(0, σ²) what they do not. A run that has not reached T by its end C is censored: it says N > C, with
+the probability of that (Tobin 1958).
+
+Estimates have the highest likelihood, u_k integrated out by Gauss-Hermite quadrature. Intervals are of its
+profile (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k holds
+everything by which a run departs from the equations: one run of each configuration is enough to see it, but
+not to tell its luck from a wrong equation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_ndtr, logsumexp
+
+from isolaw.config.run import EXPONENTS
+from isolaw.fits.quantity import Quantity
+from isolaw.fits.selection import Floats
+from isolaw.fits.studies.profile import Profile
+
+Form = Literal["critical", "cells"]
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
+_LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
+_DEVIATION = (math.log(0.02), math.log(3.0))  # least and largest of log σ and log τ
+_VALLEY = (math.log(0.1), math.log(5.0))  # of log p
+_FAR = math.log(100.0)  # how far beyond the measured B_p a critical batch is sought
+_FARTHEST = 3.0  # largest exponent
+
+
+@dataclass(frozen=True)
+class TargetData:
+    """What K runs needed for J targets."""
+
+    targets: Floats  # rewards, ascending, (J,)
+    log_rollouts: Floats  # log N, or log of the rollouts at the end where a target was not reached, (K, J)
+    reached: NDArray[np.bool_]  # (K, J)
+    problems: Floats  # B_p, (K,)
+    rollouts: Floats  # n, (K,)
+    lr: Floats | None  # (K,)
+    block: NDArray[np.int64]  # (K,), from 0
+
+    def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
+        """Return a part of the runs (K,) and targets (J,)."""
+        lr = None if self.lr is None else self.lr[runs]
+        both = np.ix_(runs, targets)
+        per_run = self.problems[runs], self.rollouts[runs], lr, self.block[runs]
+        return TargetData(self.targets[targets], self.log_rollouts[both], self.reached[both], *per_run)
+
+
+class TargetModel:
+    """The maximum of the likelihood, and intervals.
+
+    >>> b = np.repeat([4.0, 16.0, 64.0, 256.0, 1024.0], 3)
+    >>> lr = 1e-6 * np.sqrt(b) * np.tile([0.5, 1.0, 2.0], 5)
+    >>> noise = np.random.default_rng(1).normal(0, 0.05, 15)
+    >>> log_n = np.log(1e5 * (1 + b / 100)) + 0.8 * np.log(np.cosh(np.log(lr / 1e-6 / b**0.5))) + noise
+    >>> seen = np.ones((15, 1), bool)
+    >>> one = TargetData(np.array([0.5]), log_n[:, None], seen, b, np.full(15, 8.0), lr, np.zeros(15, int))
+    >>> model = TargetModel(one, "critical")
+    >>> low, high = model.critical_batch(0).interval
+    >>> low < 100 < high, round(model.exponent("alpha", 0).value, 1)
+    (True, 0.5)
+    """
+
+    def __init__(self, data: TargetData, form: Form) -> None:
+        if form == "cells":  # where no run reaches a target, a level of its own makes anything likely
+            _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
+            any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
+            data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
+        self.data, self.form = data, form
+        self.log_b, self.log_n = np.log(data.problems), np.log(data.rollouts)
+        self._middle, self._span = float(data.targets.mean()), float(np.ptp(data.targets)) or 1.0
+        self.t = (data.targets - self._middle) / self._span  # (J,)
+        several = data.targets.size > 1
+        columns = self._linear(several)
+        self.linear = np.stack([own for _, own in columns], axis=-1)  # (K, J, L)
+        names = [name for name, _ in columns]
+        if form == "critical":
+            names += ["bc", *(["bc_t"] if several else [])]
+        varied = _varied(data)
+        self.with_lr = bool(varied)
+        if varied:
+            names.append("p")
+            for name in varied:
+                names += [name, *([f"{name}_t"] if several else [])]
+        self.deviations = ["sigma", *(["tau"] if several else [])]
+        self.names = [*names, *self.deviations]
+        self.at = {name: i for i, name in enumerate(self.names)}
+        bounds = dict.fromkeys(self.deviations, _DEVIATION) | ({"p": _VALLEY} if varied else {})
+        self.runs = int(data.reached.any(axis=1).sum())  # that reach a target
+        self.freedom = self.runs - len(names)
+        self.profile = Profile(
+            self.loss_and_slope, self.names, bounds, self._starts(), self.runs, self.freedom
+        )
+
+    def has(self, exponent: str) -> bool:
+        """Whether the data have ``alpha`` or ``beta``: several lr at several B_p, or n."""
+        return exponent in self.at
+
+    def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
+        """Return −log likelihood and its gradient."""
+        d, at = self.data, self.at
+        shape = d.reached.shape
+        jacobian = np.zeros((*shape, theta.size))
+        size = self.linear.shape[2]
+        mean = self.linear @ theta[:size]
+        jacobian[:, :, :size] = self.linear
+        if self.form == "critical":
+            x = self.log_b[:, None] - self._line(theta, "bc")
+            mean = mean + np.logaddexp(0.0, x)
+            self._add(jacobian, "bc", -expit(x))
+        if self.with_lr:
+            assert d.lr is not None
+            away = np.log(d.lr)[:, None] - self._log_best_lr(theta, self.log_b[:, None], self.log_n[:, None])
+            p = math.exp(theta[at["p"]])
+            valley = np.logaddexp(away, -away) - math.log(2)
+            mean = mean + p * valley
+            jacobian[:, :, at["p"]] = p * valley
+            down = -p * np.tanh(away)
+            for name, of in (("lr", 1.0), ("alpha", self.log_b[:, None]), ("beta", self.log_n[:, None])):
+                if name in at:
+                    self._add(jacobian, name, down * of)
+        sigma = math.exp(theta[at["sigma"]])
+        left = d.log_rollouts - mean
+        nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
+        logs = np.zeros((1, 1))
+        if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
+            # Given the targets that a run reached u_k is normal; what it did not reach needs the nodes.
+            variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
+            shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
+            nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
+            shift = 0.5 * shift**2 / variance + 0.5 * np.log(variance / tau**2)
+        z = (left - nodes[:, :, None]) / sigma  # (Q, K, J)
+        beyond = log_ndtr(-z)
+        of_node = np.where(d.reached, 0.0, beyond).sum(axis=2) + logs  # (Q, K)
+        log_beyond = logsumexp(of_node, axis=0)
+        share = np.exp(of_node - log_beyond)[:, :, None]
+        normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
+        # φ(z) over what is beyond z; where both vanish it is finite
+        hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
+        by_z = np.where(d.reached, z, hazard)
+        pull = (share * by_z).sum(axis=0) / sigma  # of the mean, (K, J)
+        slope = -np.einsum("kj,kjp->p", pull, jacobian)
+        slope[at["sigma"]] = float(d.reached.sum() - (share * by_z * z).sum())
+        if tau:
+            slope[at["tau"]] = float(np.sum(1 - (share[:, :, 0] * nodes**2).sum(axis=0) / tau**2))
+        return -float((normal + shift + log_beyond).sum()), slope
+
+    @property
+    def theta(self) -> Floats:
+        """The most likely parameters, (P,) in the order of ``names``."""
+        return self.profile.theta
+
+    def critical_batch(self, target: int) -> Quantity:
+        """B_crit in problems a step at a target."""
+        search = float(self.log_b.min()) - _FAR, float(self.log_b.max()) + _FAR
+        return _exp(self.profile.quantity(self._of_target("bc", target), search))
+
+    def least_rollouts(self, target: int) -> Quantity:
+        """N_min at a target."""
+        return _exp(self.profile.quantity({f"N{target}": 1.0}))
+
+    def least_steps(self, target: int) -> Quantity:
+        """S_min at a target and the n of the data."""
+        critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
+        return _exp(self.profile.quantity({f"N{target}": 1.0, **critical}), 1 / float(self.data.rollouts[0]))
+
+    def exponent(self, name: str, target: int) -> Quantity:
+        """α (``alpha``) or β (``beta``) at a target."""
+        return self.profile.quantity(self._of_target(name, target), (-_FARTHEST, _FARTHEST))
+
+    def p_values(self) -> dict[str, float]:
+        """How often chance alone makes each rule of ``recipe.lr_scaling`` fit as much worse.
+
+        A rule is held at the mean target; its exponents may change with the target as the data have it.
+        """
+        free = [name for name in ("alpha", "beta") if self.has(name)]
+        out = {}
+        for rule, exponents in EXPONENTS.items() if free and self.freedom > 0 else ():
+            values = dict(zip(("alpha", "beta"), exponents, strict=True))
+            out[rule] = self.profile.p_value([({name: 1.0}, values[name]) for name in free])
+        return out
+
+    def best_lr(self, problems: float, rollouts: float, target: float) -> float:
+        """lr* at (B_p, n) for a target reward, which may be beyond those of the data."""
+        log_b, log_n = math.log(problems), math.log(rollouts)
+        return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
+
+    def log_critical(self, target: float) -> float:
+        """Log B_crit for a target reward, which may be beyond those of the data."""
+        return float(self._line(self.theta, "bc", self._scaled(target))[0])
+
+    def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
+        """log N − log N_min of form ``critical``, at lr* or at an lr; the target may be any reward."""
+        out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
+        if lr is not None and self.with_lr:
+            away = math.log(lr / self.best_lr(problems, rollouts, target))
+            out += math.exp(self.theta[self.at["p"]]) * float(np.logaddexp(away, -away) - math.log(2))
+        return out
+
+    def _scaled(self, target: float) -> Floats:
+        return np.array([(target - self._middle) / self._span])
+
+    def _linear(self, several: bool) -> list[tuple[str, Floats]]:
+        """The linear parameters and what each multiplies, (K, J)."""
+        d = self.data
+        shape = d.reached.shape
+        of_target = [(f"N{j}", np.broadcast_to(np.arange(shape[1]) == j, shape)) for j in range(shape[1])]
+        if self.form == "critical":
+            out = of_target
+        else:
+            _, cell = np.unique([d.problems, d.rollouts], axis=1, return_inverse=True)
+            cells = [np.broadcast_to((cell.ravel() == i)[:, None], shape) for i in range(cell.max() + 1)]
+            out = [(f"cell{i}", own) for i, own in enumerate(cells)] + of_target[1:]
+            for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
+                for power in range(1, min(np.unique(x).size, 3)):
+                    out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
+        # The first block that reaches a target is the reference; one that does not has no offset.
+        blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
+        out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
+        return [(name, own.astype(np.float64)) for name, own in out]
+
+    def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
+        """A parameter that is linear in the target, (J,); 0 where the data do not have it."""
+        t = self.t if t is None else t
+        if name not in self.at:
+            return np.zeros_like(t)
+        rise = theta[self.at[f"{name}_t"]] if f"{name}_t" in self.at else 0.0
+        return np.asarray(theta[self.at[name]] + rise * t)
+
+    def _of_target(self, name: str, target: int) -> dict[str, float]:
+        own = {name: 1.0}
+        return own | {f"{name}_t": float(self.t[target])} if f"{name}_t" in self.at else own
+
+    def _add(self, jacobian: Floats, name: str, slope: Floats) -> None:
+        jacobian[:, :, self.at[name]] = slope
+        if f"{name}_t" in self.at:
+            jacobian[:, :, self.at[f"{name}_t"]] = slope * self.t
+
+    def _log_best_lr(
+        self, theta: Floats, log_b: Floats | float, log_n: Floats | float, t: Floats | None = None
+    ) -> Floats:
+        lr, alpha, beta = (self._line(theta, name, t) for name in ("lr", "alpha", "beta"))
+        return np.asarray(lr + alpha * log_b + beta * log_n)
+
+    def _starts(self) -> list[Floats]:
+        """Starts: a small and a large critical batch; the rule of the fastest lr, and the root of B_p.
+
+        Levels are those of the fastest runs.
+        """
+        d, at = self.data, self.at
+        base = np.zeros(len(self.names))
+        for name in self.deviations:
+            base[at[name]] = math.log(0.3)
+        soon = np.where(d.reached, d.log_rollouts, np.inf)
+        levels = [float(np.quantile(own[np.isfinite(own)], 0.2)) for own in soon.T]
+        if self.form == "critical":
+            for j, level in enumerate(levels):
+                base[at[f"N{j}"]] = level
+        else:
+            for j, level in enumerate(levels[1:], start=1):
+                base[at[f"N{j}"]] = level - levels[0]
+        above = (soon - levels).min(axis=1)  # of the usual level, (K,)
+        fastest = []
+        for i, cell in enumerate(np.unique(np.array([d.problems, d.rollouts]), axis=1).T):
+            own = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
+            first = own[above[own].argmin()]
+            if np.isfinite(above[first]):
+                fastest.append(first)
+            if self.form == "cells":
+                base[at[f"cell{i}"]] = levels[0] + (above[first] if np.isfinite(above[first]) else 0.0)
+        low, high = float(self.log_b.min()), float(self.log_b.max())
+        out = []
+        for share in (0.3, 0.9) if self.form == "critical" else (0.0,):
+            for rule in self._rules_of(np.array(fastest)) if self.with_lr else ({},):
+                theta = base.copy()
+                if self.form == "critical":
+                    theta[at["bc"]] = low + share * (high - low)
+                for name, value in rule.items():
+                    theta[at[name]] = value
+                out.append(theta)
+        return out
+
+    def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
+        """Rules of the lr through these runs: by least squares, and with an exponent of a half."""
+        assert self.data.lr is not None
+        free = [name for name in ("alpha", "beta") if self.has(name)]
+        x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
+        y = np.log(self.data.lr[runs])
+        design = np.column_stack([np.ones(runs.size), x.reshape(runs.size, len(free))])
+        fitted = np.linalg.lstsq(design, y, rcond=None)[0]
+        half = [float(np.mean(y - 0.5 * design[:, 1:].sum(axis=1))), *[0.5] * len(free)]
+        return [dict(zip(("lr", *free), own, strict=True)) for own in (fitted.tolist(), half)]
+
+
+def _varied(data: TargetData) -> list[str]:
+    """Which parts of the rule of the lr the data have."""
+    if data.lr is None:
+        return []
+    cells: dict[tuple[float, float], set[float]] = {}
+    for b, n, lr in zip(data.problems, data.rollouts, data.lr, strict=True):
+        cells.setdefault((float(b), float(n)), set()).add(float(lr))
+    several = [cell for cell, own in cells.items() if len(own) > 1]
+    if not several:
+        return []
+    more = [name for i, name in enumerate(("alpha", "beta")) if len({cell[i] for cell in several}) > 1]
+    return ["lr", *more]
+
+
+def _exp(q: Quantity, factor: float = 1.0) -> Quantity:
+    """Of a logarithm, the number."""
+    value, *ends = (None if v is None else math.exp(v) * factor for v in (q.value, *(q.interval or ())))
+    return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)

@@ -1,0 +1,435 @@
+"""What it takes to reach a reward: rollouts, steps and hours of every configuration, and two laws of them.
+
+    rollouts   N(B_p, n, lr) to a target, at the first crossing of a smoothed curve
+    laws       the critical batch B_crit of each n, and how the best lr grows with B_p and n
+               (`isolaw.fits.studies.target_model`)
+
+A run's curve is smoothed by isotonic regression up to its peak: the rising step function with the least
+squared distance, whose steps are as long as the noise requires. It crosses a target between the centres of
+two steps, and only if at least two evaluations are at or above: one lucky evaluation reaches nothing. A run
+that collapses counts until then. Runs of one configuration are pooled: N is their geometric mean, and only a
+lower bound where one of them does not reach the target, so the luckier run never stands for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from isolaw.config.run import lr_ratio
+from isolaw.errors import DataError, InputError, Refused, option
+from isolaw.evidence import Simulated
+from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.metric import choose
+from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
+from isolaw.fits.selection import Floats, differing, hold, measured_points
+from isolaw.fits.studies.profile import LEAST_FREEDOM
+from isolaw.fits.studies.target_model import TargetData, TargetModel
+from isolaw.runs import full_names, plain
+from isolaw.source import ReadKeywords, Source
+from isolaw.step_cost import Cost, Spent, checked_price
+
+_LEAST_POINTS = 3  # evaluations of a run
+_LEAST_ABOVE = 2
+_AROUND_PEAK = 2  # evaluations on either side of its middle, for the running median
+_LEAST_BATCHES = 3
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rise that half of the configurations reach: default targets
+_MOST_BLOCKS = 12
+_NOT_REJECTED = 0.05
+
+
+@dataclass(frozen=True)
+class TargetRow(Cell):
+    """What one configuration needs for a target.
+
+    ``lr`` is the optimiser's at this batch (None: not recorded), ``recipe`` what else the runs of the sweep
+    differ by. The interval of ``rollouts`` is of the geometric mean of runs that reach the target, with the
+    deviation of log N between runs of one configuration, over all configurations; none without repeats.
+    """
+
+    lr: float | None
+    recipe: dict[str, Any]
+    target: float
+    runs: int
+    reached: int  #: how many of them
+    rollouts: Quantity
+    steps: Quantity
+    spent: Spent | None  #: None without a cost, or where it does not know steps of this size
+
+
+@dataclass(frozen=True)
+class CriticalBatch:
+    """B_crit, N_min and S_min at one n and target."""
+
+    rollouts_per_problem: int
+    target: float
+    reached: int  #: runs
+    problems_per_batch: Quantity  #: B_crit
+    rollouts: Quantity  #: N_min
+    steps: Quantity  #: S_min
+
+
+@dataclass(frozen=True)
+class LrChoice(Cell):
+    """The best lr of a (B_p, n) for a target, by the rule of all runs.
+
+    ``tried`` are the least and the largest lr that ran.
+    """
+
+    target: float
+    lr: float
+    tried: tuple[float, float]
+
+    @property
+    def beyond(self) -> bool:
+        """Whether no run had an lr so small, or so large."""
+        return not self.tried[0] <= self.lr <= self.tried[1]
+
+
+@dataclass(frozen=True)
+class LrLaw:
+    """lr* ∝ B_p^α n^β.
+
+    ``alpha`` and ``beta`` are by target; ``beta`` (``alpha``) is empty where lr was varied at one n (B_p)
+    only. ``p_values`` are by the rules of ``recipe.lr_scaling``, ``supported`` those that are not rejected at
+    5 %.
+    """
+
+    targets: tuple[float, ...]
+    alpha: tuple[Quantity, ...]
+    beta: tuple[Quantity, ...]
+    p_values: dict[str, float]
+    choices: tuple[LrChoice, ...]
+
+    @property
+    def supported(self) -> list[str]:
+        """Rules that the runs do not reject, the likeliest first."""
+        kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
+        return sorted(kept, key=lambda rule: -self.p_values[rule])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {**encoded(self), "supported": self.supported}
+
+
+@dataclass(frozen=True)
+class TargetStudy:
+    """What `to_target` found."""
+
+    metric: str
+    eval_set: str
+    targets: tuple[float, ...]
+    rows: tuple[TargetRow, ...]  #: by target, B_p, n and lr
+    critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, by target
+    lr: LrLaw | None  #: None where no (B_p, n) ran with several lr, or too few runs reach a target
+    flags: tuple[Flag, ...]
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; every quantity as value, interval, status."""
+        rows = [
+            {**encoded(replace(row, spent=None)), "spent": row.spent and row.spent.to_dict()}
+            for row in self.rows
+        ]
+        own = encoded(replace(self, rows=(), lr=None))
+        law = self.lr and self.lr.to_dict()
+        return {"simulated": self.simulated.json, **own, "lr": law, "rows": rows}
+
+
+def to_target(
+    runs: Source,
+    targets: Sequence[float] | None = None,
+    metric: str | None = None,
+    *,
+    eval_set: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    cost: Cost | None = None,
+    price: float | None = None,
+    **reading: Unpack[ReadKeywords],
+) -> TargetStudy:
+    """Return what every configuration needs to reach rewards, the critical batch and the rule of the lr.
+
+    Parameters
+    ----------
+    runs
+        recorded runs, or what `isolaw.read` reads with ``reading``. They may differ in B_p, n, lr and seed; a
+        level of its own (in log N) is fitted for each recipe in which they differ otherwise.
+    targets
+        rewards; by default five from half to nine tenths of the rise that half of the configurations reach.
+    metric, eval_set, fixed
+        as for `isolaw.fit`.
+    cost, price
+        what a step costs (`isolaw.read_cost`), and the price of an hour of it.
+
+    Raises
+    ------
+    DataError, InputError
+        an argument is wrong, or the runs lack what it names.
+    Refused
+        no run reaches a target.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 60_000, "seeds": 2}, "problems": {"n_train": 200},
+    ...     "grid": {"problems_per_batch": [4, 8, 16, 32], "rollouts_per_problem": [8]},
+    ...     "executor": {"kind": "inline"}})
+    >>> found = to_target(runs, [0.55])
+    >>> [row.problems_per_batch for row in found.rows], found.rows[0].reached
+    ([4, 8, 16, 32], 2)
+    """
+    from isolaw.readers.read import as_runs
+
+    checked_price(price)
+    runs = as_runs(runs, metric, **reading)
+    metric, eval_set, chosen = choose(runs, metric, eval_set)
+    points = measured_points(runs, metric, eval_set)
+    table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(fixed or {}))
+    flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
+    table = table.assign(lr=_lr(table))
+    recipes = _recipes(table, runs.source)
+    if recipes:
+        text = f"the runs differ in {', '.join(recipes)}; each recipe has a level of its own"
+        flags.append(Flag(Code.BLOCKS, text))
+    table, curves = _curves(points, table, flags)
+    levels = _checked(targets, table, curves, metric)
+    found = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
+    if np.isnan(found).all():
+        highest = max(float(smoothed(*curve)[1][-1]) for curve in curves)
+        raise Refused(
+            f"{runs.source}: no run reaches {metric} = {min(levels):g} in two evaluations (the highest: "
+            f"{highest:.3g}); choose a lower target, or run longer"
+        )
+    ends = np.array([curve[0][-1] for curve in curves])
+    data = _data(levels, found, ends, table, recipes)
+    critical = _critical(data, table, flags)
+    law = _lr_law(data)
+    rows = _rows(data, table, recipes, cost, price)
+    flags[:0] = flags_of_simulated(runs.select(table.index).simulated)
+    return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
+
+
+def lr_law(runs: Source, metric: str | None, eval_set: str | None, fixed: Mapping[str, Any]) -> LrLaw | None:
+    """Return the rule of the best lr that runs show at the default targets; None where they show none."""
+    try:
+        return to_target(runs, None, metric, eval_set=eval_set, fixed=fixed).lr
+    except (Refused, DataError):
+        return None
+
+
+def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the centres (S,) of the steps of a curve's isotonic fit, their rewards, and their sizes.
+
+    ``compute`` and ``reward`` (P,) are one run's, in order. What comes after the peak of the running median
+    is left out.
+    """
+    from scipy.optimize import isotonic_regression
+
+    around = range(-_AROUND_PEAK, _AROUND_PEAK + 1)
+    last = reward.size - 1
+    median = np.median([reward[np.clip(np.arange(reward.size) + i, 0, last)] for i in around], axis=0)
+    kept = slice(0, int(median.argmax()) + _AROUND_PEAK + 1)
+    compute, reward = compute[kept], reward[kept]
+    fit = isotonic_regression(reward)
+    size = np.diff(fit.blocks)
+    return np.add.reduceat(compute, fit.blocks[:-1]) / size, fit.x[fit.blocks[:-1]], size
+
+
+def crossing(compute: Floats, reward: Floats, target: float) -> float:
+    """Return the compute at which a smoothed curve crosses ``target``; NaN where it does not.
+
+    >>> c = np.arange(0.0, 110.0, 10.0)
+    >>> round(crossing(c, c / 100, 0.55), 9), crossing(c, np.where(c == 100, 1.0, 0.0), 0.5)
+    (55.0, nan)
+    """
+    centre, level, size = smoothed(compute, reward)
+    first = int(np.searchsorted(level, target))
+    if first == 0 or size[first:].sum() < _LEAST_ABOVE:
+        return math.nan
+    return float(np.interp(target, level[first - 1 : first + 1], centre[first - 1 : first + 1]))
+
+
+def _lr(table: pd.DataFrame) -> Any:
+    """The lr at each run's batch: where a sweep recorded the base lr, times what its rule gives."""
+    if "lr" not in table.columns:
+        return np.nan
+    lr = pd.to_numeric(table["lr"], errors="coerce").astype(np.float64)
+    if "lr_scaling" not in table.columns:
+        return lr
+    shapes = zip(table["problems_per_batch"], table["rollouts_per_problem"], table["lr_scaling"], strict=True)
+    return lr * [lr_ratio(b, n, str(rule)) if isinstance(rule, str) else 1.0 for b, n, rule in shapes]
+
+
+def _recipes(table: pd.DataFrame, source: str) -> list[str]:
+    """What runs differ in besides B_p, n, lr and the seed."""
+    names = differing(table.drop(columns=["lr", "lr_scaling"], errors="ignore"))
+    for name in names:
+        if table[name].astype(str).nunique() > _MOST_BLOCKS:
+            raise DataError(
+                f"{source}: the runs have {table[name].nunique()} values of {name}; expected at most "
+                f"{_MOST_BLOCKS} recipes. Choose with {option('fixed', name, plain(table[name].iloc[0]))}"
+            )
+    return names
+
+
+def _curves(
+    points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag]
+) -> tuple[pd.DataFrame, list[tuple[Floats, Floats]]]:
+    """The runs with enough evaluations, and their curves."""
+    of_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
+    few = [run_id for run_id in table.index if len(of_run[run_id]) < _LEAST_POINTS]
+    if few:
+        text = f"{len(few)} runs have fewer than {_LEAST_POINTS} evaluations, so isolaw leaves them out"
+        flags.append(Flag(Code.LEFT_OUT, text))
+    table = table.drop(index=few)
+    if table.empty:
+        raise Refused(f"no run has {_LEAST_POINTS} evaluations, which a crossing requires")
+    own = [of_run[run_id] for run_id in table.index]
+    return table, [(p["compute"].to_numpy(np.float64), p["value"].to_numpy(np.float64)) for p in own]
+
+
+def _checked(
+    targets: Sequence[float] | None, table: pd.DataFrame, curves: list[tuple[Floats, Floats]], metric: str
+) -> list[float]:
+    """The targets, ascending, each above where runs begin."""
+    start = float(np.median([reward[0] for _, reward in curves]))
+    if targets is None:
+        tops = pd.Series([smoothed(*curve)[1][-1] for curve in curves], index=table.index)
+        shapes = [table["problems_per_batch"], table["rollouts_per_problem"]]
+        top = float(tops.groupby(shapes).max().median())
+        if not top > start:
+            raise Refused(f"{metric} does not rise from {start:.3g}: there is nothing to reach")
+        return [float(f"{start + share * (top - start):.3g}") for share in _SHARES]
+    out = sorted({float(own) for own in targets})
+    wrong = [f"{own:g}" for own in out if not (math.isfinite(own) and own > start)]
+    if wrong or not out:
+        raise InputError(
+            f"to_target: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
+            f"the runs begin ({metric})"
+        )
+    return out
+
+
+def _data(
+    targets: list[float], found: Floats, ends: Floats, table: pd.DataFrame, recipes: list[str]
+) -> TargetData:
+    reached = np.isfinite(found)
+    block = np.zeros(len(table), dtype=np.int64)
+    if recipes:  # the recipe of most runs first
+        names = table[recipes].astype(str).agg(" ".join, axis=1)
+        block = names.map({name: i for i, name in enumerate(names.value_counts().index)}).to_numpy()
+    lr = table["lr"].to_numpy(np.float64)
+    return TargetData(
+        np.array(targets),
+        np.log(np.where(reached, found, np.maximum(ends, 1.0)[:, None])),
+        reached,
+        table["problems_per_batch"].to_numpy(np.float64),
+        table["rollouts_per_problem"].to_numpy(np.float64),
+        None if np.isnan(lr).any() else lr,
+        block,
+    )
+
+
+def _critical(data: TargetData, table: pd.DataFrame, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
+    """The critical batch of each n."""
+    out: list[CriticalBatch] = []
+    for n in sorted(table["rollouts_per_problem"].unique()):
+        at = data.rollouts == n
+        if np.unique(data.problems[at]).size < _LEAST_BATCHES:
+            continue
+        own = data.of(at, np.asarray(data.reached[at].any(axis=0)))
+        known = np.unique(own.problems[own.reached.any(axis=1)]).size >= _LEAST_BATCHES
+        model = TargetModel(own, "critical") if known and own.targets.size else None
+        for j, target in enumerate(data.targets):
+            count = int(data.reached[at, j].sum())
+            if model is None or not count:
+                out.append(CriticalBatch(int(n), float(target), count, REFUSED, REFUSED, REFUSED))
+                continue
+            i = int(np.flatnonzero(own.targets == target)[0])
+            found = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
+            out.append(CriticalBatch(int(n), float(target), count, *found))
+    missing = sorted({own.target for own in out if own.problems_per_batch is REFUSED})
+    if missing:
+        listed = ", ".join(f"{own:g}" for own in missing)
+        text = f"too few B_p reach {listed} for a critical batch: a lower target, or longer runs"
+        flags.append(Flag(Code.CENSORED, text))
+    return tuple(out)
+
+
+def _lr_law(data: TargetData) -> LrLaw | None:
+    """The rule of the best lr, by the model that leaves N of every (B_p, n) free."""
+    own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
+    model = TargetModel(own, "cells")
+    if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:
+        return None
+    every = range(own.targets.size)
+    exponents = [
+        tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
+    ]
+    assert own.lr is not None
+    choices = []
+    for b, n in sorted({(int(b), int(n)) for b, n in zip(own.problems, own.rollouts, strict=True)}):
+        tried = own.lr[(own.problems == b) & (own.rollouts == n)]
+        span = (float(tried.min()), float(tried.max()))
+        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in own.targets]
+    targets = tuple(own.targets.tolist())
+    return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))
+
+
+def _rows(
+    data: TargetData,
+    table: pd.DataFrame,
+    recipes: list[str],
+    cost: Cost | None,
+    price: float | None,
+) -> tuple[TargetRow, ...]:
+    """A row for each configuration and target; runs of one configuration together."""
+    keys = ["problems_per_batch", "rollouts_per_problem", "lr", *recipes]
+    number = table[keys].fillna(-1.0).astype(str).groupby(keys, sort=False).ngroup().to_numpy()
+    widths = [_repeats(data.log_rollouts[:, j], data.reached[:, j], number) for j in range(len(data.targets))]
+    out = []
+    for group in range(number.max() + 1):
+        at = number == group
+        first = table[at].iloc[0]
+        b, n = int(first["problems_per_batch"]), int(first["rollouts_per_problem"])
+        lr = None if math.isnan(first["lr"]) else float(first["lr"])
+        for j, target in enumerate(data.targets):
+            reached = data.reached[at, j]
+            value = math.exp(data.log_rollouts[at, j].mean())
+            rollouts = Quantity(value, None, "ok" if reached.all() else "lower_bound")
+            own_width = widths[j]
+            if own_width is not None and reached.all():
+                width = math.exp(own_width / math.sqrt(at.sum()))
+                rollouts = Quantity(value, (value / width, value * width))
+            steps = _over(rollouts, b * n)
+            seconds = cost and cost.seconds(b, n, max(round(value / (b * n)), 1))
+            spent = Spent(seconds, cost, price) if cost and seconds else None
+            recipe = {name: plain(first[name]) for name in recipes}
+            own = (float(target), int(at.sum()), int(reached.sum()))
+            out.append(TargetRow(b, n, lr, recipe, *own, rollouts, steps, spent))
+    return tuple(sorted(out, key=lambda row: (row.target, row.key, row.lr or 0.0, str(row.recipe))))
+
+
+def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
+    """Half of the 95 % interval of log N of one run, from runs of the same configuration; None: too few."""
+    own = pd.Series(log_rollouts[reached]).groupby(number[reached])
+    freedom = int((own.size() - 1).sum())
+    if freedom < LEAST_FREEDOM:
+        return None
+    variance = float(((own.size() - 1) * own.var().fillna(0.0)).sum()) / freedom
+    return float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+
+
+def _over(q: Quantity, batch: int) -> Quantity:
+    ends = q.interval and (q.interval[0] and q.interval[0] / batch, q.interval[1] and q.interval[1] / batch)
+    return Quantity(None if q.value is None else q.value / batch, ends, q.status)
