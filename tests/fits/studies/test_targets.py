@@ -43,8 +43,9 @@ def simulated(
                 x = compute / (needed(b, n, lr, beta) * math.exp(rng.normal(0, spread)))
                 run = f"{b}x{n}x{factor}"
                 value = 0.2 + 0.6 * x / (1 + x) + rng.normal(0, 0.005, compute.size)
-                own = {"run_id": run, "problems_per_batch": b, "rollouts_per_problem": n, "step": range(61)}
-                rows.append(pd.DataFrame({**own, "compute": compute.round(), "value": value}))
+                shape = {"run_id": run, "problems_per_batch": b, "rollouts_per_problem": n}
+                own = {"compute": compute.round(), "step": range(61), "value": value}
+                rows.append(pd.DataFrame({**shape, **own}))
                 attributes[run] = {"lr": lr}
     whole = {"problem_set": "easy", "algorithm": "grpo", "seed": 0, "eval_set": "validation"}
     return Runs(pd.concat(rows).assign(metric="avg@4", **whole), attributes)
