@@ -246,7 +246,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     )
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
-    assert "expected: isolaw, veRL" in str(error.value)
+    assert "expected: isolaw, ROLL, veRL" in str(error.value)
     assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
 
