@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pandas as pd
 
 from isolaw.errors import DataError
@@ -196,7 +197,12 @@ def _is_document(start: bytes) -> bool:
         return start.startswith(b"[")
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
-    return first is None or (not more.strip() and any(_lists(first, {}, 1)))
+    if first is not None:
+        return not more.strip() and any(_lists(first, {}, 1))
+    try:
+        return isinstance(orjson.loads(start), dict)
+    except ValueError:
+        return False  # JSON lines, of which the first is broken
 
 
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
