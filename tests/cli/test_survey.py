@@ -88,6 +88,16 @@ def zoo(folder: Path) -> Path:
     (folder / "tinker" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tinker))
     own = {"model_name": "m", "dataset_builder": {"groups_per_batch": 32, "group_size": 8}}
     (folder / "tinker" / "config.json").write_text(json.dumps(own))
+    names = {  # of frameworks without an example in examples/logs
+        "areal": ("ppo_actor/task_reward/avg", "eval-rollout/reward"),
+        "art": ("train/reward", "train/exception_rate"),
+        "mlx-lm": ("train_total_rewards_mean", "train_kl"),
+        "roll": ("critic/score/mean", "val_correct/all/mean"),
+    }
+    for name, keys in names.items():
+        rows = [{"step": s, **{key: 0.2 + s / 99 + k / 7 for k, key in enumerate(keys)}} for s in range(1, 9)]
+        (folder / name).mkdir()
+        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "stray.json").write_text('{"accuracy": 0.3}')
     (folder / "damaged.wandb").write_bytes(b":W&B" + b"\x00" * 3 + b"\xff" * 60)
     return folder
