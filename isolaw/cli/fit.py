@@ -13,7 +13,7 @@ from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
 from isolaw.cli.options import Destination
-from isolaw.errors import DataError, Refused
+from isolaw.errors import Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -182,7 +182,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
     try:
         found = fit_retuned(runs, name, keywords)
-    except (Refused, DataError) as error:
+    except Refused as error:
         if rule is None:
             raise
         note(f"note: no law with {name} re-tuned: {error}")

@@ -51,7 +51,7 @@ def grids(draw: st.DrawFn) -> tuple[list[Configuration], list[Curves], np.ndarra
             min_size=1,
             max_size=8,
             unique=True,
-        )
+        ).filter(lambda own: len(own) == 1 or len({n for _, n in own}) > 1)  # at one n it is of B_p
     )
     found, curves = [], []
     for b, n in sorted(pairs):

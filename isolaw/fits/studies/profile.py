@@ -75,7 +75,7 @@ class Profile:
         """Return a linear combination of parameters, with the ends of its interval within ``search``."""
         value = sum(weight * float(self.theta[self.at[name]]) for name, weight in combination.items())
         low, high = search or (value - _FAR, value + _FAR)
-        if self.freedom < LEAST_FREEDOM:
+        if self.freedom < LEAST_FREEDOM or not low < value < high:
             return Quantity(value, None, "not_identified")
         ends = self._end(combination, value, low), self._end(combination, value, high)
         if ends == (None, None):

@@ -105,6 +105,9 @@ class TargetModel:
         self.names = [*names, *self.deviations]
         self.at = {name: i for i, name in enumerate(self.names)}
         bounds = dict.fromkeys(self.deviations, _DEVIATION) | ({"p": _VALLEY} if varied else {})
+        bounds |= {
+            own: (-_FARTHEST, _FARTHEST) for own in names if own.partition("_")[0] in ("alpha", "beta")
+        }
         self.runs = int(data.reached.any(axis=1).sum())  # that reach a target
         self.freedom = self.runs - len(names)
         self.profile = Profile(

@@ -376,6 +376,8 @@ def _lr_law(data: TargetData) -> LrLaw | None:
     exponents = [
         tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
     ]
+    if all(of_target[len(of_target) // 2].interval is None for of_target in exponents if of_target):
+        return None
     assert own.lr is not None
     choices = []
     for b, n in sorted({(int(b), int(n)) for b, n in zip(own.problems, own.rollouts, strict=True)}):
