@@ -471,11 +471,10 @@ def test_an_n_that_ends_early_still_competes(synthetic: Make, truth: Any, end: f
 def test_ten_times_within_a_step_is_ten_times(synthetic: Make) -> None:
     """A grid to a nominal C ends up to a step before it."""
     law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), bootstrap=10)
-    reach = sorted(g.end for g in law.document.grid)[-3]
-    assert reach < 4e5
-    at, beyond = law.predict("4M"), law.predict(4.3e6 if reach * 11 < 4.3e6 else reach * 11)
-    assert at.options
-    assert not beyond.options
+    reach = comparable(law.document.grid)
+    step = next(own.step_cost for own in law.document.grid if own.end == reach)
+    assert law.predict(10 * (reach + 0.9 * min(step, 0.1 * reach))).options
+    assert not law.predict(10 * (reach + 1.1 * min(step, 0.1 * reach))).options
 
 
 def told(law: Law, budget: float, code: Code) -> str:
