@@ -32,6 +32,7 @@ import numpy as np
 
 import isolaw
 from benchmarks.designs import rivals
+from benchmarks.evidence_tables import RULES, tables
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR, SURFACE
 from isolaw.fits.metric import choose
@@ -43,11 +44,8 @@ DATA = Path(__file__).parents[1] / "examples" / "data"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "evidence.md"
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
-RULES = {
-    "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",
-    "process": "plain process",
-}  # fmt: skip
 _WINDOW = 0.8  # of C, from which on evaluations judge
+_TOGETHER = 0.95  # of C: runs that end at the same compute, but for a batch
 _EDGE = 1e-6
 _CURVES = ("validation_reward", {"n": "n", "B_p": "B_p", "C": "compute_rollouts"})
 
@@ -112,10 +110,11 @@ def digest(runs: Runs) -> str:
 
 
 def horizon(runs: Runs, fixed: Mapping[str, Any]) -> float:
-    """Return the largest C that at least three n reached."""
+    """Return the largest C that at least three n reached, with any others that ended shortly before."""
     metric, eval_set, _ = choose(runs)
     configurations = select(runs, metric, eval_set, "fixed-bp", fixed).configurations
-    return sorted(float(c.checkpoints[-1]) for c in configurations)[-LEAST_CURVES]
+    ends = sorted(float(c.checkpoints[-1]) for c in configurations)
+    return min(end for end in ends if end >= _TOGETHER * ends[-LEAST_CURVES])
 
 
 def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,86 +250,6 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
             own |= {"came": measured, "verdict": judged(own["said"], measured)}
     sha = hashlib.sha256((DATA / sweep.file).read_bytes()).hexdigest()
     return {"name": sweep.name, "file": sweep.file, "sha256": sha, "compute": compute, "cuts": cuts}
-
-
-def _n(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
-
-
-def _loss(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _interval(quantity: Mapping[str, Any]) -> str:
-    if quantity["interval"] is None:
-        return "no answer" if quantity["value"] is None else f"{_n(quantity['value'])} (no interval)"
-    low, high = (_n(end) if end is not None else "…" for end in quantity["interval"])
-    return f"{_n(quantity['value'])} ({low} to {high})"
-
-
-def tables(summary: dict[str, Any]) -> str:
-    """Return the page's tables, and the tally."""
-    judging = [(sweep, own) for sweep in summary["sweeps"] for own in sweep["cuts"] if "verdict" in own]
-    head = ["sweep", "seen", "C", "n\\* said", "best n that came", "n\\* held", "loss said", *RULES.values()]
-    out = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|:-:|--:" + "|--:" * len(RULES) + "|"]
-    for sweep, own in judging:
-        said, verdict = own["said"], own["verdict"]
-        tied = verdict["tied"]
-        best = str(verdict["best"]) + (
-            f" (as good: {', '.join(map(str, tied))})" if tied and len(tied) > 1 else ""
-        )
-        held = {None: "none", True: "yes", False: "no"}[verdict["n_star_held"]]
-        losses = [
-            f"{_loss(verdict['lost'][rule])} (n = {_n(said['chosen'].get(rule))})"
-            if verdict["lost"][rule] is not None
-            else "no answer"
-            for rule in RULES
-        ]
-        seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
-        cells = [sweep["name"], seen, f"{said['compute']:.3g}", _interval(said["n_star"]), best, held]
-        out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
-    out += ["", *_tally([own for _, own in judging]), ""]
-    refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
-    for name, own in refused:
-        out += [f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused']}", ""]
-    out += ["| sweep | n | reward said at C, from the earliest cut | came |", "|---|--:|--:|--:|"]
-    for sweep in summary["sweeps"]:
-        own = next((c for c in sweep["cuts"] if "verdict" in c), None)
-        for n, measured in (own or {"came": {}})["came"].items():
-            said = own["said"]["rewards"].get(n)
-            if said:
-                q = f"{said['value']:.3f} ({' to '.join(f'{end:.3f}' for end in said['interval'])})"
-                error = "" if measured["error"] is None else f" ± {measured['error']:.3f}"
-                out.append(f"| {sweep['name']} | {n} | {q} | {measured['reward']:.3f}{error} |")
-    out += ["", "| input | SHA-256 |", "|---|---|"]
-    files = {sweep["file"]: sweep["sha256"] for sweep in summary["sweeps"]}
-    out += [f"| `examples/data/{file}` | `{sha}` |" for file, sha in files.items()]
-    return "\n".join(out)
-
-
-def _tally(cuts: list[dict[str, Any]]) -> list[str]:
-    """Sentences over all statements: mean losses side by side, and what intervals held."""
-    lines = []
-    for rule, name in RULES.items():
-        both = [
-            c["verdict"]["lost"]
-            for c in cuts
-            if None not in (c["verdict"]["lost"][rule], c["verdict"]["lost"]["isolaw"])
-        ]
-        if not both:
-            continue
-        mean, own = (np.mean([lost[key] for lost in both]) for key in (rule, "isolaw"))
-        beside = "" if rule == "isolaw" else f", where isolaw loses {own:.4f}"
-        lines.append(
-            f"- {name[0].upper()}{name[1:]} loses {mean:.4f} on average over {len(both)} statements{beside}."
-        )
-    held = [c["verdict"]["n_star_held"] for c in cuts if c["verdict"]["n_star_held"] is not None]
-    inside, stated = (sum(c["verdict"][key] for c in cuts) for key in ("rewards_inside", "rewards_stated"))
-    lines.append(
-        f"- The interval of n\\* holds a best n in {sum(held)} of {len(held)} statements; "
-        f"{inside} of {stated} intervals of rewards hold what came."
-    )
-    return lines
 
 
 def write(summary: dict[str, Any]) -> None:
