@@ -189,5 +189,20 @@ def test_the_plain_draw_inverts_the_distribution_function() -> None:
     assert samplers._draw(logits, u, 0.01, at)[0].tolist() == [1] * 5
 
 
+def test_the_plain_sampler_computes_what_rollouts_share_once(transformers_sampler, prompts) -> None:
+    batches: list[int] = []
+    hook = transformers_sampler.model.register_forward_pre_hook(
+        lambda _, __, given: batches.append(len(given["input_ids"])), with_kwargs=True
+    )
+    try:
+        rollouts = draw(transformers_sampler, [*prompts[:3], prompts[0]], seeds(4, 30))
+    finally:
+        hook.remove()
+    texts = [(tuple(a), tuple(b)) for a, b in zip(rollouts.prompts, rollouts.tokens, strict=True)]
+    shared = [len({(a, b[:t]) for a, b in texts if len(b) > t}) for t in range(len(batches))]
+    assert batches == shared
+    assert batches[0] == 3
+
+
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
     assert opening.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
