@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks import evidence
+import isolaw
+from benchmarks import evidence, long_sweep
 from benchmarks.designs import rivals
 from isolaw.fits import ESTIMATOR, SURFACE
 from isolaw.fits.selection import Configuration
@@ -41,6 +43,21 @@ def test_what_was_stated_before_the_runs_rests_on_their_beginning_alone(sweep: e
         own for own in json.loads(evidence.SUMMARY.read_text())["sweeps"] if own["name"] == sweep.name
     )
     assert [own["said"] for own in kept["cuts"] if "before" in own] == stated["budgets"]
+
+
+def test_the_page_of_the_long_sweep_has_its_tables() -> None:
+    """Otherwise: python -m benchmarks.long_sweep."""
+    page = long_sweep.DOCS.read_text()
+    shown = page.split(long_sweep.BEGIN)[1].split(long_sweep.END)[0].strip()
+    assert shown == long_sweep.tables(isolaw.read(evidence.DATA / "real-long.parquet"))
+
+
+def test_a_difference_is_that_of_paired_seeds() -> None:
+    own, other = {0: 0.6, 1: 0.7, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.9}
+    found = stats.ttest_rel([0.6, 0.7, 0.5], [0.5, 0.5, 0.5]).confidence_interval()
+    mean, half = long_sweep.difference(own, other) or (0.0, 0.0)
+    assert (mean - half, mean + half) == pytest.approx((found.low, found.high))
+    assert long_sweep.difference({0: 0.6}, other) is None
 
 
 def curve(n: int, alpha: float, beta: float, end: float = 1e5) -> Configuration:
