@@ -147,19 +147,28 @@ class TransformersSampler(Sampler):
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw rollouts by inverting the distribution function at one uniform number a token."""
+        """Draw rollouts by inverting the distribution function at one uniform number a token.
+
+        Rollouts that have the same prompt and the same tokens so far share one row of the model's batch: their
+        next token has one distribution. The rollouts of a problem start as one row.
+        """
         rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
         limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
         most = int(limit.max())
         uniform = [np.random.default_rng(int(seed)).random(most) for own in seeds for seed in own]
         u = torch.as_tensor(np.stack(uniform), device=self.device)
-        width = max(map(len, rows))
-        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self.device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
-        cache, tokens, logprobs = None, [], []
-        active = torch.ones(len(rows), dtype=torch.bool, device=self.device)
-        finished = ~active
+        number: dict[tuple[int, ...], int] = {}
+        # Which rollouts still draw, and the place of each one's text so far in the batch.
+        active = torch.arange(len(rows), device=self.device)
+        at = torch.tensor([number.setdefault(tuple(row), len(number)) for row in rows], device=self.device)
+        width = max(map(len, number))
+        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in number], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in number], device=self.device)
+        tokens = torch.zeros(u.shape, dtype=torch.long, device=self.device)
+        logprobs = torch.zeros_like(u)
+        finished = torch.zeros(len(rows), dtype=torch.bool, device=self.device)
         lengths = torch.zeros(len(rows), dtype=torch.long, device=self.device)
+        cache = None
         for t in range(most):
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             out = self.model(
@@ -170,19 +179,23 @@ class TransformersSampler(Sampler):
                 use_cache=True,
                 logits_to_keep=1,
             )
-            cache = out.past_key_values
-            chosen, logprob = _draw(out.logits[:, -1].double() / temperature, u[:, t], top_p)
-            tokens.append(chosen)
-            logprobs.append(logprob)
-            lengths += active
-            finished |= active & torch.isin(chosen, self.stop)
-            active &= ~finished & (lengths < limit)
-            ids = chosen[:, None]
-            mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
-            if not bool(active.any()):
+            cache, logits = out.past_key_values, out.logits[:, -1].double()
+            chosen, logprobs[active, t] = _draw(logits / temperature, u[active, t], top_p, at)
+            tokens[active, t] = chosen
+            lengths[active] += 1
+            ended = torch.isin(chosen, self.stop)
+            finished[active] = ended
+            going = ~ended & (lengths[active] < limit[active])
+            active = active[going]
+            if not len(active):
                 break
+            texts, at = torch.unique(at[going] * logits.shape[1] + chosen[going], return_inverse=True)
+            before = texts // logits.shape[1]
+            cache.reorder_cache(before)
+            ids = (texts % logits.shape[1])[:, None]
+            mask = torch.cat([mask[before], torch.ones_like(ids)], dim=1)
         kept, log_kept = (
-            [row[:k] for row, k in zip(torch.stack(values, 1).tolist(), lengths.tolist(), strict=True)]
+            [row[:k] for row, k in zip(values.tolist(), lengths.tolist(), strict=True)]
             for values in (tokens, logprobs)
         )
         return Rollouts(rows, kept, log_kept, finished.tolist())
@@ -206,14 +219,19 @@ def limits(max_tokens: Limits, rows: int) -> list[int]:
     return [max_tokens] * rows if isinstance(max_tokens, int) else list(max_tokens)
 
 
-def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a token of each row, by falling probability cut at ``top_p``, and its log-probability."""
+def _draw(
+    logits: torch.Tensor, u: torch.Tensor, top_p: float, at: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a token for each of ``u``, by falling probability cut at ``top_p``, and its log-probability.
+
+    ``at`` is the row of ``logits`` that each of ``u`` draws from.
+    """
     p, order = torch.sort(torch.softmax(logits, -1), dim=-1, descending=True, stable=True)
     p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # the first token beyond top_p still counts
     p = p / p.sum(-1, keepdim=True)
-    index = (p.cumsum(-1) < u[:, None]).sum(-1, keepdim=True)
-    index = torch.minimum(index, (p > 0).sum(-1, keepdim=True) - 1)  # rounding of the last cumulative sum
-    return order.gather(-1, index)[:, 0], p.gather(-1, index).log()[:, 0]
+    index = torch.searchsorted(p.cumsum(-1)[at], u[:, None])
+    index = torch.minimum(index, (p > 0).sum(-1)[at, None] - 1)  # rounding of the last cumulative sum
+    return order[at, index[:, 0]], p[at, index[:, 0]].log()
 
 
 @dataclass(frozen=True)

@@ -177,15 +177,31 @@ def test_both_samplers_draw_the_same_distribution(vllm, transformers_sampler, pr
 
 
 def test_the_plain_draw_inverts_the_distribution_function() -> None:
-    logits = torch.log(torch.tensor([[0.1, 0.6, 0.3]], dtype=torch.float64)).expand(5, 3)
+    logits = torch.log(torch.tensor([[0.1, 0.6, 0.3]], dtype=torch.float64))
+    at = torch.zeros(5, dtype=torch.long)
     u = torch.tensor([0.0, 0.59, 0.61, 0.95, 1 - 1e-16], dtype=torch.float64)
-    chosen, logprob = samplers._draw(logits, u, top_p=1.0)
+    chosen, logprob = samplers._draw(logits, u, 1.0, at)
     assert chosen.tolist() == [1, 1, 2, 0, 0]
     assert logprob.exp().tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1, 0.1])
-    chosen, logprob = samplers._draw(logits, u, top_p=0.8)
+    chosen, logprob = samplers._draw(logits, u, 0.8, at)
     assert chosen.tolist() == [1, 1, 1, 2, 2]  # of 2/3 and 1/3
     assert logprob.exp().tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3])
-    assert samplers._draw(logits, u, top_p=0.01)[0].tolist() == [1] * 5
+    assert samplers._draw(logits, u, 0.01, at)[0].tolist() == [1] * 5
+
+
+def test_the_plain_sampler_computes_what_rollouts_share_once(transformers_sampler, prompts) -> None:
+    batches: list[int] = []
+    hook = transformers_sampler.model.register_forward_pre_hook(
+        lambda _, __, given: batches.append(len(given["input_ids"])), with_kwargs=True
+    )
+    try:
+        rollouts = draw(transformers_sampler, [*prompts[:3], prompts[0]], seeds(4, 30))
+    finally:
+        hook.remove()
+    texts = [(tuple(a), tuple(b)) for a, b in zip(rollouts.prompts, rollouts.tokens, strict=True)]
+    shared = [len({(a, b[:t]) for a, b in texts if len(b) > t}) for t in range(len(batches))]
+    assert batches == shared
+    assert batches[0] == 3
 
 
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:

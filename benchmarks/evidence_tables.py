@@ -1,0 +1,119 @@
+"""The tables and sentences of docs/evidence.md, from what `benchmarks.evidence` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+RULES = {
+    "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",
+    "process": "plain process",
+}  # fmt: skip
+
+
+def _n(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _interval(quantity: Mapping[str, Any]) -> str:
+    if quantity["interval"] is None:
+        return "no answer" if quantity["value"] is None else f"{_n(quantity['value'])} (no interval)"
+    low, high = (_n(end) if end is not None else "…" for end in quantity["interval"])
+    return f"{_n(quantity['value'])} ({low} to {high})"
+
+
+def _best(own: dict[str, Any]) -> str:
+    """The n that came out best, its reward, and the n that are as good."""
+    best, tied = own["verdict"]["best"], own["verdict"]["tied"] or []
+    others = [str(n) for n in tied if n != best]
+    reward = own["came"][str(best)]
+    error = "" if reward["error"] is None else f" ± {reward['error']:.3f}"
+    return f"{best}: {reward['reward']:.3f}{error}" + (f" (as good: {', '.join(others)})" if others else "")
+
+
+def _forecasts(sweep: dict[str, Any]) -> list[str]:
+    """Sentences on what was stated before the runs."""
+    out = []
+    for own in sweep["cuts"]:
+        if "before" not in own:
+            continue
+        said = own["said"]
+        chosen = {name: _n(said["chosen"].get(rule)) for rule, name in RULES.items()}
+        rivals_said = ", ".join(f"{name} n = {n}" for name, n in list(chosen.items())[1:])
+        text = (
+            f"- For C = {said['compute']:,.0f} isolaw stated n\\* = {_interval(said['n_star'])} and n = "
+            f"{chosen['isolaw']} with an expected loss of {_loss(said['expected_loss'])}; {rivals_said}."
+        )
+        if "verdict" not in own:
+            out.append(text + " The runs do not reach this C yet.")
+            continue
+        lost = own["verdict"]["lost"]
+        others = ", ".join(f"{name} {_loss(lost[rule])}" for rule, name in RULES.items() if rule != "isolaw")
+        out.append(f"{text} The best n was {_best(own)}. isolaw lost {_loss(lost['isolaw'])}; {others}.")
+    return out
+
+
+def tables(summary: dict[str, Any]) -> str:
+    """Return the page's tables, and the tally."""
+    judging = [(sweep, own) for sweep in summary["sweeps"] for own in sweep["cuts"] if "verdict" in own]
+    head = ["sweep", "seen", "C", "n\\* said", "best n that came", "n\\* held", "loss said", *RULES.values()]
+    out = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|:-:|--:" + "|--:" * len(RULES) + "|"]
+    for sweep, own in judging:
+        said, verdict = own["said"], own["verdict"]
+        best = _best(own)
+        held = {None: "none", True: "yes", False: "no"}[verdict["n_star_held"]]
+        losses = [
+            f"{_loss(verdict['lost'][rule])} (n = {_n(said['chosen'].get(rule))})"
+            if verdict["lost"][rule] is not None
+            else "no answer"
+            for rule in RULES
+        ]
+        seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
+        cells = [sweep["name"], seen, f"{said['compute']:.3g}", _interval(said["n_star"]), best, held]
+        out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
+    out += ["", *_tally([own for _, own in judging]), ""]
+    for sweep in summary["sweeps"]:
+        if lines := _forecasts(sweep):
+            out += [f"Stated before the runs of “{sweep['name']}” went on:", "", *lines, ""]
+    refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
+    for name, own in refused:
+        out += [f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused']}", ""]
+    out += ["| sweep | n | reward said at C, from the earliest cut | came |", "|---|--:|--:|--:|"]
+    for sweep in summary["sweeps"]:
+        own = next((c for c in sweep["cuts"] if "verdict" in c), None)
+        for n, measured in (own or {"came": {}})["came"].items():
+            said = own["said"]["rewards"].get(n)
+            if said:
+                q = f"{said['value']:.3f} ({' to '.join(f'{end:.3f}' for end in said['interval'])})"
+                error = "" if measured["error"] is None else f" ± {measured['error']:.3f}"
+                out.append(f"| {sweep['name']} | {n} | {q} | {measured['reward']:.3f}{error} |")
+    out += ["", "| input | SHA-256 |", "|---|---|"]
+    files = {sweep["file"]: sweep["sha256"] for sweep in summary["sweeps"]}
+    out += [f"| `examples/data/{file}` | `{sha}` |" for file, sha in files.items()]
+    return "\n".join(out)
+
+
+def _tally(cuts: list[dict[str, Any]]) -> list[str]:
+    """A table of mean losses side by side, and a sentence on what the intervals held."""
+    out = ["| rule | statements | mean loss | isolaw's on the same | largest loss |", "|---|--:|--:|--:|--:|"]
+    for rule, name in RULES.items():
+        every = [c["verdict"]["lost"] for c in cuts]
+        both = [(lost[rule], lost["isolaw"]) for lost in every if None not in (lost[rule], lost["isolaw"])]
+        if both:
+            theirs, ours = np.array(both).T
+            numbers = f"{theirs.mean():.4f} | {ours.mean():.4f} | {theirs.max():.3f}"
+            out.append(f"| {name} | {len(both)} | {numbers} |")
+    held = [c["verdict"]["n_star_held"] for c in cuts if c["verdict"]["n_star_held"] is not None]
+    inside, stated = (sum(c["verdict"][key] for c in cuts) for key in ("rewards_inside", "rewards_stated"))
+    return [
+        *out,
+        "",
+        f"The 95 % interval of n\\* holds a best n in {sum(held)} of {len(held)} statements that have one. "
+        f"{inside} of {stated} 95 % intervals of rewards hold the measured reward.",
+    ]

@@ -1,0 +1,94 @@
+"""docs/evidence.md: of these inputs and this estimator; early statements saw nothing of what judges them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import isolaw
+from benchmarks import evidence, long_sweep
+from benchmarks.designs import rivals
+from isolaw.fits import ESTIMATOR, SURFACE
+from isolaw.fits.selection import Configuration
+
+STATED = [sweep for sweep in evidence.SWEEPS if sweep.statement]
+
+
+def test_the_page_is_of_this_estimator_and_of_these_inputs() -> None:
+    """Otherwise: python -m benchmarks.evidence."""
+    kept = json.loads(evidence.SUMMARY.read_text())
+    assert (kept["estimator"], kept["surface"]) == (ESTIMATOR, SURFACE)
+    assert [own["name"] for own in kept["sweeps"]] == [sweep.name for sweep in evidence.SWEEPS]
+    for own in kept["sweeps"]:
+        assert hashlib.sha256((evidence.DATA / own["file"]).read_bytes()).hexdigest() == own["sha256"]
+    page = evidence.DOCS.read_text()
+    assert page.split(evidence.BEGIN)[1].split(evidence.END)[0].strip() == evidence.tables(kept).strip()
+
+
+@pytest.mark.parametrize("sweep", STATED, ids=lambda own: own.statement)
+def test_what_was_stated_before_the_runs_rests_on_their_beginning_alone(sweep: evidence.RealSweep) -> None:
+    stated = json.loads((evidence.DATA / sweep.statement).read_text())
+    began = evidence.cut(sweep.runs(), stated["largest_compute"])
+    assert evidence.digest(began) == stated["input"]
+    assert all(own["compute"] > stated["largest_compute"] for own in stated["budgets"])
+    kept = next(
+        own for own in json.loads(evidence.SUMMARY.read_text())["sweeps"] if own["name"] == sweep.name
+    )
+    assert [own["said"] for own in kept["cuts"] if "before" in own] == stated["budgets"]
+
+
+def test_the_page_of_the_long_sweep_has_its_tables() -> None:
+    """Otherwise: python -m benchmarks.long_sweep."""
+    page = long_sweep.DOCS.read_text()
+    shown = page.split(long_sweep.BEGIN)[1].split(long_sweep.END)[0].strip()
+    assert shown == long_sweep.tables(isolaw.read(evidence.DATA / "real-long.parquet"))
+
+
+def test_a_difference_is_that_of_paired_seeds() -> None:
+    own, other = {0: 0.6, 1: 0.7, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.9}
+    found = stats.ttest_rel([0.6, 0.7, 0.5], [0.5, 0.5, 0.5]).confidence_interval()
+    mean, half = long_sweep.difference(own, other) or (0.0, 0.0)
+    assert (mean - half, mean + half) == pytest.approx((found.low, found.high))
+    assert long_sweep.difference({0: 0.6}, other) is None
+
+
+def curve(n: int, alpha: float, beta: float, end: float = 1e5) -> Configuration:
+    """Rewards that at every C are highest at log2 n = alpha + beta log2 C."""
+    compute = np.geomspace(1e3, end, 200)
+    reward = 0.5 - 0.01 * (np.log2(n) - alpha - beta * np.log2(compute)) ** 2
+    return Configuration(16, n, compute, reward, np.zeros(200, np.int64), (0,), 16.0 * n)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(5.0, 0.0), (-3.0, 0.5)])
+def test_isoflop_goes_on_as_the_vertices_do(alpha: float, beta: float) -> None:
+    found = rivals.isoflop([curve(n, alpha, beta) for n in (8, 16, 32, 64, 128, 256)], 1e6)
+    assert np.log2(found) == pytest.approx(alpha + beta * np.log2(1e6), abs=0.05)
+
+
+def test_a_verdict_by_hand() -> None:
+    said = {
+        "chosen": {"isolaw": 16, "paper": 64, "highest": 4, "isoflop": 8.0, "process": None},
+        "n_star": {"value": 16.0, "interval": [None, 20.0], "status": "ok"},
+        "rewards": {
+            "4": {"value": 0.5, "interval": [0.45, 0.55], "status": "ok"},
+            "16": {"value": 0.6, "interval": [0.58, 0.59], "status": "ok"},
+        },
+    }
+    measured = {
+        "4": {"reward": 0.5, "error": 0.01, "seeds": 3},
+        "16": {"reward": 0.6, "error": 0.01, "seeds": 3},
+        "32": {"reward": 0.58, "error": 0.01, "seeds": 3},
+    }
+    found = evidence.judged(said, measured)
+    assert (found["best"], found["tied"], found["n_star_held"]) == (16, [16, 32], True)
+    expected = {"isolaw": 0.0, "paper": 0.02, "highest": 0.1, "isoflop": 0.05}
+    assert {rule: lost for rule, lost in found["lost"].items() if lost is not None} == pytest.approx(expected)
+    assert (found["rewards_inside"], found["rewards_stated"]) == (1, 2)
