@@ -256,8 +256,13 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
     for own in cuts:
         if "said" in own and (measured := came(runs, own["said"]["compute"], sweep.fixed)):
             own |= {"came": measured, "verdict": judged(own["said"], measured)}
-    sha = hashlib.sha256((DATA / sweep.file).read_bytes()).hexdigest()
-    return {"name": sweep.name, "file": sweep.file, "sha256": sha, "compute": compute, "cuts": cuts}
+    files = {file: sha256(file) for file in (sweep.file, sweep.statement) if file}
+    return {"name": sweep.name, "files": files, "compute": compute, "cuts": cuts}
+
+
+def sha256(file: str) -> str:
+    """Return the SHA-256 of a file of `DATA`."""
+    return hashlib.sha256((DATA / file).read_bytes()).hexdigest()
 
 
 def write(summary: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def tables(summary: dict[str, Any]) -> str:
                 error = "" if measured["error"] is None else f" ± {measured['error']:.3f}"
                 out.append(f"| {sweep['name']} | {n} | {q} | {measured['reward']:.3f}{error} |")
     out += ["", "| input | SHA-256 |", "|---|---|"]
-    files = {sweep["file"]: sweep["sha256"] for sweep in summary["sweeps"]}
+    files = {file: sha for sweep in summary["sweeps"] for file, sha in sweep["files"].items()}
     out += [f"| `examples/data/{file}` | `{sha}` |" for file, sha in files.items()]
     return "\n".join(out)
 

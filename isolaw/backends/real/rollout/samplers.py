@@ -149,8 +149,8 @@ class TransformersSampler(Sampler):
     ) -> Rollouts:
         """Draw rollouts by inverting the distribution function at one uniform number a token.
 
-        Rollouts that have the same prompt and the same tokens so far share one row of the model's batch: their
-        next token has one distribution. The rollouts of a problem start as one row.
+        Rollouts that have the same prompt and the same tokens so far share one row of the model's batch:
+        their next token has one distribution. The rollouts of a problem start as one row.
         """
         rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
         limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
