@@ -167,13 +167,14 @@ def verdict(document: LawDocument) -> str:
         return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
     own, found = c.laws[c.preferred], equation(document)
     stated = f": {found}" if found else ""
-    text = (
-        f"Law: the draws prefer {form(c.preferred, document)}{stated}; no law loses less in 95% of them. "
-        f"Its mean loss in reward is {own.mean_regret:.4f}"
-    )
+    text = f"Law: the draws prefer {form(c.preferred, document)}{stated}. "
     if c.preferred == "constant":
+        text += f"No other law beats it in 95% of them. Its mean loss in reward is {own.mean_regret:.4f}"
         return f"{text}. {_shares('the others', own.better)}"
-    text += f", that of the best constant n {c.laws['constant'].mean_regret:.4f}"
+    text += (
+        "It beats every simpler law in 95% of them, and no other law beats it. Its mean loss in reward is "
+        f"{own.mean_regret:.4f}, that of the best constant n {c.laws['constant'].mean_regret:.4f}"
+    )
     return " ".join([f"{text}. {_shares('the others', own.better)}", *_constant(c)])
 
 
