@@ -202,6 +202,12 @@ def plan_preset(file: str, preset: str) -> Command:
 
 
 @_printed
+def dead_groups(counts: object) -> Command:
+    """Print the shares of groups without a signal of counted problems."""
+    return _isolaw("split", "--counts", counts)
+
+
+@_printed
 def advise_file(words: Sequence[str]) -> Command:
     """Give the same advice, and write the file of its sweep."""
     return _isolaw(*words, "--out", unused("first.toml"))

@@ -65,6 +65,7 @@ OUTPUTS = {
         ["{csv}", "--method", "paper", *DRAWS],
         ["{sweep}", "--by", "lr", *DRAWS],
         ["{rates}", "--retune", "lr", *DRAWS],
+        ["{sweep}", "--to-target", "auto"],
         ["--points", "{points}"],
     ],
     "predict": [
@@ -76,8 +77,13 @@ OUTPUTS = {
     "calibrate": [
         ["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1"]
     ],
+    "answer": [["{sweep}", "--compute", "3e5", *DRAWS]],
     "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
-    "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
+    "compare": [
+        ["{sweep}", "{table}"],
+        ["{rates}", "--by", "lr", "--base", "0.1"],
+        ["{sweep}", "--a", "n=4", "--b", "n=16", "--compute", "5e4"],
+    ],
     "size": [["{sizes}", *DRAWS]],
     "report": [["{sweep}", "--out", "{new}.html", *DRAWS]],
     "figures": [["{sweep}", "--out", "{new}", *DRAWS]],
@@ -89,6 +95,7 @@ OTHERS = {
     "split": "a pool of problems, of which a real model samples",
     "doctor": "this machine",
     "export": "a model of a real run",
+    "demo": "what isolaw sweep and isolaw answer print",
     "advise": "published results; it reads no runs, and says so first",
 }
 _SLOW = [pytest.mark.slow]  # tests/cli/test_plan.py has the same of a plan

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import Destination, column_option, json_option
 
@@ -181,7 +182,7 @@ def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
         elif one["problems"]:
             text += ": not written, too few for a training and a validation set"
         lines.append(text)
-    lines.append(f"Groups without a signal, for each n: isolaw split --counts {work.folder / 'counts.jsonl'}")
+    lines.append(f"Groups without a signal, for each n: {commands.dead_groups(work.folder / 'counts.jsonl')}")
     rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
     lines.append(f"{'in no set':<15} {rest:>7,} problems")
     if report["sets"]["easy"]["written"]:

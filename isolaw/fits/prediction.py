@@ -82,7 +82,7 @@ class Prediction:
         default_factory=list
     )  #: n beyond the measured ones, one of which may be best
 
-    document: LawDocument | None = None  #: of the law that made it
+    document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
 
     def __str__(self) -> str:
         return str(public("summary")(self))

@@ -240,6 +240,8 @@ def _check_compute(table: pd.DataFrame, source: str) -> list[str]:
         pd.to_numeric(table[name], errors="coerce")
         for name in ("problems_per_batch", "rollouts_per_problem", "step", "compute")
     )
+    if not (np.equal(b % 1, 0) & np.equal(n % 1, 0)).all():
+        return []  # `Runs` says so
     least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
     if (short := (compute >= 0) & (compute < least * _SLACK)).any():
         at = short.idxmax()

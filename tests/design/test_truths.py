@@ -27,8 +27,11 @@ def test_the_presets_are_of_this_simulator() -> None:
 def test_presets_are_rewards_over_any_grid_scaled_to_the_target() -> None:
     cells = ((4, 4), (32, 48), (64, 4096))
     found = presets(cells, 12_000)
-    assert len(found) == 14
-    assert {truth.name.split()[0] for truth in presets(cells, 12_000, ("hard",))} == {"hard"}
+    assert len(found) == 22
+    assert {truth.name.split()[0] for truth in presets(cells, 12_000, ("hard",))} == {
+        "hard",
+        "published-hard",
+    }
     for truth in found:
         assert truth.mean.shape == truth.own.shape == (3, truth.compute.size)
         assert truth.compute[[0, -1]].tolist() == [0, 12_000]
@@ -68,7 +71,7 @@ def test_runs_tell_which_truths_are_like_them_whatever_their_level() -> None:
         assert found.sum() == pytest.approx(1)
         assert found[i] > 2 / len(every)
         assert 1 <= weights.effective(found) < len(every) / 2
-    assert weights.agreement(runs[:1], every, 1200).tolist() == pytest.approx([1 / 14] * 14)
+    assert weights.agreement(runs[:1], every, 1200).tolist() == pytest.approx([1 / 22] * 22)
 
 
 def test_runs_are_truths_only_where_they_reach_the_target_around_the_grid() -> None:

@@ -293,8 +293,8 @@ def test_json_rows(tmp_path: Path) -> None:
     [
         ('{"a": 1}\nnot json\n{"a": 2}\n', ["line 2 is not a JSON object"]),
         ('{"a": 1}\n[1]\n', ["line 2 is not a JSON object"]),
-        ('{"a": 1\n', ["neither JSON nor JSON lines"]),
-        ('{"a": ' + "[" * 200_000 + "\n", ["neither JSON nor JSON lines"]),
+        ('{"a": 1\n', ["line 1 is not a JSON object"]),
+        ('{"a": ' + "[" * 200_000 + "\n", ["line 1 is not a JSON object"]),
         ("{" + '"a": {' * 500 + "}" * 500 + "}\n", ["line 1", "nested deeper"]),
         ("{}\n", ["a header without rows"]),
     ],

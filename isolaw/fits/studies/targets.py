@@ -184,7 +184,7 @@ def to_target(
     >>> runs = isolaw.sweep({"sweep": {"compute": 60_000, "seeds": 2}, "problems": {"n_train": 200},
     ...     "grid": {"problems_per_batch": [4, 8, 16, 32], "rollouts_per_problem": [8]},
     ...     "executor": {"kind": "inline"}})
-    >>> found = to_target(runs, [0.55])
+    >>> found = to_target(runs, [0.5])
     >>> [row.problems_per_batch for row in found.rows], found.rows[0].reached
     ([4, 8, 16, 32], 2)
     """

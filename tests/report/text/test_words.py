@@ -241,7 +241,7 @@ def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
 
     law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), bootstrap=60)
     line = next(own for own in law_text.law_summary(law.document) if own.startswith("Law: "))
-    assert line.startswith("Law: the draws prefer a constant n. ")
+    assert line.startswith("Law: the draws prefer a constant n: n* = ")
     assert "the best constant" not in line
 
 
