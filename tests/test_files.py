@@ -41,12 +41,13 @@ READ = {
     "figures sources", "figures settings_file", "figures mapping", "read sources", "read settings_file",
     "read mapping", "export run", "plan file", "plan runs", "plan cost", "size file", "size runs",
     "split model", "split problems", "split counts", "status directory", "sweep file", "sweep cost",
-    "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost", "fit cost",
-    "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
+    "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
+    "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
 # What each command needs to come to its destination.
 WORDS: dict[str, list[str]] = {
-    "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"], "doctor": ["--gpu", "--device", "cpu"],
+    "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"],
+    "doctor": ["--gpu", "--device", "cpu"],
     "export": ["RUN"], "figures": ["MADE", "--bootstrap", "0"], "findings": ["--seeds", "2"],
     "fit": ["MADE", "--bootstrap", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
     "split": ["--model", "m", "--problems", "p"], "sweep": [],

@@ -95,11 +95,11 @@ def _check_of_law(ctx: click.Context) -> None:
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
     """Print what isolaw read prints where no log can be fitted."""
-    from isolaw.report.text.reading import found_lines
+    from isolaw.report.text.reading import found_lines, none_fitted
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):
         note(line)
-    note(f"isolaw: none of {len(reading.candidates)} logs can be fitted; the same options work here")
+    note(f"isolaw: {none_fitted(reading)}; isolaw answer takes the same options as isolaw read")
     return 2
 
 

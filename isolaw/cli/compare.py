@@ -44,8 +44,8 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.argument("second", type=click.Path(), required=False)
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
 @click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
-@click.option("--metric", default="avg@4", help="Reward metric.")
-@click.option("--eval-set", default="validation", help="Evaluation set.")
+@click.option("--metric", help="Reward metric.  [default: avg@4; with --a and --b as in isolaw fit]")
+@click.option("--eval-set", help="Evaluation set.  [default: validation]")
 @click.option(
     "--compute", "--budget", "compute", type=ROLLOUTS,
     help="Also compare the rewards at this budget C, in rollouts.",
@@ -69,8 +69,8 @@ def compare(
     second: str | None,
     by: str | None,
     base: str | None,
-    metric: str,
-    eval_set: str,
+    metric: str | None,
+    eval_set: str | None,
     compute: float | None,
     a: dict[str, int] | None,
     b: dict[str, int] | None,
@@ -107,6 +107,9 @@ def compare(
             as_json,
         )
         return
+    from isolaw.fits.metric import EVAL_SET, METRIC
+
+    metric, eval_set = metric or METRIC, eval_set or EVAL_SET
     alone = {
         "--target": target,
         "--hours": hours,

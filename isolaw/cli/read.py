@@ -54,7 +54,7 @@ def read(
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
-    from isolaw.report.text.reading import fit_command, found_lines
+    from isolaw.report.text.reading import fit_command, found_lines, none_fitted
 
     if write_mapping is not None:
         if out is not None or as_json:
@@ -92,7 +92,7 @@ def read(
             fit, _ = fit_command(reading.runs, [str(out)], None, "law.json")
             print_lines([f"Runs: {out}." + (f" Next: {fit}" if fit else "")])
     if not reading.ready:
-        note(f"isolaw: none of {len(reading.candidates)} logs can be fitted")
+        note(f"isolaw: {none_fitted(reading)}")
         return 2
     return 0 if all(own.status.settled for own in reading.candidates) else 3
 

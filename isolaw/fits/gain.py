@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw.errors import InputError
-from isolaw.fits.allocations import comparable
+from isolaw.fits.allocations import comparable, times_beyond
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.quantity import Quantity, estimated
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.prediction import Prediction
+
+_LARGER = 1.1  # times today's compute: runs of one C end up to a step apart
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
         return None
     budget = float(best.compute if prediction.asked else prediction.compute)
     reach = comparable(document.grid)
-    if budget <= reach:
+    if times_beyond(budget, document.grid) < _LARGER:
         return None
     try:
         today = law.predict(reach, **limits)

@@ -59,6 +59,7 @@ from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
+_BEYOND = 1.005  # times the largest compute: less prints as 1
 _MOST = 1e15  # rollouts that no budget buys
 _EDGE = 1e-6  # doublings
 _RISK = 0.0005  # reward that each doubling of n past the measured range counts against a candidate
@@ -151,7 +152,7 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
     ends = {e.level(document.axis): e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
     out = []
-    if budget >= longest:
+    if budget >= _BEYOND * longest:
         out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
     if factor > INTERVALS:
         short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
@@ -240,7 +241,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     if options and options[0].expected_regret > TOLERANCE:
         text = f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help"
         out.append(Flag(Code.UNCERTAIN, text))
-    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LACK_OF_FIT)
+    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if document.method == "paper":
         out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:

@@ -175,8 +175,8 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     if bad.any():
         row = table.loc[bad.idxmax()]
         raise DataError(
-            f"{path}: {int(bad.sum())} rows are no counts, e.g. correct = {row['correct']} of samples = "
-            f"{row['samples']} (row {table.index.get_loc(bad.idxmax()) + 1})"
+            f"{path}: {int(bad.sum())} of {len(table)} rows hold no counts, e.g. correct = "
+            f"{row['correct']} of samples = {row['samples']} (row {table.index.get_loc(bad.idxmax()) + 1})"
         )
     table = table.assign(**numbers.astype(np.int64))
     if "problem_id" in table.columns:

@@ -43,7 +43,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
 from isolaw.fits.predict import seconds_of
-from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws
+from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.pool import ModelPool, anchors
@@ -180,7 +180,7 @@ def compare_shapes(
         return ShapeComparison(**common, asked=asked, flags=flags, **_to_target(drawn, target, cost, flags))
     if compute is not None:
         at = compute, compute
-        asked, rewards = f"C = {compute:g}", drawn.rewards(at, flags)
+        asked, rewards = f"C = {number(compute)}", drawn.rewards(at, flags)
     else:
         assert hours is not None
         asked, steps = hours, _steps(drawn, cost)
@@ -256,9 +256,9 @@ class DrawnShapes:
         if over.max() > FAR:
             worst = int(over.argmax())
             raise Refused(
-                f"{Cell(*self.shapes[worst]).label}: C = {compute[worst]:.3g} is {over[worst]:.3g} times the "
-                f"compute of the runs there ({ends[worst]:.3g}); isolaw compares up to {FAR:g} times. Extend "
-                f"these runs to {compute[worst] / FAR:.3g} or more"
+                f"{Cell(*self.shapes[worst]).label}: C = {number(compute[worst])} is {over[worst]:.3g} "
+                f"times the compute of the runs there ({number(ends[worst])}); isolaw compares up to {FAR:g} "
+                f"times. Extend these runs to {number(compute[worst] / FAR)} or more"
             )
         if over.max() > 1 + 1e-6:
             text = f"{over.max():.3g} times the compute of the runs"
@@ -358,7 +358,7 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
         draws = needed
     reached = np.isfinite(draws)
     if not reached.any():
-        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {most:.3g}")
+        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(most)}")
     if np.nanmax(np.where(np.isfinite(needed[0]), needed[0], 0.0)) > np.exp(drawn.until.min()) and not cost:
         flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is reached past the compute of the runs"))
     neither = ~reached.any(axis=1)

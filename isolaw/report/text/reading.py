@@ -59,6 +59,12 @@ def listing(candidates: Sequence[FoundLog]) -> list[str]:
     return lines
 
 
+def none_fitted(reading: Reading) -> str:
+    """Return that no log is ready."""
+    logs = len(reading.candidates)
+    return "the log cannot be fitted" if logs == 1 else f"none of {logs} logs can be fitted"
+
+
 def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
     rows = [["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]]
     for own in candidates:

@@ -86,7 +86,7 @@ def test_tables_and_what_is_none(tmp_path: Path) -> None:
     pd.DataFrame({**columns, "samples": 4}).to_csv(table, index=False)
     assert [own.tolist() for own in read_counts(table)] == [[3, 0], [8, 4]]
     table.write_text("correct,samples\n1,4\n5,4\n")
-    with pytest.raises(DataError, match=r"1 rows are no counts, e\.g\. correct = 5 of samples = 4 \(row 2\)"):
+    with pytest.raises(DataError, match=r"1 of 2 rows .*, e\.g\. correct = 5 of samples = 4 \(row 2\)"):
         read_counts(table)
     table.write_text("right,samples\n1,4\n")
     with pytest.raises(DataError, match="no column correct; found right, samples"):
