@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.metrics import is_accuracy
-from isolaw.readers import frameworks
 from isolaw.readers.mapping import in_percent
+from isolaw.readers.phases import HELD_OUT, REWARD, SOLVED, of_training, words_of
 from isolaw.readers.table_files import STEP_NAMES, load
 
 # The data model's columns → their names elsewhere. The user sees every guess.
@@ -34,14 +34,6 @@ _CALLED = {
     "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
 }
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
-_TRAINING = {"train", "training", "rollout", "batch"}
-_HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
-# What a field is called that says which of the two a row is of.
-PHASES = ("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set")
-_REWARD = {"reward", "rewards", "score", "scores"}
-_SOLVED = {"success", "solve", "solved", "correct", "win"}
-# What only a log of training has next to a reward.
-_TRAINER = re.compile(r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning_rate|learning rate)(?:[/_ ].*)?", re.I)
 _SHOWN = 200
 
 
@@ -113,10 +105,10 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         numeric = pd.api.types.is_numeric_dtype(frame[column])
         if not numeric or pd.api.types.is_bool_dtype(frame[column]) or _counts_prompts(column):
             continue
-        words = set(re.split(r"[^a-z]+", column.lower()))
-        reward, accuracy = bool(words & _REWARD), is_accuracy(column)
+        words = words_of(column)
+        reward, accuracy = bool(words & REWARD), is_accuracy(column)
         trained = of_training(column, list(map(str, frame.columns)))
-        held_out = bool(words & _HELD_OUT) or (accuracy and not trained)
+        held_out = bool(words & HELD_OUT) or (accuracy and not trained)
         eval_set = "validation" if held_out else "train"
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
         percent = in_percent(column, frame[column])
@@ -129,45 +121,16 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
 
 
-def eval_set_of(value: object) -> str:
-    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
-
-    >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
-    ('validation', 'train', '')
-    """
-    word = value.strip().lower() if isinstance(value, str) else ""
-    return "validation" if word in _HELD_OUT else "train" if word in _TRAINING else ""
-
-
-def of_training(column: str, columns: Sequence[str]) -> bool:
-    """Return whether a table's column is measured on training batches, by its name and those next to it.
-
-    A reward next to a loss or a learning rate is of training batches, unless its name says otherwise.
-
-    >>> names = ("train_acc", "mean_reward", "val_reward", "acc")
-    >>> [of_training(name, ["step", "loss", name]) for name in names]
-    [True, True, False, False]
-    >>> of_training("mean_reward", ["step", "mean_reward"])
-    False
-    """
-    words = set(re.split(r"[^a-z]+", column.lower()))
-    if words & _HELD_OUT:
-        return False
-    if words & _TRAINING or frameworks.of_training(column):
-        return True
-    return bool(words & _REWARD) and not is_accuracy(column) and any(map(_TRAINER.fullmatch, columns))
-
-
 def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
     """Return the column of numbers that looks most like a held-out accuracy or reward; "" if none does."""
     ranks: list[tuple[bool, bool, bool, str]] = []
     for column in columns:
-        words = set(re.split(r"[^a-z]+", column.lower()))
+        words = words_of(column)
         if pd.api.types.is_numeric_dtype(frame[column]) and (
-            is_accuracy(column) or words & (_REWARD | _SOLVED)
+            is_accuracy(column) or words & (REWARD | SOLVED)
         ):
             trained = of_training(column, list(map(str, frame.columns)))
-            ranks.append((trained, not words & _HELD_OUT, not is_accuracy(column), column))
+            ranks.append((trained, not words & HELD_OUT, not is_accuracy(column), column))
     return min(ranks, key=lambda rank: rank[:3])[3] if ranks else ""
 
 

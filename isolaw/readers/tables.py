@@ -23,7 +23,7 @@ from isolaw.readers import table_segments
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent
-from isolaw.readers.mapping_draft import PHASES, eval_set_of, of_training
+from isolaw.readers.phases import HELD_OUT, of_rows, of_training, words_of
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
@@ -95,13 +95,19 @@ def _as_runs(
         table["metric"] = reward  # a column holds the rewards, --metric names their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
-        if "eval_set" not in table.columns and of_training(reward, list(map(str, frame.columns))):
+    free = [str(own) for own in frame.columns if own not in {*mapping.sources, *COLUMNS}]
+    phase = ""
+    if "eval_set" not in table and not (wide and words_of(reward) & HELD_OUT):
+        phase, said = of_rows(table, [own for own in free if own != reward], source)
+        if phase:
+            table["eval_set"] = said
+            notes.append(f"column {phase} says which rows are of training and which of validation")
+        elif wide and of_training(reward, free):
             table["eval_set"] = "train"
-            notes.append(f"{reward} is of training batches: its evaluation set is train")
-    phase = "" if "eval_set" in table else _phase(table, [c for c in PHASES if c in frame])
-    if phase:
-        table["eval_set"] = table[phase].map(eval_set_of)
-        notes.append(f"column {phase} says which rows are of training and which of validation")
+            notes.append(
+                f"{reward} is of training batches: its evaluation set is train; if it is not, "
+                f"{option('constants', 'eval_set', 'validation')}"
+            )
     _split(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
@@ -149,11 +155,6 @@ def _as_runs(
     runs = Runs(table, attributes, source=source, notes=tuple(notes))
     runs.origins = {name: ASSUMED for name in DEFAULTS if name not in {*mapping.names, *frame.columns}}
     return runs
-
-
-def _phase(table: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Return the column that calls each row one of training or of validation; "" without one."""
-    return next((c for c in columns if "" not in {eval_set_of(own) for own in table[c].unique()}), "")
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:

@@ -1,0 +1,134 @@
+"""What is of training and what of an evaluation, by the names of columns and the words in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from isolaw.errors import DataError, option
+from isolaw.metrics import is_accuracy
+from isolaw.readers import frameworks
+
+REWARD = {"reward", "rewards", "score", "scores"}
+SOLVED = {"success", "solve", "solved", "correct", "win"}
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
+_TRAINING = {"train", "training", "rollout", "batch"}
+# What rows are called, and columns are not.
+_EVALUATING = HELD_OUT | {"evaluate", "evaluating", "validate", "dev"}
+_UPDATING = _TRAINING | {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
+# What a field is called that says which of the two a row is of.
+PHASES = (
+    *("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set"),
+    *("event", "tag", "what", "job"),
+)
+_TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False}
+_TRUTHS["0.0"] = False
+# What only a log of training has next to a reward.
+_TRAINER = re.compile(
+    r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning[_ ]rate|entropy|(?:response|completions?)_length)"
+    r"(?:[/_ ].*)?",
+    re.I,
+)
+_PLAIN = REWARD | SOLVED | {"", "acc", "accuracy", "mean", "avg", "average", "rate", "overall"}
+
+
+def words_of(column: str) -> set[str]:
+    """Return the words in a column's name.
+
+    >>> sorted(words_of("Val/mean_reward"))
+    ['mean', 'reward', 'val']
+    """
+    return set(re.split(r"[^a-z]+", column.lower()))
+
+
+def eval_set_of(value: object) -> str:
+    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
+
+    >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
+    ('validation', 'train', '')
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return "validation" if word in _EVALUATING else "train" if word in _UPDATING else ""
+
+
+def of_training(column: str, columns: Sequence[str]) -> bool:
+    """Return whether a table's column is measured on training batches, by its name and those next to it.
+
+    A reward, an accuracy or a rate of solved problems without a prefix is of training batches if a loss, a
+    learning rate or the like is next to it, or one of an evaluation. avg@k and pass@k are of evaluations.
+
+    >>> names = ("train_acc", "mean_reward", "acc", "val_reward", "aime24_acc", "avg@4")
+    >>> [of_training(name, ["step", "loss", name]) for name in names]
+    [True, True, True, False, False, False]
+    >>> of_training("acc", ["step", "acc", "val_acc"]), of_training("mean_reward", ["step", "mean_reward"])
+    (True, False)
+    """
+    words = words_of(column)
+    if words & HELD_OUT:
+        return False
+    if words & _TRAINING or frameworks.of_training(column):
+        return True
+    measure = bool(words & REWARD) and not is_accuracy(column)
+    if not measure and ("@" in column or not words <= _PLAIN or not _is_measure(column)):
+        return False
+    return any(_TRAINER.fullmatch(own) or (words_of(own) & HELD_OUT and _is_measure(own)) for own in columns)
+
+
+def _is_measure(column: str) -> bool:
+    return is_accuracy(column) or not words_of(column).isdisjoint(REWARD | SOLVED)
+
+
+def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[str, pd.Series | None]:
+    """Return the column of ``columns`` that calls each row one of training or of an evaluation, and which.
+
+    It is a flag (``is_eval``, ``do_eval``, ``validation``, ``is_train``), or holds words of both. Only rows
+    with a ``value`` count; the others are called train. ``("", None)`` without such a column.
+
+    Raises `DataError` where a column's words are clear in some rows only.
+    """
+    measured = table["value"].notna()
+    for column in columns:
+        said = _flagged(column, table[column]) if measured.any() else None
+        if said is not None and (said[measured] != "").all():
+            return column, said.where(measured, "train")
+    unclear = []
+    for column in columns:
+        if pd.api.types.is_numeric_dtype(table[column]):
+            continue
+        said = table[column].map(eval_set_of)
+        found = set(said[measured])
+        known, named = found - {""}, column.lower() in PHASES
+        if "" not in found and (len(known) == 2 or (known and named)):
+            return column, said.where(measured, "train")
+        unclear += [column] if named and known and "" in found else []
+    for column in unclear:
+        said = table[column].map(eval_set_of)
+        clear, other = (table.index[measured & own][0] for own in (said != "", said == ""))
+        raise DataError(
+            f"{source}: column {column} is {table[column][clear]!r} in {table.index.name} {clear}, which is "
+            f"{said[clear]}, but {table[column][other]!r} in {table.index.name} {other}, which may be of "
+            f"training or not. {option('columns', 'eval_set', column)} takes its texts as the evaluation "
+            "sets (train is that of training batches)"
+        )
+    return "", None
+
+
+def _flagged(column: str, cells: pd.Series) -> pd.Series | None:
+    """Return train and validation for the cells of a flag, "" for empty ones; None for another column."""
+    words = words_of(column)
+    name = words - {"is", "do", "in", "flag", "mode"}
+    if len(name) != 1 or not name <= HELD_OUT | _TRAINING:
+        return None
+    truths = cells.map(lambda cell: _TRUTHS.get(str(cell).strip().lower()), na_action="ignore")
+    if truths[cells.notna()].isna().any():
+        return None
+    found = set(truths.dropna())
+    sure = "is" in words or (pd.api.types.is_bool_dtype(cells.dropna().infer_objects()) and "do" not in words)
+    if found == {True} and truths.isna().any():  # it is written where it is true alone
+        truths = truths.where(truths.notna(), False)
+    elif not found or (len(found) == 1 and not sure):  # a configuration, or a metric
+        return None
+    true, false = ("validation", "train") if name <= HELD_OUT else ("train", "validation")
+    return truths.map({True: true, False: false}).fillna("")

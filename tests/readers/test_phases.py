@@ -1,0 +1,81 @@
+"""Tables that are read as what they are of: rows and columns of training, and those of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import isolaw
+from isolaw.errors import DataError
+
+FIXED = {"B_p": 4, "n": 8}
+
+
+def read(folder: Path, text: str, metric: str, **keywords: object) -> dict[str, list[int]]:
+    """Return each evaluation set → the steps that a table has of it."""
+    (folder / "t.csv").write_text(text)
+    runs = isolaw.read(folder / "t.csv", metric=metric, constants={**FIXED, **keywords})
+    return {str(own): rows["step"].tolist() for own, rows in runs.points.groupby("eval_set")}
+
+
+@pytest.mark.parametrize(
+    ("column", "train", "evaluation"),
+    [
+        ("is_eval", "0", "1"),
+        ("eval", "False", "True"),
+        ("validation", "no", "yes"),
+        ("do_eval", "", "True"),
+        ("is_train", "1", "0"),
+        ("event", "update", "eval"),
+        ("job", "optimize", "evaluate"),
+        ("tag", "step", "val"),
+        ("whatever", "trn", "val"),
+    ],
+)
+def test_rows_of_training_and_of_an_evaluation(
+    tmp_path: Path, column: str, train: str, evaluation: str
+) -> None:
+    rows = [(1, train, 0.1), (2, train, 0.2), (2, evaluation, 0.5), (3, train, 0.3), (4, evaluation, 0.6)]
+    text = f"step,{column},reward\n" + "".join(f"{step},{own},{value}\n" for step, own, value in rows)
+    assert read(tmp_path, text, "reward") == {"train": [1, 2, 3], "validation": [2, 4]}
+
+
+def test_a_row_that_measures_nothing_may_be_of_anything(tmp_path: Path) -> None:
+    text = "step,event,reward\n1,update,0.1\n1,checkpoint,\n2,eval,0.2\n"
+    assert read(tmp_path, text, "reward") == {"train": [1], "validation": [2]}
+
+
+def test_rows_of_which_one_word_is_unclear_are_asked_and_the_answer_reads_them(tmp_path: Path) -> None:
+    text = "step,event,reward\n1,train,0.1\n2,aime24,0.2\n"
+    with pytest.raises(DataError, match=r"column event is 'train' in .* 2, .* 'aime24' in .* 3") as error:
+        read(tmp_path, text, "reward")
+    assert 'columns={"eval_set": "event"}' in str(error.value)
+    runs = isolaw.read(tmp_path / "t.csv", metric="reward", columns={"eval_set": "event"}, constants=FIXED)
+    assert set(runs.points["eval_set"]) == {"train", "aime24"}
+
+
+def test_a_setting_of_the_trainer_says_nothing_of_its_rows(tmp_path: Path) -> None:
+    assert read(tmp_path, "step,do_eval,reward\n1,True,0.1\n2,True,0.2\n", "reward") == {"validation": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("metric", "beside", "expected"),
+    [
+        ("reward", "val_acc", "train"),
+        ("acc", "eval_acc", "train"),
+        ("acc", "grad_norm", "train"),
+        ("solve_rate", "kl", "train"),
+        ("mean_reward", "response_length", "train"),
+        ("val_acc", "loss", "validation"),
+        ("aime24_acc", "loss", "validation"),
+        ("avg@4", "loss", "validation"),
+        ("acc", "seconds", "validation"),
+    ],
+)
+def test_a_column_is_of_training_by_those_beside_it(
+    tmp_path: Path, metric: str, beside: str, expected: str
+) -> None:
+    text = f"step,{metric},{beside}\n1,0.1,0.2\n2,0.2,0.3\n"
+    assert set(read(tmp_path, text, metric)) == {expected}
+    assert set(read(tmp_path, text, metric, eval_set="aime24")) == {"aime24"}
