@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.report.text.numbers import number
+
 RULES = {
     "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",
     "process": "plain process",
@@ -75,7 +77,7 @@ def tables(summary: dict[str, Any]) -> str:
             for rule in RULES
         ]
         seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
-        cells = [sweep["name"], seen, f"{said['compute']:.3g}", _interval(said["n_star"]), best, held]
+        cells = [sweep["name"], seen, number(said["compute"]), _interval(said["n_star"]), best, held]
         out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
     out += ["", *_tally([own for _, own in judging]), ""]
     for sweep in summary["sweeps"]:

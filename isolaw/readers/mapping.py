@@ -45,6 +45,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _EXPECTED = "numbers, column names, + - * / // and brackets"
 _LONGEST = 1_000
+_PERCENT = {"pct", "percent", "percentage", "perc"}
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 
@@ -55,7 +56,12 @@ class MetricColumn(BaseModel):
 
     column: str
     eval_set: str | None = None  # None: the table's column eval_set, else validation
-    percent: bool | None = None  # None: an accuracy above 1 is
+    percent: bool | None = None  # None: one whose column says so, or an accuracy above 1, is
+
+    @property
+    def is_percent(self) -> bool | None:
+        """Whether it is in percent, as the user or the column's name says; None if neither does."""
+        return (named_percent(self.column) or None) if self.percent is None else self.percent
 
     @model_validator(mode="before")
     @classmethod
@@ -63,9 +69,20 @@ class MetricColumn(BaseModel):
         return {"column": value} if isinstance(value, str) else value
 
 
+def named_percent(name: str) -> bool:
+    """Return whether a name says that its values are in percent.
+
+    >>> [named_percent(name) for name in ("acc_pct", "val/percent_solved", "acc%", "acc")]
+    [True, True, True, False]
+    """
+    return "%" in name or not _PERCENT.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+
+
 def in_percent(metric: str, value: pd.Series) -> bool:
-    """Return whether values are of an accuracy in percent: some are above 1, none above 100."""
-    return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
+    """Return whether values are in percent: by the name, or of an accuracy if some exceed 1."""
+    sure = named_percent(metric)
+    least = 0 if sure else 1
+    return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
 
 
 def changes_unit(value: Any) -> bool:
@@ -183,7 +200,7 @@ class ColumnMapping(BaseModel):
                 raise DataError(
                     f"{source}: metric {name!r}: {own.column} is not a number in {where}: {cells[bad[0]]!r}"
                 )
-            if own.percent:  # where it is not given, each run's values say it, once runs are known
+            if own.is_percent:  # where it is not given, each run's values say it, once runs are known
                 notes.append(f"{name} was in percent (up to {value.max():g}): divided by 100")
                 value = value / 100
             if empty := int(value.isna().sum()):

@@ -17,7 +17,7 @@ from isolaw.readers.phases import HELD_OUT, REWARD, SOLVED, of_training, words_o
 from isolaw.readers.table_files import STEP_NAMES, load
 
 # The data model's columns → their names elsewhere. The user sees every guess.
-_CALLED = {
+CALLED = {
     "step": " ".join(STEP_NAMES),
     "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
     "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
@@ -79,7 +79,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     return "\n".join(lines) + "\n"
 
 
-def guess(columns: list[str], called: Mapping[str, str] = _CALLED) -> dict[str, str]:
+def guess(columns: list[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
     """Return our name → the column with one of its names (``called``), in any case and separators."""
     plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
     found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in called.items()}

@@ -18,17 +18,15 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
-from isolaw.metrics import is_accuracy
 from isolaw.readers import table_segments
-from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
+from isolaw.readers.assignments import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
-from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent
+from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent, named_percent
 from isolaw.readers.phases import HELD_OUT, of_rows, of_training, words_of
+from isolaw.readers.table_conflicts import check_compute, check_said_twice, of_training_rows, split_batch
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
-from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
-
-_SLACK = 0.98  # compute may be read off a figure
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
 
 
 def read_table(
@@ -108,12 +106,14 @@ def _as_runs(
                 f"{reward} is of training batches: its evaluation set is train; if it is not, "
                 f"{option('constants', 'eval_set', 'validation')}"
             )
-    _split(table, source)
+    split_batch(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
             table[column] = value
     identity = [*IDENTITY, *own_names]
     unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric, phase}]
+    named = ["run_id"] if "run_id" in table else table_segments.names_of(table, unused)
+    notes += of_training_rows(table, [*(own for own in identity if own not in SPLIT), *named], source)
     naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
@@ -128,6 +128,7 @@ def _as_runs(
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
+    check_said_twice(table, frame, mapping, unused, source)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
         measured = table["value"].notna() | table.index.isin(list(nan))
@@ -136,10 +137,10 @@ def _as_runs(
         table = table[measured]  # after the steps were numbered
         if table.empty:
             raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
-    given = {name for name, own in mapping.metrics.items() if own.percent is not None}
+    given = {name for name, own in mapping.metrics.items() if own.is_percent is not None}
     table, converted = _in_fractions(table, given, source)
     notes += converted
-    notes += _check_compute(table, source) if {"step", "compute"} <= {*mapping.names, *frame.columns} else []
+    notes += check_compute(table, source) if {"step", "compute"} <= {*mapping.names, *frame.columns} else []
     attributed = {name: name for name in own_names}
     if naming:
         table, joined = table_segments.join(table, identity, naming, numbered, seeded)
@@ -158,33 +159,17 @@ def _as_runs(
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Take columns called B_p, n, M or C for what they are, where nothing else is; say so."""
+    """Take columns called B_p, n, B, M or C for what they are, where nothing else is; say so."""
     there = {*frame.columns, *mapping.names}
     found = {
-        SYMBOLS[symbol]: symbol
-        for symbol in ("B_p", "n", "M", "C")
-        if symbol in frame.columns and symbol not in mapping.required and SYMBOLS[symbol] not in there
+        ALIASES[symbol]: symbol
+        for symbol in ("B_p", "n", "B", "M", "C")
+        if symbol in frame.columns and symbol not in mapping.required and ALIASES[symbol] not in there
     }
     if not found:
         return mapping, []
     text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
     return mapping.over(ColumnMapping(columns=found)), [f"columns were taken by their symbols: {text}"]
-
-
-def _split(table: pd.DataFrame, source: str) -> None:
-    """Fill B_p or n from B = B_p · n, in place; raise `DataError` where they do not go together."""
-    b, n, batch = SPLIT
-    if batch not in table.columns:
-        return
-    numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
-    for name, other in ((b, n), (n, b)):
-        if name not in table.columns:
-            table[name] = numbers[name] = numbers[batch] / numbers[other]
-    wrong = (numbers[b].round() * numbers[n].round()).ne(numbers[batch])
-    if wrong.any():
-        at = numbers[wrong].iloc[0]
-        place = f"{table.index.name} {table.index[wrong][0]}"
-        raise DataError(f"{source}: {place}: B = {at[batch]:g} is not B_p · n = {at[b]:g} · {at[n]:g}")
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
@@ -214,7 +199,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
     """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs of several units."""
     notes = []
     numbers = pd.to_numeric(table["value"], errors="coerce")
-    for name in [own for own in table["metric"].unique() if own not in given and is_accuracy(str(own))]:
+    for name in [str(own) for own in table["metric"].unique() if own not in given]:
         of = table["metric"] == name
         if not in_percent(name, numbers[of]):
             continue
@@ -222,7 +207,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
         highest = runs.max()
         changing = [str(run) for run, value in runs if changes_unit(value)]
         fractions = highest.index[(highest > 0) & (highest <= 1)]
-        if len(fractions) or changing:
+        if not named_percent(name) and (len(fractions) or changing):
             one = changing[0] if changing else f"{highest.idxmax()} (up to {highest.max():g})"
             other = "itself" if changing else f"{fractions[0]} (up to {highest[fractions[0]]:g})"
             raise DataError(
@@ -233,29 +218,6 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
         table = table.assign(value=numbers.where(~of, numbers / 100))
         numbers = table["value"]
     return table, notes
-
-
-def _check_compute(table: pd.DataFrame, source: str) -> list[str]:
-    """Compare compute with B_p · n · step: less cannot be, and more are rollouts that a filter discards."""
-    b, n, step, compute = (
-        pd.to_numeric(table[name], errors="coerce")
-        for name in ("problems_per_batch", "rollouts_per_problem", "step", "compute")
-    )
-    if not (np.equal(b % 1, 0) & np.equal(n % 1, 0)).all():
-        return []  # `Runs` says so
-    least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
-    if (short := (compute >= 0) & (compute < least * _SLACK)).any():
-        at = short.idxmax()
-        raise DataError(
-            f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
-            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct what is wrong"
-        )
-    ratio = (compute / (b * n * (step + 1))).max()
-    if ratio * _SLACK > 1:
-        return [
-            f"compute is up to {ratio:.3g} times B_p · n · step: with discarded rollouts, if that is right"
-        ]
-    return []
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:

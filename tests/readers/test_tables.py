@@ -95,6 +95,17 @@ def test_an_accuracy_in_percent_is_divided_whoever_names_it(tmp_path: Path, name
     assert any("was in percent (up to 50)" in note for note in runs.notes) == (name == "acc")
 
 
+@pytest.mark.parametrize("name", ["acc_pct", "percent_solved", "acc%"])
+def test_a_name_says_percent_however_low_the_values(tmp_path: Path, name: str) -> None:
+    text = f"step,{name}\n1,0.3\n2,0.8\n"
+    for metrics in ({}, {name: name}, {"avg@1": name}):
+        runs = read(tmp_path, text, metric=None if metrics else name, metrics=metrics)
+        assert runs.points["value"].tolist() == pytest.approx([0.003, 0.008])
+        assert any("was in percent (up to 0.8): divided by 100" in note for note in runs.notes)
+    said = {"avg@1": {"column": name, "percent": False}}
+    assert read(tmp_path, text, metric=None, metrics=said).points["value"].max() == 0.8
+
+
 def test_seeds_by_a_column(tmp_path: Path) -> None:
     text = "step,score,trial\n1,0.1,0\n1,0.2,1\n"
     assert len(read(tmp_path, text, columns={"seed": "trial"})) == 2

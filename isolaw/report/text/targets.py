@@ -16,7 +16,9 @@ _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · 
 def target_summary(found: TargetStudy) -> list[str]:
     """Return the laws, then what every configuration needs."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
-    lines = [f"Rollouts to {found.metric} = {targets} on {found.eval_set}; ranges are 95 % intervals."]
+    ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
+    ranges = "ranges are 95 % intervals" if ranged else "no intervals, which come from a fit over several B_p"
+    lines = [f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."]
     if found.critical:
         rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
         rows += [
@@ -82,7 +84,8 @@ def _table(found: TargetStudy) -> list[str]:
     if several:
         head += [f"to {own:g}" for own in found.targets]
     else:
-        head += ["reached", "rollouts", "95 %", "steps"]
+        ranged = any(row.rollouts.interval for row in found.rows)
+        head += ["reached", "rollouts", *(["95 %"] if ranged else []), "steps"]
         head += [] if hours is None else ["GPU hours" if hours.gpu_hours else "hours"]
     lines = [head]
     for rows in by_place.values():
@@ -93,7 +96,8 @@ def _table(found: TargetStudy) -> list[str]:
         if several:
             cells += [_value(row.rollouts) for row in rows]
         else:
-            cells += [str(first.reached), _value(first.rollouts), _ends(first.rollouts), _value(first.steps)]
+            cells += [str(first.reached), _value(first.rollouts)]
+            cells += [*([_ends(first.rollouts)] if ranged else []), _value(first.steps)]
             if hours is not None:
                 spent = first.spent and (first.spent.gpu_hours or first.spent.hours)
                 more = "> " * (first.rollouts.status == "lower_bound")

@@ -1,0 +1,160 @@
+"""What a table says of B_p, n, B and C in several places must agree; where it does not, the user decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from isolaw.errors import DataError, option
+from isolaw.readers.assignments import SPLIT
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.mapping_draft import CALLED
+
+_B, _N, _BATCH = SPLIT
+_SYMBOL = {_B: "B_p", _N: "n"}
+_SLACK = 0.98  # compute may be read off a figure
+_MOST_DISCARDED = 100  # times B_p · n · step; beyond, compute is tokens or FLOPs
+# Other columns that say n, B_p or C, and nothing else.
+_SAY = {
+    _N: {*CALLED[_N].split(), "n_agent", "rollouts_n"},
+    _B: {*CALLED[_B].split()} - {"train_batch_size", "rollout_batch_size"},  # which may be B
+    "compute": {*CALLED["compute"].split(), "cumulative_rollouts", "rollouts_total"},
+}
+
+
+def split_batch(table: pd.DataFrame, source: str) -> None:
+    """Fill B_p or n from B = B_p · n, in place; raise `DataError` where they do not go together."""
+    if _BATCH not in table.columns:
+        return
+    numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
+    for name, other in ((_B, _N), (_N, _B)):
+        if name not in table.columns:
+            table[name] = numbers[name] = numbers[_BATCH] / numbers[other]
+    wrong = (numbers[_B].round() * numbers[_N].round()).ne(numbers[_BATCH])
+    if wrong.any():
+        at = numbers[wrong].iloc[0]
+        place = f"{table.index.name} {table.index[wrong][0]}"
+        raise DataError(f"{source}: {place}: B = {at[_BATCH]:g} is not B_p · n = {at[_B]:g} · {at[_N]:g}")
+
+
+def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> list[str]:
+    """Give the rows of evaluations the B_p and n of the training of their run, in place; return notes.
+
+    An evaluation has an n and a number of problems of its own, which are no shape of the run. ``keys`` are
+    the columns, besides B_p and n, that tell runs apart. Raises `DataError` where B_p or n change within
+    what looks like one run: its C is not B_p · n · step.
+    """
+    notes = []
+    train = table["eval_set"].eq("train").to_numpy()
+    pair = pd.MultiIndex.from_frame(table[[_B, _N]])
+    for rows in table.groupby(list(keys), sort=False, dropna=False).indices.values():
+        of, others = rows[train[rows]], rows[~train[rows]]
+        shapes = pair[of].unique()
+        if len(shapes) == 1 and len(others) and not pair[others].isin(shapes).any():
+            own = pair[others][0]
+            table.iloc[others, [table.columns.get_loc(name) for name in (_B, _N)]] = shapes[0]
+            notes.append(
+                f"B_p = {shapes[0][0]} and n = {shapes[0][1]} are those of the rows of training; those of "
+                f"evaluations have B_p = {own[0]}, n = {own[1]}"
+            )
+        _check_constant(table.iloc[of if len(of) else rows], source)
+    return list(dict.fromkeys(notes))
+
+
+def _check_constant(rows: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` where one shape's steps go on where another's end, with the rows of one run."""
+    if "step" not in rows or not (rows[[_B, _N]].nunique() > 1).any():
+        return
+    rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce"))
+    ends = []
+    for _, own in rows.groupby([_B, _N], sort=False):
+        steps = own["step"].drop_duplicates().sort_values()
+        ends.append((steps.iloc[0], steps.iloc[-1], steps.diff().max(), own))
+    ends.sort(key=lambda one: one[0])
+    for first, _, interval, own in ends:
+        before = max((one for one in ends if one[1] < first), key=lambda one: one[1], default=None)
+        if before is None:
+            continue
+        usual = max(gap for gap in (before[2], interval, 0) if gap == gap)
+        if first - before[1] > usual or first <= (interval if interval == interval else usual):
+            continue  # there is a hole, or it is where a run of these steps begins
+        name = next(name for name in (_N, _B) if own[name].iloc[0] != before[3][name].iloc[0])
+        said = [
+            f"{part[name].iloc[0]} from {part.index.name} {part.index[0]} on (step {part['step'].iloc[0]:g})"
+            for part in (before[3], own)
+        ]
+        raise DataError(
+            f"{source}: {_SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
+            f"its C is not B_p · n · step: keep the rows of one {_SYMBOL[name]}. If these are several runs, "
+            f"a column that names them tells them apart: {option('columns', 'run_id', '<column>')}"
+        )
+
+
+def check_said_twice(
+    table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
+) -> None:
+    """Raise `DataError` if a column that is not mapped says another n, B_p or C than the table's rows have.
+
+    Of rows of training, where there are any. What the user maps to a column or a formula holds.
+    """
+    rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
+    for name, called in _SAY.items():
+        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != _SYMBOL.get(name):
+            continue
+        overridden = [name] if name in mapping.constants and name in frame else []
+        for column in [*overridden, *(own for own in unused if _plain(own) in called)]:
+            there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
+            ours = pd.to_numeric(rows[name], errors="coerce")
+            least = most = ours
+            if name == "compute":  # steps may be counted from 0 or 1
+                step = pd.to_numeric(rows[_B]) * pd.to_numeric(rows[_N])
+                least, most = (ours - step) * _SLACK, (ours + step) / _SLACK
+            wrong = (there < least) | (there > most)
+            if wrong.any():
+                at = rows.index[wrong][0]
+                what = _SYMBOL.get(name, "C = B_p · n · step")
+                given = "is set to" if name in mapping.constants else "is"
+                raise DataError(
+                    f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
+                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct what is wrong, or take "
+                    f"the column: {option('columns', _SYMBOL.get(name, name), column)}"
+                )
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+
+
+def check_compute(table: pd.DataFrame, source: str) -> list[str]:
+    """Compare compute with B_p · n · step: less cannot be, and more are rollouts that a filter discards.
+
+    Raises `DataError` for less, and for a hundred times as much, which no filter discards.
+    """
+    b, n, step, compute = (
+        pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step", "compute")
+    )
+    if not (b.mod(1).eq(0) & n.mod(1).eq(0)).all():
+        return []  # `Runs` says so
+    least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
+    if (short := (compute >= 0) & (compute < least * _SLACK)).any():
+        at = short.idxmax()
+        raise DataError(
+            f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
+            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct what is wrong"
+        )
+    ratios = compute / (b * n * (step + 1))
+    runs = ratios[compute > 0].groupby(table["run_id"])
+    if (runs.min() > _MOST_DISCARDED).any():  # a run that continues another begins with more, and falls
+        at = runs.idxmin()[runs.min() > _MOST_DISCARDED].iloc[0]
+        raise DataError(
+            f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, over {_MOST_DISCARDED} times "
+            f"B_p · n · step = {b[at]:g} · {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}. C counts "
+            f"rollouts; if these are tokens or FLOPs: {option('derive', 'compute', f'{_B}*{_N}*step')}"
+        )
+    if (ratio := ratios.max()) * _SLACK > 1:
+        return [
+            f"compute is up to {ratio:.3g} times B_p · n · step: with discarded rollouts, if that is right"
+        ]
+    return []
