@@ -14,6 +14,7 @@ from isolaw import commands
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.mapping import in_percent
+from isolaw.readers.phases import HELD_OUT, TRAINING
 from isolaw.readers.table_files import STEP_NAMES, load
 
 # The data model's columns → their names elsewhere. The user sees every guess.
@@ -34,10 +35,6 @@ _CALLED = {
     "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
 }
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
-_TRAINING = {"train", "training", "rollout", "batch"}
-_HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
-# What a field is called that says which of the two a row is of.
-PHASES = ("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set")
 _REWARD = {"reward", "rewards", "score", "scores"}
 _SOLVED = {"success", "solve", "solved", "correct", "win"}
 # What only a log of training has next to a reward.
@@ -116,7 +113,7 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         words = set(re.split(r"[^a-z]+", column.lower()))
         reward, accuracy = bool(words & _REWARD), is_accuracy(column)
         trained = of_training(column, list(map(str, frame.columns)))
-        held_out = bool(words & _HELD_OUT) or (accuracy and not trained)
+        held_out = bool(words & HELD_OUT) or (accuracy and not trained)
         eval_set = "validation" if held_out else "train"
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
         percent = in_percent(column, frame[column])
@@ -127,16 +124,6 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         hint = f"   # up to {frame[column].max():g}" if percent else ""
         lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
-
-
-def eval_set_of(value: object) -> str:
-    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
-
-    >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
-    ('validation', 'train', '')
-    """
-    word = value.strip().lower() if isinstance(value, str) else ""
-    return "validation" if word in _HELD_OUT else "train" if word in _TRAINING else ""
 
 
 def of_training(column: str, columns: Sequence[str]) -> bool:
@@ -151,9 +138,9 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
     False
     """
     words = set(re.split(r"[^a-z]+", column.lower()))
-    if words & _HELD_OUT:
+    if words & HELD_OUT:
         return False
-    if words & _TRAINING or frameworks.of_training(column):
+    if words & TRAINING or frameworks.of_training(column):
         return True
     return bool(words & _REWARD) and not is_accuracy(column) and any(map(_TRAINER.fullmatch, columns))
 
@@ -167,7 +154,7 @@ def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
             is_accuracy(column) or words & (_REWARD | _SOLVED)
         ):
             trained = of_training(column, list(map(str, frame.columns)))
-            ranks.append((trained, not words & _HELD_OUT, not is_accuracy(column), column))
+            ranks.append((trained, not words & HELD_OUT, not is_accuracy(column), column))
     return min(ranks, key=lambda rank: rank[:3])[3] if ranks else ""
 
 

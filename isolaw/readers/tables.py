@@ -23,7 +23,8 @@ from isolaw.readers import table_segments
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent
-from isolaw.readers.mapping_draft import PHASES, eval_set_of, of_training
+from isolaw.readers.mapping_draft import of_training
+from isolaw.readers.phases import PHASES, eval_set_of
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
@@ -95,7 +96,8 @@ def _as_runs(
         table["metric"] = reward  # a column holds the rewards, --metric names their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
-        if "eval_set" not in table.columns and of_training(reward, list(map(str, frame.columns))):
+        known = "eval_set" in table or _phase(table, [c for c in PHASES if c in frame])
+        if not known and of_training(reward, list(map(str, frame.columns))):
             table["eval_set"] = "train"
             notes.append(f"{reward} is of training batches: its evaluation set is train")
     phase = "" if "eval_set" in table else _phase(table, [c for c in PHASES if c in frame])

@@ -18,7 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.mapping_draft import PHASES, eval_set_of
+from isolaw.readers.phases import PHASES, eval_set_of
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
 from isolaw.readers.table_files import CONFIGURATIONS
