@@ -8,8 +8,9 @@
     step 12: reward=0.25
 
 A row for each such line that counts to the same number: ``step``, and a column for each key. A value with %
-is divided by 100, and ``2/4`` is a share. Lists and texts are left out. B_p, n and the reward's name are the
-user's to give, as for any table.
+is divided by 100, and ``2/4`` is a share. Lists and texts are left out. Where only some lines have a word of
+evaluation next to the counter (``[eval] step 12``), a column ``phase`` tells them from the others. B_p, n and
+the reward's name are the user's to give, as for any table.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from isolaw.errors import DataError
+from isolaw.readers.phases import eval_set_of
 from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines, of which a console is known
@@ -36,6 +38,7 @@ _STEP = re.compile(
 _EPOCH = re.compile(r"epochs?[\W_]{0,4}$", re.I)  # before a counter
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
+_BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is no part of a path
 # A key of several words begins behind a separator.
 _PAIR = re.compile(
     rf"(?:(?<=[,|;)\]>] )({_WORD}(?: {_WORD}){{1,3}})|(?<![\w.@/-])({_WORD})) ?[=:] ?"
@@ -74,6 +77,9 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     )
     ((total, _),) = counts.most_common(1)
     rows = [own for own in found if own.total == total]  # model output has fractions, too
+    for before, row in pairwise(rows):
+        if row.held_out and not row.epoch:  # an evaluation in the middle of an epoch
+            row.epoch = before.epoch
     if any(
         row.epoch > before.epoch and row.values["step"] <= before.values["step"]
         for before, row in pairwise(rows)
@@ -89,7 +95,10 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
     )
-    return frame.drop_duplicates("step", keep="last")
+    if len({own.held_out for own in rows}) == 1:  # the word is of the logger or the run
+        return frame.drop_duplicates("step", keep="last")
+    frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
+    return frame.drop_duplicates(["step", "phase"], keep="last")
 
 
 @dataclass
@@ -100,6 +109,7 @@ class _Line:
     total: int  # what it counts to; 0 if it does not say
     epoch: int  # 0 without one
     values: dict[str, float]
+    held_out: bool  # whether a word of evaluation is next to the counter
 
 
 def _lines(content: bytes) -> Iterator[_Line]:
@@ -115,11 +125,14 @@ def _lines(content: bytes) -> Iterator[_Line]:
             continue
         total = int(counter[2]) if counter.re is _COUNTER else 0
         values: dict[str, float] = {}
-        for words, word, value, percent, whole in _PAIR.findall(text[counter.end() :]):
+        pairs = list(_PAIR.finditer(text, counter.end()))
+        for words, word, value, percent, whole in (own.groups() for own in pairs):
             key, scale = words or word, 100.0 if percent else float(whole or 1)
             if scale and key.lower() not in ("step", "eta"):
                 again = sum(own == key or own.startswith(f"{key}#") for own in values)
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         if values:
             epoch = int(epochs[0][1]) if epochs and steps else 0
-            yield _Line(number, total, epoch, {"step": float(counter[1]), **values})
+            beside = f"{text[: counter.start()]} {text[counter.end() : pairs[0].start()]}"
+            held_out = any(eval_set_of(word) == "validation" for word in _BESIDE.findall(beside))
+            yield _Line(number, total, epoch, {"step": float(counter[1]), **values}, held_out)

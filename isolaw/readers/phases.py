@@ -16,7 +16,7 @@ SOLVED = {"success", "solve", "solved", "correct", "win"}
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING = {"train", "training", "rollout", "batch"}
 # What rows are called, and columns are not.
-_EVALUATING = HELD_OUT | {"evaluate", "evaluating", "validate", "dev"}
+_EVALUATING = HELD_OUT | {"evaluate", "evaluating", "validate", "validating", "testing", "dev"}
 _UPDATING = _TRAINING | {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
 # What a field is called that says which of the two a row is of.
 PHASES = (

@@ -193,8 +193,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _is_document(start: bytes) -> bool:
     """Whether JSON is one document: several lines of one object, a list, or an object with a list of them."""
-    if not start.startswith(b"{"):
-        return start.startswith(b"[")
+    if not start.startswith(b"{"):  # a console's lines may begin with [step 1/500]
+        return start.startswith(b"[") and not (is_console(start) and _parsed(start) is None)
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
     if first is not None:

@@ -45,6 +45,37 @@ def test_a_share_is_one(tmp_path: Path) -> None:
     assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[eval] step {i}: reward={r}",
+        "Validation step {i}: reward={r}",
+        "  eval: step {i} | reward={r}",
+        "test step={i} reward={r}",
+        "step {i} eval: reward={r}",
+        "step {i}: val reward={r}",
+    ],
+)
+def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form: str) -> None:
+    lines = ["/data/eval/run.py: 1 file"]  # a path is no such word
+    for i, r in enumerate(REWARDS, 1):
+        lines += [f"step {i}: reward={r} loss=0.1", *([form.format(i=i, r=r + 1)] if i % 2 else [])]
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    runs = isolaw.read(tmp_path / "a.log", constants={"B_p": 8, "n": 4}, metric="reward")
+    values = {name: own["value"].tolist() for name, own in runs.points.groupby("eval_set")}
+    assert values == {"train": REWARDS, "validation": [r + 1 for r in REWARDS[::2]]}
+    (tmp_path / "b.log").write_text("\n".join(line for line in lines if "loss" not in line))
+    frame = load(tmp_path / "b.log")  # a word that all lines have may be the logger's
+    assert "phase" not in frame
+
+
+def test_a_console_that_begins_with_a_bracket_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("".join(f"[step {i}/500] loss: 0.1 acc: {i}%\n" for i in (1, 2, 3)))
+    assert load(tmp_path / "a.log")["acc"].tolist() == [0.01, 0.02, 0.03]
+    (tmp_path / "a.json").write_text('[{"step": 1, "text": "1/9 a=1\\n2/9 a=1"},\n{"step": 2}]')
+    assert load(tmp_path / "a.json")["step"].tolist() == [1, 2]
+
+
 def test_steps_that_start_again_with_each_epoch(tmp_path: Path) -> None:
     lines = [f"Epoch {e}/2 step {i}/3 reward={e + i / 10}\n" for e in (1, 2) for i in (1, 2, 3)]
     frame = read_console(tmp_path / "a.log", "".join(lines).encode())

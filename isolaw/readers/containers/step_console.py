@@ -80,9 +80,9 @@ _MLX_NAMES = {
 def _mlx_lm(text: str) -> StepValues:
     if " loss " in text:  # all in one line
         pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
-        return {
-            f"train_{key.lower().removeprefix('train ').replace(' ', '_')}": value for key, value in pairs
-        }
+        names = [key.lower().replace(" ", "_") for key, _ in pairs]
+        names = [own if own.startswith(("train_", "val_")) else f"train_{own}" for own in names]
+        return dict(zip(names, (value for _, value in pairs), strict=True))
     found = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER}(%?)", text)
     if not found or not (found[1] in _MLX_NAMES or "μ=" in text):
         return {}
@@ -101,7 +101,8 @@ def _roll(text: str) -> StepValues:
 class _Form:
     """How one framework announces a step, and lists its values."""
 
-    # With the groups ``step`` and, where steps start again with each epoch, ``of``: its steps.
+    # With the groups ``step``; ``of``, its steps, where they start again with each epoch; and ``before``,
+    # where an evaluation precedes the step's update.
     step: re.Pattern[str]
     values: Callable[[str], StepValues]  # of a line
     signs: tuple[bytes, ...]  # one is in every line with values
@@ -124,7 +125,11 @@ _FORMS = (
         _nemo_rl,
         ("•".encode(), "▶ Gen".encode()),
     ),
-    _Form(re.compile(r"^\s{0,4}Iter (?P<step>\d{1,9}):(?= Train loss |\s*$)"), _mlx_lm, (b": ",)),
+    _Form(
+        re.compile(r"^\s{0,4}Iter (?P<step>\d{1,9}):(?: Train loss |(?P<before> Val loss )|\s*$)"),
+        _mlx_lm,
+        (b": ",),
+    ),
     _Form(
         re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{'), _roll, (b"metrics_tag: {",)
     ),
@@ -203,6 +208,8 @@ class _Reader:
         step = int(found["step"]) - self.form.ahead
         if "of" in found.re.groupindex:
             step += (self._epoch - 1) * int(found["of"])
+        if "before" in found.re.groupindex and found["before"] and step != self._step:
+            step -= 1
         log, config = self.logs[-1], self.printed.config
         if step <= self._first < self._last and not (config and config == log.config):
             name = f"{self.logs[0].run}#{len(self.logs) + 1}"

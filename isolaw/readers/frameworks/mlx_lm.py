@@ -26,8 +26,9 @@ FRAMEWORK = Framework(
     "mlx-lm-lora",
     by_rules(
         ("train_(?P<name>.+)", "train", ""),
+        ("val_(?P<name>.+)", "validation", ""),
         names=_NAMES,
-        not_kept=".*_(?:std|coverage)|(?:loss|learning_rate|trained_tokens|min_.*|max_.*|hit_.*|grouped_.*|clip_.*|peak_mem(?:ory)?|.*/sec)",
+        not_kept=".*_(?:std|coverage)|(?:loss|learning_rate|trained_tokens|min_.*|max_.*|hit_.*|grouped_.*|clip_.*|peak_mem(?:ory)?|time|took|.*/sec)",
     ),
     own_keys=(("train_total_rewards_mean",),),
     own_config=(("group_size", "grpo_loss_type"),),

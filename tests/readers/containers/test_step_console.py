@@ -56,6 +56,11 @@ def nemo(rewards: list[float], per_epoch: int = 99, first: int = 0) -> str:
 def mlx(rewards: list[float]) -> str:
     lines = ["Iter 1: Val loss 0.000, Val took 12.5s"]
     for k, reward in enumerate(rewards, 1):
+        if k % 2 == 0:  # before the update
+            values = (
+                f"total_rewards_mean {reward / 2:.3f}, Val kl 0.000, Val r1_accuracy_reward_func_mean 0.250"
+            )
+            lines.append(f"Iter {k}: Val loss 0.000, Val {values}, Val took 3.0s")
         lines.append(
             f"Iter {k}: Train loss 0.000, Total rewards mean {reward:.3f}, Total rewards std 0.331, "
             f"Grouped rewards mean {reward:.3f}, Grouped rewards std 0.000, KL 0.001, r1_accuracy mean "
@@ -116,7 +121,12 @@ def test_what_else_they_hold(tmp_path: Path) -> None:
     expected = {
         areal: {("validation", "reward"): {1: 0.0625, 2: 0.125, 3: 0.1875, 4: 0.25}},
         nemo: {("validation", "accuracy"): {0: 0.0625}, ("train", "response_length"): {4: 301.25}},
-        mlx: {("train", "r1_accuracy_mean"): {4: 0.25}, ("train", "kl"): {1: 0.001}},
+        mlx: {
+            ("train", "r1_accuracy_mean"): {4: 0.25},
+            ("train", "kl"): {1: 0.001},
+            ("validation", "reward"): {1: 0.125, 3: 0.25},
+            ("validation", "r1_accuracy_reward_func_mean"): {3: 0.25},
+        },
         mlx_lines: {("train", "r1_accuracy_mean"): {4: 0.25}, ("train", "response_length"): {1: 99.5}},
         roll: {("validation", "accuracy"): {0: 0.0625, 2: 0.1875}},
     }
