@@ -17,7 +17,7 @@ from isolaw.readers.resolve import Resolved, resolve
 @pytest.fixture
 def run(toy_framework: Framework) -> Any:
     def call(*configs: dict[str, Any], settings: tuple[str, ...] = ()) -> Resolved:
-        parts = [RawLog("f", "toy", "r", dict(config), "toy.yaml") for config in configs]
+        parts = [RawLog(f"f{i}", "toy", "r", dict(config), "toy.yaml") for i, config in enumerate(configs)]
         return resolve(parts, toy_framework, applying(parse(settings), "r", ["f"]))
 
     return call
