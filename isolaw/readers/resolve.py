@@ -28,10 +28,7 @@ _SYMBOL = {
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
-_OF_GROUPS |= {
-    "group_norm",
-    "reinforce_baseline",
-}  # OpenRLHF's names for GRPO, and its mean without the deviation
+_OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's: GRPO, and a group's mean as the baseline
 ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
 _ENOUGH = 2  # of B_p, n and rollouts per step: what the user sets then holds
 # Instructions to the reader, not facts of the run.

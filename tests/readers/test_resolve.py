@@ -230,7 +230,7 @@ def test_all_three_that_are_given_hold(counting: Any) -> None:
     assert (found.problems, values(found)) == ([], (512, 16, 8192))
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "GiGPO", "rloo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "GiGPO", "rloo", "group_norm", "reinforce_baseline"])
 def test_one_rollout_of_an_algorithm_of_groups_is_asked(run: Any, algorithm: str) -> None:
     config = {"toy.n": 1, "toy.prompts": 8, "toy.algorithm": algorithm}
     found = run(config)
