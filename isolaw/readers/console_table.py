@@ -30,11 +30,15 @@ from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines, of which a console is known
 _LONGEST = 5_000  # bytes of a line
+_NEAR = 20  # characters before a counter that say what it counts
 _HEAD = 1 << 20  # bytes that are looked at to know one
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
 )
+# What else a counter may count; episodes may be steps, or rollouts.
+UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
+_UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"epochs?[\W_]{0,4}$", re.I)  # before a counter
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
@@ -58,10 +62,11 @@ def is_console(content: bytes) -> bool:
     head = content[:_HEAD]
     if head.count(b"=") + head.count(b":") < _FEWEST or b"\0" in head:
         return False
-    found: dict[int, set[float]] = {}
+    found: dict[tuple[str, int], set[float]] = {}
     for own in _lines(head):
-        found.setdefault(own.total, set()).add(own.values["step"])
-        if len(found[own.total]) == _FEWEST:
+        steps = found.setdefault((own.unit, own.total), set())
+        steps.add(own.values["step"])
+        if len(steps) == _FEWEST:
             return True
     return False
 
@@ -72,11 +77,10 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     Raises `DataError` where the counter does not rise: a second training in one file.
     """
     found = list(_lines(content))
-    counts = Counter(
-        own.total for own in {(own.total, own.epoch, own.values["step"]): own for own in found}.values()
-    )
-    ((total, _),) = counts.most_common(1)
-    rows = [own for own in found if own.total == total]  # model output has fractions, too
+    distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in found)
+    counts = Counter(own[:2] for own in distinct)
+    ((most, _),) = counts.most_common(1)
+    (unit, total), rows = most, [own for own in found if (own.unit, own.total) == most]  # model output, too
     for before, row in pairwise(rows):
         if row.held_out and not row.epoch:  # an evaluation in the middle of an epoch
             row.epoch = before.epoch
@@ -96,9 +100,11 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
     )
     if len({own.held_out for own in rows}) == 1:  # the word is of the logger or the run
-        return frame.drop_duplicates("step", keep="last")
-    frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
-    return frame.drop_duplicates(["step", "phase"], keep="last")
+        frame = frame.drop_duplicates("step", keep="last")
+    else:
+        frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
+        frame = frame.drop_duplicates(["step", "phase"], keep="last")
+    return frame.rename(columns={"step": unit})
 
 
 @dataclass
@@ -106,6 +112,7 @@ class _Line:
     """A line with a counter and pairs behind it."""
 
     line: int
+    unit: str  # what it counts: ``step``, or one of `UNITS`
     total: int  # what it counts to; 0 if it does not say
     epoch: int  # 0 without one
     values: dict[str, float]
@@ -118,9 +125,15 @@ def _lines(content: bytes) -> Iterator[_Line]:
             continue
         text = clean(line)
         counters = [own for own in _COUNTER.finditer(text) if int(own[1]) <= int(own[2])]
-        epochs = [own for own in counters if _EPOCH.search(text, 0, own.start(1))]
-        steps = [own for own in counters if own not in epochs]
-        counter = next(iter(steps or epochs), None) or _STEP.search(text)
+        epochs = [own for own in counters if _EPOCH.search(text, max(own.start(1) - _NEAR, 0), own.start(1))]
+        units = {
+            own: found[1].lower()
+            for own in counters
+            if (found := _UNIT.search(text, max(own.start(1) - _NEAR, 0), own.start(1)))
+        }
+        steps = [own for own in counters if own not in epochs and own not in units]
+        counter = next(iter(steps or ([] if units else epochs)), None) or _STEP.search(text)
+        counter = counter or next(iter(units), None)
         if counter is None:
             continue
         total = int(counter[2]) if counter.re is _COUNTER else 0
@@ -135,4 +148,11 @@ def _lines(content: bytes) -> Iterator[_Line]:
             epoch = int(epochs[0][1]) if epochs and steps else 0
             beside = f"{text[: counter.start()]} {text[counter.end() : pairs[0].start()]}"
             held_out = any(eval_set_of(word) == "validation" for word in _BESIDE.findall(beside))
-            yield _Line(number, total, epoch, {"step": float(counter[1]), **values}, held_out)
+            yield _Line(
+                number,
+                units.get(counter, "step"),
+                total,
+                epoch,
+                {"step": float(counter[1]), **values},
+                held_out,
+            )

@@ -28,6 +28,7 @@ _SYMBOL = {
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
+_OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's: GRPO, and a group's mean as the baseline
 ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
 _ENOUGH = 2  # of B_p, n and rollouts per step: what the user sets then holds
 # Instructions to the reader, not facts of the run.
@@ -51,13 +52,14 @@ class Resolved:
 def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment]) -> Resolved:
     """Combine the configurations of a run's parts and what the user sets for it, by name."""
     out = Resolved()
+    one_file = len({part.source for part in parts}) == 1
     for part in parts:
         if not part.config and part.config_source:
             out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
-            _add(out, name, fact, assignments)
+            _add(out, name, fact, assignments, one_file)
         if counted := framework.counted(part.series):
-            _add(out, "rollouts_per_step", counted, assignments)
+            _add(out, "rollouts_per_step", counted, assignments, one_file)
             out.counted = True
     _question_single(out)
     _compare(out, assignments)
@@ -131,7 +133,7 @@ def only(run: str, among: Iterable[str] = ()) -> str:
     return escape(run).replace(":", "?").replace("=", "?")
 
 
-def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment]) -> None:
+def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment], one_file: bool) -> None:
     """Add a fact of one part."""
     if fact.value is None:  # the origin says what it would follow from
         if name in SPLIT and fact.origin:
@@ -151,8 +153,9 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
     if name in _ONE_VALUE:
         symbol = _SYMBOL.get(name, name).replace(" ", "_")
         out.needs.append(symbol)
+        apart = "give each a file of its own" if one_file else "--group-by file"
         out.problems.append(
-            f"{both}. If they are several runs: --group-by file; if not, {option('', symbol, '<value>')}"
+            f"{both}. If they are several runs: {apart}; if not, {option('', symbol, '<value>')}"
         )
     else:
         out.notes.append(f"{both}: the first was kept")

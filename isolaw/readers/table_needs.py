@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from isolaw import commands
-from isolaw.errors import DataError, at_command_line, nearest
+from isolaw.errors import DataError, at_command_line, nearest, option
 from isolaw.readers.assignments import ALIASES, SPLIT
+from isolaw.readers.console_table import UNITS
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.mapping_draft import guess, likely_reward
@@ -95,6 +96,11 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         close = guesses.get(name, "")
         lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
+        if counted := next((own for own in columns if own in UNITS and not close), ""):
+            steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
+            lines[-1] += (
+                f"; what {counted!r} counts is yours to say: {steps}, or {rollouts} if it is rollouts"
+            )
         for label in guess(columns, {called: called for called in RUN_NAMES}).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (

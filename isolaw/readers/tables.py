@@ -208,11 +208,16 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
         changing = [str(run) for run, value in runs if changes_unit(value)]
         fractions = highest.index[(highest > 0) & (highest <= 1)]
         if not named_percent(name) and (len(fractions) or changing):
-            one = changing[0] if changing else f"{highest.idxmax()} (up to {highest.max():g})"
-            other = "itself" if changing else f"{fractions[0]} (up to {highest[fractions[0]]:g})"
+            if changing:
+                mixed = f"goes from a fraction to percent, or back, within {changing[0]}"
+            else:
+                least = f"{fractions[0]} (up to {highest[fractions[0]]:g})"
+                mixed = (
+                    f"is in percent in {highest.idxmax()} (up to {highest.max():g}), a fraction in {least}"
+                )
             raise DataError(
-                f"{source}: {name} is in percent in {one}, and a fraction in {other}: write one unit, or say "
-                f'it in a mapping, as "{name}" = {{ column = "…", percent = true }}'
+                f"{source}: {name} {mixed}: write one unit, or say it in a mapping, as "
+                f'"{name}" = {{ column = "…", percent = true }}'
             )
         notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
         table = table.assign(value=numbers.where(~of, numbers / 100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,18 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
     (tmp_path / "b.log").write_text("\n".join(line for line in lines if "loss" not in line))
     frame = load(tmp_path / "b.log")  # a word that all lines have may be the logger's
     assert "phase" not in frame
+
+
+def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
+    own: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}, "metric": "reward"}
+    with pytest.raises(DataError, match=r"what .episode. counts is yours to say"):
+        isolaw.read(path, **own)
+    points = isolaw.read(path, columns={"compute": "episode"}, **own).points
+    assert points["compute"].tolist() == [32, 64, 96, 128, 160]
+    path.write_text("".join(f"episode {32 * i}/500 step {i}: reward=0.1\n" for i in (1, 2, 3)))
+    assert load(path)["step"].tolist() == [1, 2, 3]
 
 
 def test_a_console_that_begins_with_a_bracket_is_no_json(tmp_path: Path) -> None:

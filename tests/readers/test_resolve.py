@@ -17,7 +17,7 @@ from isolaw.readers.resolve import Resolved, resolve
 @pytest.fixture
 def run(toy_framework: Framework) -> Any:
     def call(*configs: dict[str, Any], settings: tuple[str, ...] = ()) -> Resolved:
-        parts = [RawLog("f", "toy", "r", dict(config), "toy.yaml") for config in configs]
+        parts = [RawLog(f"f{i}", "toy", "r", dict(config), "toy.yaml") for i, config in enumerate(configs)]
         return resolve(parts, toy_framework, applying(parse(settings), "r", ["f"]))
 
     return call
@@ -230,7 +230,7 @@ def test_all_three_that_are_given_hold(counting: Any) -> None:
     assert (found.problems, values(found)) == ([], (512, 16, 8192))
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "GiGPO", "rloo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "GiGPO", "rloo", "group_norm", "reinforce_baseline"])
 def test_one_rollout_of_an_algorithm_of_groups_is_asked(run: Any, algorithm: str) -> None:
     config = {"toy.n": 1, "toy.prompts": 8, "toy.algorithm": algorithm}
     found = run(config)

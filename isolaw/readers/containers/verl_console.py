@@ -40,6 +40,11 @@ _TELLING = re.compile(
     r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
     r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
 )
+# How many rollouts a step has; one training may be continued with another number.
+_ROLLOUTS = re.compile(
+    r"(?:(?:actor_rollout_ref|worker|env)\.rollout|agent_grpo)\.(?:n|n_agent)"
+    r"|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size)|es_manager\.train\.(?:env_groups|group_size)"
+)
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 # File names that say what a file is, not of which run: the run is the directory.
@@ -85,7 +90,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read one console in one pass; raise `DataError` if it cannot be read, or has no step's metrics."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
-    for _, line in lines(path, log, returns=True):
+    for reader.line, line in lines(path, log, returns=True):
         if (
             reader.waiting
             or b"step:" in line
@@ -100,7 +105,7 @@ def read(path: Path) -> Iterator[RawLog]:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
     log, printed = reader.log, reader.printed
     if printed.config:
-        log.config, log.config_source = printed.config, "the printed configuration"
+        reader.configure()
     else:
         config, source = configs.beside(path)
         sources = [source, "the printed command" if printed.command else ""]
@@ -126,7 +131,11 @@ class _Reader:
         self.log = log
         self.before: list[RawLog] = []  # the trainings before, in one console
         self.printed = PrintedConfig()
+        self.line = 0
         self._config: dict[str, Any] = {}  # which was printed before the last step
+        self._config_line = self._latest_line = 0  # in which that one ends, and the latest
+        self._first = 0.0  # step of this training
+        self._parts = False  # whether a training went on with another n or batch
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
@@ -158,7 +167,10 @@ class _Reader:
             self._step = _Step(worker, at, items)
         if not found:
             self._validation(text)
+            latest = self.printed.config
             self.printed.add(worker, text)
+            if self.printed.config is not latest:
+                self._latest_line = self.line
 
     def finish(self, torn: bool) -> None:
         """Take what is left when the file ends; ``torn`` if in the middle of a line."""
@@ -178,16 +190,31 @@ class _Reader:
         if unread:
             self.log.dropped["values that could not be read"] += unread
         config = self.printed.config
-        if self.log.step and step.number <= self.log.step[0] and _differ(self._config, config):
-            self.log.config, self.log.config_source = self._config, "the printed configuration"
-            self.before.append(self.log)
-            first = self.before[0]
-            name = f"{first.run}#{len(self.before) + 1}"
-            self.log = RawLog(first.source, first.container, name, held=first.held)
+        if not self.log.step:
+            self._first = step.number
+        elif step.number <= self._first and _differ(self._config, config):
+            runs = list(dict.fromkeys(own.run for own in (*self.before, self.log)))
+            self._begin(f"{runs[0]}#{len(runs) + 1}")
+            self._first = step.number
+        elif _differ(self._config, config, _ROLLOUTS):
+            self._parts = True
+            self._begin(self.log.run)  # a part of the same run, which has rollouts of its own
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
-        self._initial, self._config = {}, config
+        self._initial, self._config, self._config_line = {}, config, self._latest_line
         self.log.add(values, step.number)
+
+    def _begin(self, run: str) -> None:
+        """Begin another log: of another training, or a part of this one."""
+        self.configure()
+        self.before.append(self.log)
+        self.log = RawLog(self.log.source, self.log.container, run, held=self.log.held)
+
+    def configure(self) -> None:
+        """Give the log the configuration that was printed before its last step."""
+        self.log.config = self._config or self.printed.config
+        where = f", which ends in line {self._config_line}" if self._parts else ""
+        self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
         """``"Initial validation metrics: {…}"``, a printed string that may go over several lines."""
@@ -201,9 +228,9 @@ class _Reader:
                 self._quoted = None
 
 
-def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two printed configurations are of different trainings."""
-    keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
+def _differ(one: dict[str, Any], other: dict[str, Any], telling: re.Pattern[str] = _TELLING) -> bool:
+    """Return whether two printed configurations differ in what tells one training from another."""
+    keys = {key for key in (*one, *other) if telling.fullmatch(key)} if one and other else set()
     return any(one.get(key) != other.get(key) for key in keys)
 
 

@@ -112,6 +112,26 @@ def test_another_configuration_is_another_training(
     assert second.run == f"{first.run}#2"
 
 
+@pytest.mark.parametrize("key", ["n", "train_batch_size"])
+def test_a_training_that_goes_on_with_other_rollouts_asks(tmp_path: Path, verl_run: Any, key: str) -> None:
+    """C is the sum of B_p · n over the steps, and the log has two of them."""
+    run = verl_run()
+    other = copy.deepcopy(run.config)
+    section = other["actor_rollout_ref"]["rollout"] if key == "n" else other["data"]
+    before, section[key] = section[key], section[key] * 2
+    lines = [f"{run.line(step)}\n" for step in run.table]
+    path = tmp_path / "run.log"
+    for again in (3, 2):  # the step after the last, and the last one repeated
+        text = printed(run.config) + "".join(lines[:3]) + printed(other)
+        path.write_text(text + "".join(lines[again:]))
+        with pytest.raises(DataError) as error:
+            isolaw.read(path)
+        ends = (printed(run.config).count("\n"), text.count("\n"))
+        for value, end in zip((before, section[key]), ends, strict=True):
+            assert f"{value} (" in str(error.value)
+            assert f"ends in line {end})" in str(error.value)
+
+
 def test_a_training_that_is_started_again_is_one(read: Any, verl_run: Any, by_step: Any) -> None:
     """From nothing, with less memory for vLLM."""
     run = verl_run()
