@@ -212,9 +212,8 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
                 mixed = f"goes from a fraction to percent, or back, within {changing[0]}"
             else:
                 least = f"{fractions[0]} (up to {highest[fractions[0]]:g})"
-                mixed = (
-                    f"is in percent in {highest.idxmax()} (up to {highest.max():g}), a fraction in {least}"
-                )
+                most = f"{highest.idxmax()} (up to {highest.max():g})"
+                mixed = f"is in percent in {most}, and a fraction in {least}"
             raise DataError(
                 f"{source}: {name} {mixed}: write one unit, or say it in a mapping, as "
                 f'"{name}" = {{ column = "…", percent = true }}'
