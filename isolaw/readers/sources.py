@@ -19,6 +19,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
+from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
 from isolaw.readers.mapping_draft import guess
 from isolaw.readers.no_history import reason as no_history
@@ -28,6 +29,7 @@ from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
 _DEEPEST = 24
+_CONSOLES = {".log", ".out", ".txt"}
 _SKIPPED = {"__pycache__", "node_modules"}
 _MOST_NAMED = 1_000  # files that are no logs
 _FEW = 3
@@ -117,7 +119,9 @@ class Search:
             if self.columns is not None:
                 there = columns_of(path, head)
                 wanted = there and self.columns <= set(there)
-            elif not wanted and _counts_steps(columns_of(path, head)):
+            elif not wanted and (
+                _counts_steps(columns_of(path, head)) or (path.suffix in _CONSOLES and is_console(head))
+            ):
                 self.tables.append(path)
         except DataError as error:
             self.notes.append(f"not read: {error}")

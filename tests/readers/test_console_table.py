@@ -129,3 +129,13 @@ def test_any_bytes_end_soon() -> None:
     for piece in (b"1/9 a=", b"a" * 80 + b"=", b"1/1 ", b"x=1/0 1/2 ", b"=" * 9):
         is_console(piece * 20_000)
         is_console((piece * 600 + b"\n") * 200)
+
+
+def test_a_folder_of_consoles_is_read_like_one_of_tables(tmp_path: Path) -> None:
+    for n in (4, 8):
+        lines = [f"[step {step}/9] reward={step / (10 * n)}" for step in range(1, 5)]
+        (tmp_path / f"n{n}.log").write_text("\n".join(lines))
+    (tmp_path / "notes.txt").write_text("reward = 1: that is what we want\n")
+    runs = isolaw.read(tmp_path, metric="reward", name_pattern="n{n}", settings=["B_p=2"])
+    assert runs.table()["rollouts_per_problem"].tolist() == [4, 8]
+    assert runs.points.groupby("run_id")["compute"].max().tolist() == [32, 64]
