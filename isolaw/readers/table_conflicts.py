@@ -135,7 +135,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
     b, n, step, compute = (
         pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step", "compute")
     )
-    if not (b.mod(1).eq(0) & n.mod(1).eq(0)).all():
+    if not (b.mod(1).eq(0) & n.mod(1).eq(0) & b.ge(1) & n.ge(1)).all():
         return []  # `Runs` says so
     least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
     if (short := (compute >= 0) & (compute < least * _SLACK)).any():
