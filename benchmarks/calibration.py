@@ -17,6 +17,7 @@ published-easy are truths, too: their constants are far from the centre of the p
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -361,22 +362,28 @@ def lines(found: dict[str, Any]) -> list[str]:
     out = []
     if found["known"]:
         head = (
-            "preset",
-            "best n",
-            "law's n",
-            "loses",
-            "calibrated n",
-            "loses",
-            "90 % of members",
+            "truths",
+            "how many",
+            "law loses",
+            "calibrated loses",
+            "its largest loss",
+            "members hold the best n",
             "in the band",
         )
-        out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
-    for row in found["known"]:
-        own, law = row["calibrated"], row["estimator"]
-        low, high = own["interval"]
-        theirs = ("none", "") if law["n"] is None else (f"{law['n']:,}", f"{law['regret']:.4f}")
-        cells = [f"{row['best']:,}", *theirs, f"{own['n']:,}", f"{own['regret']:.4f}", f"{low:,}–{high:,}"]
-        out.append(f"| {row['kind']} {row['index']} | {' | '.join(cells)} | {own['band']:.0%} |")
+        out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for kind, own in itertools.groupby(found["known"], key=lambda row: row["kind"]):
+        rows = list(own)
+        ours = [row["calibrated"]["regret"] for row in rows]
+        theirs = [r for row in rows if (r := row["estimator"]["regret"]) is not None]
+        held = sum(low <= r["best"] <= high for r in rows for low, high in [r["calibrated"]["interval"]])
+        cells = [
+            f"{len(rows)}",
+            *(f"{np.mean(losses):.4f}" for losses in (theirs, ours)),
+            f"{max(ours):.4f}",
+            f"{held} of {len(rows)}",
+            f"{np.mean([row['calibrated']['band'] for row in rows]):.0%}",
+        ]
+        out.append(f"| {kind} | {' | '.join(cells)} |")
     rest_ = found.get("rest", [])
     if rest_:
         out += [

@@ -210,7 +210,7 @@ TABLED = ("1", "3", "9.9")  # budgets of which the page names every missed check
 BEYOND = ("3", "9.9")
 SHOWN = ("highest", "paper", "process")  # rules beside isolaw in the summary; the next table has all
 _OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper", *rivals.NAMES)
-_HALVES = ("tuning", "judging")
+_HALVES = ("judging", "tuning")
 
 
 def _of(summary: dict[str, Any], half: str) -> list[dict[str, Any]]:
@@ -218,30 +218,28 @@ def _of(summary: dict[str, Any], half: str) -> list[dict[str, Any]]:
 
 
 def _overall(summary: dict[str, Any]) -> str:
-    rows = []
+    """A row for each budget: the judging half in full, and what the tuning half comes to."""
+    rows = [[f"{budget} ×"] for budget in BUDGETS]
+    head = ["budget"]
     for half in _HALVES:
         own = _of(summary, half)
-        for budget in BUDGETS if own else ():
+        rules = SHOWN if half == "judging" else ()
+        if own:
+            head += [f"{half}: held", "refused", "expected", "realised", *rules, "cells that fail"]
+        for row, budget in zip(rows, BUDGETS if own else (), strict=False):
             at = [c["budgets"][budget] for c in own]
             answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
-            total = sum(c["sweeps"] for c in own)
-            failing = sum(any(v is False for v in a["checks"].values()) for a in at)
             low, high = proportion_confint(held, answered, method="wilson") if answered else (0.0, 1.0)
-            rows.append(
-                [
-                    half,
-                    f"{budget} ×",
-                    f"{held / max(answered, 1):.1%} ({low:.1%}–{high:.1%})",
-                    f"{1 - answered / total:.1%}",
-                    *(_number(_average(a[k]["mean"] for a in at)) for k in _REGRETS),
-                    *(
-                        _number(_average(a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at))
-                        for o in SHOWN
-                    ),
-                    f"{failing} of {len(own)}",
-                ]
-            )
-    head = ["half", "budget", "held", "refused", "expected", "realised", *SHOWN, "cells that fail"]
+            losses = [_average(a[k]["mean"] for a in at) for k in ("expected_regret", "realised_regret")]
+            for o in rules:
+                others = (a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at)
+                losses.append(_average(others))
+            row += [
+                f"{held / max(answered, 1):.1%} ({low:.1%}–{high:.1%})",
+                f"{1 - answered / sum(c['sweeps'] for c in own):.1%}",
+                *map(_number, losses),
+                f"{sum(any(v is False for v in a['checks'].values()) for a in at)} of {len(own)}",
+            ]
     return _table(head, rows)
 
 
@@ -294,9 +292,6 @@ def _compared_by(check: str, at: dict[str, Any]) -> str:
 
 def _pair(found: float, other: float) -> str:
     return f"{_number(found)}/{_number(other)}"
-
-
-_REGRETS = ("expected_regret", "realised_regret")
 
 
 def compared(now: dict[str, Any], before: dict[str, Any]) -> str:
