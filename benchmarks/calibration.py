@@ -366,20 +366,23 @@ def lines(found: dict[str, Any]) -> list[str]:
             "how many",
             "law loses",
             "calibrated loses",
-            "its largest loss",
+            "calibrated loses more in",
             "members hold the best n",
             "in the band",
         )
         out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|"]
-    for kind, own in itertools.groupby(found["known"], key=lambda row: row["kind"]):
-        rows = list(own)
-        ours = [row["calibrated"]["regret"] for row in rows]
-        theirs = [r for row in rows if (r := row["estimator"]["regret"]) is not None]
+    for kind, group in itertools.groupby(found["known"], key=lambda row: row["kind"]):
+        rows = list(group)
+        lost = [(row["calibrated"]["regret"], row["estimator"]["regret"]) for row in rows]
+        known = [(own, law) for own, law in lost if law is not None]
+        worse = [(own, law) for own, law in known if own > law]
+        own, law = max(worse, default=(0.0, 0.0), key=lambda pair: pair[0] - pair[1])
         held = sum(low <= r["best"] <= high for r in rows for low, high in [r["calibrated"]["interval"]])
         cells = [
             f"{len(rows)}",
-            *(f"{np.mean(losses):.4f}" for losses in (theirs, ours)),
-            f"{max(ours):.4f}",
+            f"{np.mean([law for _, law in known]):.4f}",
+            f"{np.mean([own for own, _ in lost]):.4f}",
+            f"{len(worse)}" + (f", at most {own:.4f} against {law:.4f}" if worse else ""),
             f"{held} of {len(rows)}",
             f"{np.mean([row['calibrated']['band'] for row in rows]):.0%}",
         ]
