@@ -313,14 +313,9 @@ def table() -> str:
             if kl:
                 cells.append(f"{peak / 2**30:.1f} ({plan / 2**30:.1f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    most, least = max(deviations), min(deviations)
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"In all {len(deviations)} cells, with and without a KL term: {least:+.1%} to {most:+.1%}.",
-        ]
-    )
+    least, most = min(deviations), max(deviations)
+    whole = f"In all {len(deviations)} cells, with and without a KL term: {least:+.1%} to {most:+.1%}."
+    return "\n".join([*lines, "", whole])
 
 
 def main() -> None:

@@ -167,28 +167,32 @@ def test_the_frameworks_own_parser_understands(framework: str) -> None:
     assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
 
 
-def table(adapter: Adapter) -> str:
-    """Return an adapter's settings as a table of the documentation."""
-    rows = [("run", {**adapter.always}), ("run, unless the command has it", adapter.defaults)]
-    rows += [("run that starts", adapter.fresh), ("run that continues", adapter.resumed)]
-    lines = ["| setting | value | of each |", "|---|---|---|"]
-    for of, settings in rows:
-        lines += [
-            f"| `{name}` | {(value and f'`{value}`') or ''} | {of} |" for name, value in settings.items()
-        ]
-    for key, names in adapter.recipe.items():
-        lines += [f"| `{name}` | `{{{key}}}` | run whose sweep sets `recipe.{key}` |" for name in names]
-    for name, text in adapter.environment.items():
-        lines.append(f"| variable `{name}` | `{text}` | run |")
-    return "\n".join(lines)
+def listing(adapter: Adapter) -> str:
+    """Return an adapter's settings as a block of the documentation."""
+    recipe = {name: f"{{{key}}}" for key, names in adapter.recipe.items() for name in names}
+    parts = {
+        "every run": {**adapter.always, **{f"${name}": text for name, text in adapter.environment.items()}},
+        "unless the command has them": adapter.defaults,
+        "a run that starts": adapter.fresh,
+        "a run that continues": adapter.resumed,
+        "recipe keys that the sweep sets": recipe,
+    }
+    lines = ["```text"]
+    for of, settings in parts.items():
+        if settings:
+            lines += [
+                f"# {of}",
+                *(name if value is None else f"{name}={value}" for name, value in settings.items()),
+            ]
+    return "\n".join([*lines, "```"])
 
 
-def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
+def test_the_settings_of_the_documentation_are_those_of_the_code() -> None:
     """Executed, this file writes them."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     found, _, after = rest.partition(END)
     parts = [
-        f"**{name}**{f' {CHECKED[name]}' if name in CHECKED else ''}\n\n{table(adapter)}\n"
+        f"**{name}**{f' {CHECKED[name]}' if name in CHECKED else ''}\n\n{listing(adapter)}\n"
         for name, adapter in ADAPTERS.items()
     ]
     expected = "\n\n" + "\n".join(parts) + "\n"
@@ -255,4 +259,4 @@ def test_another_version_of_the_tables_is_another_run(monkeypatch: pytest.Monkey
 
 
 if __name__ == "__main__":
-    test_the_tables_of_the_documentation_are_those_of_the_code()
+    test_the_settings_of_the_documentation_are_those_of_the_code()
