@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -452,8 +451,6 @@ def test_dry_run_prints_the_table(
     assert run([*arguments, "--dry-run", "--machine", H100]) == 0
     printed = capsys.readouterr().out
     lines = [line.split() for line in printed.splitlines()]
-    shown = textwrap.indent(printed, "    ", lambda line: not line.isspace())
-    assert shown in (ROOT / "docs" / "real.md").read_text(), shown
     assert ["GiB", "of", "each", "GPU", "sample", "compare", "train", "sync"] in lines
     assert ["capacity", *["79.6"] * 4] in lines
     assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
