@@ -76,7 +76,7 @@ def test_parameters_are_those_of_the_files(made: Any) -> None:
     assert decoder.parameters == models.parameters(made.model)
 
 
-def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_current() -> None:
+def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_page_is_current() -> None:
     measured = json.loads((ROOT / "benchmarks" / "memory.json").read_text())
     cells = list(itertools.product(BENCHMARK.MODELS, BENCHMARK.GPUS, BENCHMARK.STAGES, (False, True)))
     assert len(cells) == len(measured)
@@ -84,7 +84,7 @@ def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_curren
         peak = measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
         assert BENCHMARK.planned(name, gpus, stage, kl) == pytest.approx(peak, rel=0.1), (name, gpus, stage)
     documented = (ROOT / "docs" / "real.md").read_text()
-    assert BENCHMARK.table() in documented, "python benchmarks/memory.py --write"
+    assert BENCHMARK.summary() in documented, "python benchmarks/memory.py --write"
 
 
 def footprint(
