@@ -77,11 +77,9 @@ def tables(summary: dict[str, Any]) -> str:
         best = _best(own)
         held = {None: "none", True: "yes", False: "no"}[verdict["n_star_held"]]
         losses = [
-            f"{_loss(verdict['lost'][rule])} (n = {_n(said['chosen'].get(rule))})"
-            if verdict["lost"][rule] is not None
-            else "no answer"
-            for rule in RULES
+            _loss(lost) if lost is not None else "no answer" for lost in map(verdict["lost"].get, RULES)
         ]
+        losses[0] += f" (n = {_n(said['chosen'].get('isolaw'))})"
         seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
         cells = [sweep["name"], seen, number(said["compute"]), _interval(said["n_star"]), best, held]
         out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
