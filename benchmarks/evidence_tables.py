@@ -89,7 +89,10 @@ def tables(summary: dict[str, Any]) -> str:
             out += [line, ""]
     refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
     for name, own in refused:
-        out += [f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused']}", ""]
+        out += [
+            f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused'].partition('. ')[0]}.",
+            "",
+        ]
     out += [
         "| sweep | rewards stated at C, from the earliest cut | inside | mean error | mean half width |",
         "|---|--:|--:|--:|--:|",
