@@ -21,7 +21,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
-from isolaw.readers.mapping_draft import guess
+from isolaw.readers.names import guess
 from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of

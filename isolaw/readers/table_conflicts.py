@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -10,16 +9,19 @@ import pandas as pd
 from isolaw.errors import DataError, option
 from isolaw.readers.assignments import SPLIT
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.mapping_draft import CALLED
+from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
-_SYMBOL = {_B: "B_p", _N: "n"}
 _SLACK = 0.98  # compute may be read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond, compute is tokens or FLOPs
-# Other columns that say n, B_p or C, and nothing else.
+_LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
+_LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
+_LEAST_TOKENS = 0.5  # of those that the responses' lengths make
+# Other columns that say n, B_p, B or C, and nothing else.
 _SAY = {
-    _N: {*CALLED[_N].split(), "n_agent", "rollouts_n"},
-    _B: {*CALLED[_B].split()} - {"train_batch_size", "rollout_batch_size"},  # which may be B
+    _N: set(CALLED[_N].split()),
+    _B: set(CALLED[_B].split()) - AMBIGUOUS,
+    _BATCH: set(BATCH.split()),
     "compute": {*CALLED["compute"].split(), "cumulative_rollouts", "rollouts_total"},
 }
 
@@ -86,8 +88,8 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
             for part in (before[3], own)
         ]
         raise DataError(
-            f"{source}: {_SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
-            f"its C is not B_p · n · step: keep the rows of one {_SYMBOL[name]}. If these are several runs, "
+            f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
+            f"its C is not B_p · n · step: keep the rows of one {SYMBOL[name]}. If these are several runs, "
             f"a column that names them tells them apart: {option('columns', 'run_id', '<column>')}"
         )
 
@@ -101,30 +103,70 @@ def check_said_twice(
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     for name, called in _SAY.items():
-        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != _SYMBOL.get(name):
+        if name == _BATCH:
+            b, n = (pd.to_numeric(rows[own], errors="coerce") for own in (_B, _N))
+            rows = rows.assign(**{name: b * n})
+        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != SYMBOL.get(name):
             continue
         overridden = [name] if name in mapping.constants and name in frame else []
-        for column in [*overridden, *(own for own in unused if _plain(own) in called)]:
+        for column in [*overridden, *(own for own in unused if plain(own) in called)]:
             there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
             ours = pd.to_numeric(rows[name], errors="coerce")
             least = most = ours
             if name == "compute":  # steps may be counted from 0 or 1
-                step = pd.to_numeric(rows[_B]) * pd.to_numeric(rows[_N])
+                step = pd.to_numeric(rows[_B], errors="coerce") * pd.to_numeric(rows[_N], errors="coerce")
                 least, most = (ours - step) * _SLACK, (ours + step) / _SLACK
             wrong = (there < least) | (there > most)
             if wrong.any():
                 at = rows.index[wrong][0]
-                what = _SYMBOL.get(name, "C = B_p · n · step")
+                what = SYMBOL.get(name, "C = B_p · n · step")
                 given = "is set to" if name in mapping.constants else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
                     f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct what is wrong, or take "
-                    f"the column: {option('columns', _SYMBOL.get(name, name), column)}"
+                    f"the column: {option('columns', SYMBOL.get(name, name), column)}"
                 )
 
 
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+def check_counters(
+    table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
+) -> None:
+    """Raise `DataError` if a column that counts rollouts, problems or tokens from the beginning contradicts C.
+
+    It rises within a run, by a number for each step. What the user maps to C holds.
+    """
+    if "compute" in {*mapping.columns, *mapping.derive}:
+        return
+    lengths = next((own for own in frame if plain(own) in _LENGTHS), None)
+    names = [_B, _N, "step", "compute"]
+    table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
+    if table[names].isna().any(axis=None) or (table[_N] < 1).any():
+        return  # `Runs` says so
+    for column in (own for own in unused if counts(own)):
+        there = pd.to_numeric(frame[column], errors="coerce").reindex(table.index)
+        for _, rows in table.assign(_counted=there)[there.notna()].groupby("run_id", sort=False):
+            own = rows.drop_duplicates("step").sort_values("step")
+            first, last = own.iloc[0], own.iloc[-1]
+            rise, steps, rollouts = (last[name] - first[name] for name in ("_counted", "step", "compute"))
+            if len(own) < 2 or not own["_counted"].is_monotonic_increasing or rise in (0, steps):
+                continue
+            unit, problems = counts(column), rollouts / float(first[_N])
+            wanted = {"rollouts": [rollouts], "problems": [problems], "both": [rollouts, problems]}.get(unit)
+            if unit == "tokens":
+                length = frame.loc[own.index, lengths].mean() if lengths else 1
+                fits, wanted = rise >= _LEAST_TOKENS * length * rollouts, [length * rollouts]
+            else:
+                fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in wanted or ())
+            if not fits:
+                places = (f"{rows.index.name} {own.index[k]} (step {own['step'].iloc[k]:g})" for k in (0, -1))
+                before, after = places
+                raise DataError(
+                    f"{source}: {column} rises from {first['_counted']:g} in {before} to {last['_counted']:g} "
+                    f"in {after}, by {rise:g}; B_p = {first[_B]:g} and n = {first[_N]:g} make "
+                    f"{'at least ' * (unit == 'tokens')}{wanted[0]:g}: correct what is wrong. If {column} is C: "
+                    f"{option('columns', 'C', column)}; if it counts something else: "
+                    f"{option('derive', 'C', f'{_B}*{_N}*step')}"
+                )
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:

@@ -13,14 +13,13 @@ import pandas as pd
 from isolaw import commands
 from isolaw.errors import DataError, at_command_line, nearest, option
 from isolaw.readers.assignments import ALIASES, SPLIT
-from isolaw.readers.console_table import UNITS
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.mapping_draft import guess, likely_reward
+from isolaw.readers.measures import likely_reward
 from isolaw.readers.name_patterns import offer
-from isolaw.readers.table_segments import RUN_NAMES, names_of
+from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
+from isolaw.readers.table_segments import names_of
 
-_SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
 _ARITHMETIC = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
 )  # fmt: skip
@@ -190,11 +189,11 @@ def reading(
 
 
 def _named(name: str) -> str:
-    return f"{_SYMBOL[name]} ({name})" if name in _SYMBOL else name
+    return f"{SYMBOL[name]} ({name})" if name in SYMBOL else name
 
 
 def _short(name: str) -> str:
-    return _SYMBOL.get(name, name)
+    return SYMBOL.get(name, name)
 
 
 def _literal(value: Any) -> str:

@@ -18,10 +18,10 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.phases import PHASES, eval_set_of
+from isolaw.readers.measures import PHASES, eval_set_of
+from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
-from isolaw.readers.table_files import CONFIGURATIONS
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined

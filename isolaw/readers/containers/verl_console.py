@@ -18,7 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.printed_config import PrintedConfig
+from isolaw.readers.containers.printed_config import PrintedConfig, changed
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import LONGEST, clean, is_text, lines, unprefixed
 
@@ -39,11 +39,6 @@ _LONGEST_QUOTED = 100_000  # characters of the initial validation
 _TELLING = re.compile(
     r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
     r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
-)
-# How many rollouts a step has; one training may be continued with another number.
-_ROLLOUTS = re.compile(
-    r"(?:(?:actor_rollout_ref|worker|env)\.rollout|agent_grpo)\.(?:n|n_agent)"
-    r"|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size)|es_manager\.train\.(?:env_groups|group_size)"
 )
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
@@ -135,7 +130,7 @@ class _Reader:
         self._config: dict[str, Any] = {}  # which was printed before the last step
         self._config_line = self._latest_line = 0  # in which that one ends, and the latest
         self._first = 0.0  # step of this training
-        self._parts = False  # whether a training went on with another n or batch
+        self._parts = False  # whether a training went on with another configuration
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
@@ -196,9 +191,9 @@ class _Reader:
             runs = list(dict.fromkeys(own.run for own in (*self.before, self.log)))
             self._begin(f"{runs[0]}#{len(runs) + 1}")
             self._first = step.number
-        elif _differ(self._config, config, _ROLLOUTS):
+        elif changed(self._config, config):
             self._parts = True
-            self._begin(self.log.run)  # a part of the same run, which has rollouts of its own
+            self._begin(self.log.run)  # a part of the same run, which may have another n
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
         self._initial, self._config, self._config_line = {}, config, self._latest_line
@@ -228,9 +223,9 @@ class _Reader:
                 self._quoted = None
 
 
-def _differ(one: dict[str, Any], other: dict[str, Any], telling: re.Pattern[str] = _TELLING) -> bool:
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two printed configurations differ in what tells one training from another."""
-    keys = {key for key in (*one, *other) if telling.fullmatch(key)} if one and other else set()
+    keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
     return any(one.get(key) != other.get(key) for key in keys)
 
 

@@ -125,13 +125,22 @@ class Framework:
         """Return (eval_set, metric) of a key, None for what is not kept."""
         return ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
 
-    def counted(self, series: Mapping[str, Series]) -> Fact | None:
-        """Return the rollouts of a step where a log counts them, and always as many."""
-        for key in self.counts:
-            found = set(series[key].value) if key in series else set()
-            if len(found) == 1 and (value := whole(found.pop(), 1)) is not None:
-                return Fact(value, f"{key} in every record")
-        return None
+    def counted(self, series: Mapping[str, Series]) -> list[Fact]:
+        """Return the rollouts of a step where a log counts them: one, or two where it changes once.
+
+        Nothing where they vary, as with a filter, or of a short last batch.
+        """
+        for values in (series[key] for key in self.counts if key in series):
+            at = [0, *(i for i in range(1, len(values.value)) if values.value[i] != values.value[i - 1])]
+            key = next(key for key in self.counts if series.get(key) is values)
+            where = [f"{key} in every record"]
+            if len(at) > 1:
+                where = [f"{key} {word} record {values.record[at[1]] + 1}" for word in ("before", "from")]
+            steady = len(at) == 1 or (len(at) == 2 and min(at[1], len(values.value) - at[1]) > 1)
+            found = [whole(values.value[i], 1) for i in at] if steady else []
+            if found and None not in found:
+                return [Fact(value, text) for value, text in zip(found, where, strict=True)]
+        return []
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
         """Return what the configuration, read from ``source``, says of the run."""
