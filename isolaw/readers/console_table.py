@@ -27,6 +27,7 @@ from pathlib import Path
 import pandas as pd
 
 from isolaw.errors import DataError
+from isolaw.readers.assignments import SPLIT
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CALLED, UNITS, plain
 from isolaw.readers.text_lines import clean
@@ -43,12 +44,7 @@ _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a c
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 # Of two words or more: model output may well say "n = 4".
-_FACTS = {
-    own
-    for name in ("rollouts_per_problem", "problems_per_batch")
-    for own in CALLED[name].split()
-    if "_" in own
-}
+_FACTS = {own for name in SPLIT[:2] for own in CALLED[name].split() if "_" in own}
 _SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
 _BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is no part of a path

@@ -80,7 +80,8 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
             continue
         reward = own.reward and not own.accuracy
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
-        entry = f'column = {_quoted(column)}, eval_set = "{own.eval_set}"{", percent = true" if own.percent else ""}'
+        percent = ", percent = true" if own.percent else ""
+        entry = f'column = {_quoted(column)}, eval_set = "{own.eval_set}"{percent}'
         first = own.reward and own.eval_set not in {of for _, of in taken}
         if first:
             taken.add((name, own.eval_set))

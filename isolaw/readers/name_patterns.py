@@ -31,21 +31,8 @@ _VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
 _SETTING = re.compile(
     r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
 )
-_REPETITIONS = {
-    "run",
-    "rep",
-    "repeat",
-    "trial",
-    "try",
-    "r",
-    "job",
-    "v",
-    "version",
-    "exp",
-    "id",
-    "copy",
-    "part",
-}
+_REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
+_REPETITIONS |= {"part"}
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"  # the best first
+# The best first.
+STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
 # The data model's columns → their names elsewhere.
 CALLED = {
     "step": STEPS,
-    "rollouts_per_problem": "rollouts_per_problem n rollout_n rollouts_n n_rollouts group_size num_generations "
-    "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt generations_per_prompt "
-    "completions_per_prompt num_samples_per_prompt num_samples_per_prompt_rollout num_generations_per_prompt "
-    "n_agent",
+    "rollouts_per_problem": "rollouts_per_problem n rollout_n rollouts_n n_rollouts group_size "
+    "num_generations n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
+    "generations_per_prompt completions_per_prompt num_samples_per_prompt num_samples_per_prompt_rollout "
+    "num_generations_per_prompt n_agent",
     "problems_per_batch": "problems_per_batch b_p bp prompts_per_step prompts_per_batch problems_per_step "
     "questions_per_batch num_prompts_per_step num_unique_prompts_rollout train_batch_size rollout_batch_size",
     "compute": "compute compute_rollouts rollouts_seen total_rollouts",  # num_rollouts may be n
@@ -80,7 +81,7 @@ def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[st
 
 
 def written(need: str) -> str:
-    """Return a regular expression of how the name of a run writes ``n``, ``B_p`` or ``seed`` before its value.
+    """Return a regular expression of how a run's name writes ``n``, ``B_p`` or ``seed`` before its value.
 
     >>> bool(re.fullmatch(written("n"), "groupsize")), bool(re.fullmatch(written("B_p"), "bs"))
     (True, True)
@@ -94,7 +95,7 @@ def counts(name: str) -> str:
 
     Samples may be ``both``.
 
-    >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "episode_reward")]
+    >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "reward")]
     ['rollouts', 'problems', 'both', 'tokens', '']
     """
     own = plain(name)

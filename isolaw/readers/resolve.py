@@ -55,7 +55,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
             out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments, one_file)
-        for counted in framework.counted(part.series):
+        for counted in framework.counted(part):
             _add(out, "rollouts_per_step", counted, assignments, one_file)
             out.counted = True
     _question_single(out)

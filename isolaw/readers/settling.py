@@ -86,7 +86,7 @@ def _carried(candidates: Sequence[FoundLog]) -> list[str]:
 
 
 def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
-    """Whether the seeds in names tell the runs apart that are one without them: no log has the seed itself."""
+    """Whether the seeds in names tell the runs apart that are one without them, and no log has its own."""
     groups: dict[str, list[FoundLog]] = {}
     for own in (one for one in candidates if "seed" in one.needs):
         groups.setdefault(own.message, []).append(own)

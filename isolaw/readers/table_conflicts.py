@@ -131,7 +131,7 @@ def check_said_twice(
 def check_counters(
     table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
 ) -> None:
-    """Raise `DataError` if a column that counts rollouts, problems or tokens from the beginning contradicts C.
+    """Raise `DataError` if a column that counts rollouts, problems or tokens from the start contradicts C.
 
     It rises within a run, by a number for each step. What the user maps to C holds.
     """
@@ -158,13 +158,15 @@ def check_counters(
             else:
                 fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in wanted or ())
             if not fits:
-                places = (f"{rows.index.name} {own.index[k]} (step {own['step'].iloc[k]:g})" for k in (0, -1))
-                before, after = places
+                before, after = (
+                    f"{there[at]:g} in {rows.index.name} {at} (step {own['step'][at]:g})"
+                    for at in own.index[[0, -1]]
+                )
+                least = "at least " if unit == "tokens" else ""
                 raise DataError(
-                    f"{source}: {column} rises from {first['_counted']:g} in {before} to {last['_counted']:g} "
-                    f"in {after}, by {rise:g}; B_p = {first[_B]:g} and n = {first[_N]:g} make "
-                    f"{'at least ' * (unit == 'tokens')}{wanted[0]:g}: correct what is wrong. If {column} is C: "
-                    f"{option('columns', 'C', column)}; if it counts something else: "
+                    f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
+                    f"and n = {first[_N]:g} make {least}{wanted[0]:g}: correct what is wrong. If {column} "
+                    f"is C: {option('columns', 'C', column)}; if it counts something else: "
                     f"{option('derive', 'C', f'{_B}*{_N}*step')}"
                 )
 

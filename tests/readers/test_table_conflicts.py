@@ -98,3 +98,39 @@ def test_compute_in_tokens(tmp_path: Path) -> None:
         read(tmp_path, text, constants=SET)
     given = {"compute": "problems_per_batch*rollouts_per_problem*step"}
     assert read(tmp_path, text, constants=SET, derive=given).points["compute"].max() == 96
+
+
+COUNTED = "step,{name},response_length,acc\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [
+        ("total_episodes", 64),
+        ("rollouts_so_far", 16),
+        ("prompts_seen", 8),
+        ("samples", 16),
+        ("num_tokens", 40),
+    ],
+)
+def test_a_counter_that_contradicts(tmp_path: Path, name: str, each: int) -> None:
+    """B_p · n = 4 · 8 = 32 rollouts of 10 tokens a step."""
+    text = COUNTED.format(name=name) + "".join(f"{t},{each * t},10,0.5{t}\n" for t in range(1, 7))
+    first, last = (rf"{each * t} in line {t + 1} \(step {t}\)" for t in (1, 6))
+    with pytest.raises(DataError, match=rf"{name} rises from {first} to {last}") as error:
+        read(tmp_path, text, constants=SET)
+    assert "B_p = 4 and n = 8 make" in str(error.value)
+    read(tmp_path, text, constants=SET, derive={"C": "problems_per_batch*rollouts_per_problem*step"})
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [("total_episodes", 32), ("episode", 1), ("prompts_seen", 4), ("samples", 4), ("samples_seen", 32),
+     ("num_tokens", 500), ("episode_reward", 7), ("num_rollouts", 0)],
+)  # fmt: skip
+def test_a_counter_that_agrees_or_counts_something_else(tmp_path: Path, name: str, each: int) -> None:
+    for offset in (0, 1_000):
+        text = COUNTED.format(name=name) + "".join(
+            f"{t},{offset + each * t},10,0.5{t}\n" for t in range(1, 7)
+        )
+        assert read(tmp_path, text, constants=SET).points["compute"].max() == 192
