@@ -111,12 +111,31 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         frame.attrs["notes"] = [
             f"{path.name} says {name} in line {line}: a column" for name, line in said.items()
         ]
-    if len({own.held_out for own in rows}) == 1:  # the word is of the logger or the run
-        frame = frame.drop_duplicates("step", keep="last")
-    else:
+    keys = ["step"]
+    if len({own.held_out for own in rows}) > 1:  # else the word is of the logger or the run
         frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
-        frame = frame.drop_duplicates(["step", "phase"], keep="last")
-    return frame.rename(columns={"step": unit})
+        keys.append("phase")
+    _check_repeated(frame[[not own.bar for own in rows]], keys, path)
+    # Lines of one step complete each other, and a bar is drawn again and again.
+    whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
+    whole.attrs = frame.attrs
+    return whole.rename(columns={"step": unit})
+
+
+def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
+    """Raise `DataError` where several steps have a key twice in a row, with other values."""
+    again = (frame[keys] == frame[keys].shift()).all(axis=1)
+    values = frame.drop(columns=keys)
+    differs = values.ne(values.shift()) & values.notna() & values.shift().notna()
+    wrong = differs.index[again & differs.any(axis=1)]
+    if len(wrong) > 1:
+        at, column = int(wrong[0]), differs.loc[wrong[0]].idxmax()
+        before = frame.index[frame.index.get_loc(at) - 1]
+        one, other = (f"{frame[column][line]:g} in line {line}" for line in (before, at))
+        raise DataError(
+            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps repeat "
+            "so: lines of several runs or processes. Keep the lines of one"
+        )
 
 
 @dataclass
@@ -128,6 +147,7 @@ class _Line:
     total: int  # what it counts to; 0 if it does not say
     epoch: int  # -1 without one
     values: dict[str, float]
+    bar: bool  # whether it is a progress bar
     held_out: bool  # whether a word of evaluation is next to the counter
 
 
@@ -192,6 +212,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
                 total,
                 int(epoch[1]) if epoch and counter not in epochs else -1,
                 {"step": float(counter[1]), **facts, **values},
+                "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,
             )
 

@@ -38,6 +38,7 @@ _TRAINER = re.compile(
 )
 _PLAIN = {"", "mean", "avg", "average", "rate", "overall"}
 _PERCENT = {"pct", "percent", "percentage", "perc"}
+_SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 
@@ -50,6 +51,7 @@ class Measure:
     reward: bool  # what training raises: an accuracy, a reward, a score
     accuracy: bool
     percent: bool
+    summary: bool  # the best so far, or smoothed
 
     @property
     def eval_set(self) -> str:
@@ -64,6 +66,7 @@ def measure(frame: pd.DataFrame, column: str) -> Measure | None:
     return Measure(
         of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT),
         is_reward(column), is_accuracy(column), in_percent(column, frame[column]),
+        bool(words_of(column) & _SUMMARIES) and "@" not in column,
     )  # fmt: skip
 
 
@@ -71,7 +74,9 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward; "" if none does."""
     found = [(column, own) for column in columns if (own := measure(frame, column)) and own.reward]
     return min(
-        found, key=lambda one: (one[1].train, not one[1].held_out, not one[1].accuracy), default=("", None)
+        found,
+        key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
+        default=("", None),
     )[0]
 
 
@@ -114,7 +119,10 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
     rest = [word for word in words - _PLAIN if not is_reward(word)]
     if not is_reward(column) or (is_accuracy(column) and ("@" in column or rest)):
         return False
-    return any(_TRAINER.fullmatch(own) or (words_of(own) & HELD_OUT and is_reward(own)) for own in columns)
+    said = [
+        own for own in columns if words_of(own) & HELD_OUT and (is_reward(own) or words_of(own) <= HELD_OUT)
+    ]
+    return bool(said) or any(map(_TRAINER.fullmatch, columns))
 
 
 def named_percent(name: str) -> bool:

@@ -99,8 +99,9 @@ def counts(name: str) -> str:
     ['rollouts', 'problems', 'both', 'tokens', '']
     """
     own = plain(name)
-    if own in CALLED["tokens"].split():
-        return "tokens"
+    for unit, ours in (("tokens", "tokens"), ("rollouts", "compute")):
+        if own in CALLED[ours].split():
+            return unit
     words = {word.rstrip("s") for word in own.split("_")}
     if not _COUNTED.fullmatch(own) or not words & {
         *UNITS,

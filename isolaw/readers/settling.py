@@ -13,7 +13,12 @@ from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, word
 from isolaw.readers.resolve import ALGORITHMS, only, setting
 
 _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
-_VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
+_VALUES = {
+    "percent": "<true|false>",
+    "on_policy": "<true|false>",
+    "problem_set": "<name>",
+    "algorithm": "<name>",
+}
 
 
 def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:

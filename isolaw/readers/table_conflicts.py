@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, option
@@ -16,13 +17,13 @@ _SLACK = 0.98  # compute may be read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond, compute is tokens or FLOPs
 _LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
 _LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
+_LEAST_BATCH = 16  # evaluations every 10 steps are usual
 _LEAST_TOKENS = 0.5  # of those that the responses' lengths make
 # Other columns that say n, B_p, B or C, and nothing else.
 _SAY = {
     _N: set(CALLED[_N].split()),
     _B: set(CALLED[_B].split()) - AMBIGUOUS,
     _BATCH: set(BATCH.split()),
-    "compute": {*CALLED["compute"].split(), "cumulative_rollouts", "rollouts_total"},
 }
 
 
@@ -97,7 +98,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
 def check_said_twice(
     table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
 ) -> None:
-    """Raise `DataError` if a column that is not mapped says another n, B_p or C than the table's rows have.
+    """Raise `DataError` if a column that is not mapped says another n, B_p or B than the table's rows have.
 
     Of rows of training, where there are any. What the user maps to a column or a formula holds.
     """
@@ -106,25 +107,20 @@ def check_said_twice(
         if name == _BATCH:
             b, n = (pd.to_numeric(rows[own], errors="coerce") for own in (_B, _N))
             rows = rows.assign(**{name: b * n})
-        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != SYMBOL.get(name):
+        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != SYMBOL[name]:
             continue
         overridden = [name] if name in mapping.constants and name in frame else []
         for column in [*overridden, *(own for own in unused if plain(own) in called)]:
             there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
             ours = pd.to_numeric(rows[name], errors="coerce")
-            least = most = ours
-            if name == "compute":  # steps may be counted from 0 or 1
-                step = pd.to_numeric(rows[_B], errors="coerce") * pd.to_numeric(rows[_N], errors="coerce")
-                least, most = (ours - step) * _SLACK, (ours + step) / _SLACK
-            wrong = (there < least) | (there > most)
+            wrong = there.notna() & (there != ours)
             if wrong.any():
-                at = rows.index[wrong][0]
-                what = SYMBOL.get(name, "C = B_p · n · step")
+                at, what = rows.index[wrong][0], SYMBOL[name]
                 given = "is set to" if name in mapping.constants else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
                     f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct what is wrong, or take "
-                    f"the column: {option('columns', SYMBOL.get(name, name), column)}"
+                    f"the column: {option('columns', what, column)}"
                 )
 
 
@@ -138,7 +134,7 @@ def check_counters(
     if "compute" in {*mapping.columns, *mapping.derive}:
         return
     lengths = next((own for own in frame if plain(own) in _LENGTHS), None)
-    names = [_B, _N, "step", "compute"]
+    names = [*SPLIT[:2], "step", "compute"]
     table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
     if table[names].isna().any(axis=None) or (table[_N] < 1).any():
         return  # `Runs` says so
@@ -151,13 +147,11 @@ def check_counters(
             if len(own) < 2 or not own["_counted"].is_monotonic_increasing or rise in (0, steps):
                 continue
             unit, problems = counts(column), rollouts / float(first[_N])
-            wanted = {"rollouts": [rollouts], "problems": [problems], "both": [rollouts, problems]}.get(unit)
-            if unit == "tokens":
-                length = frame.loc[own.index, lengths].mean() if lengths else 1
-                fits, wanted = rise >= _LEAST_TOKENS * length * rollouts, [length * rollouts]
-            else:
-                fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in wanted or ())
-            if not fits:
+            length = frame.loc[own.index, lengths].mean() if lengths else 1
+            wanted = {"problems": [problems], "both": [rollouts, problems], "tokens": [length * rollouts]}
+            makes = wanted.get(unit, [rollouts])
+            fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in makes)
+            if not fits and not (unit == "tokens" and rise >= _LEAST_TOKENS * makes[0]):
                 before, after = (
                     f"{there[at]:g} in {rows.index.name} {at} (step {own['step'][at]:g})"
                     for at in own.index[[0, -1]]
@@ -165,10 +159,22 @@ def check_counters(
                 least = "at least " if unit == "tokens" else ""
                 raise DataError(
                     f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
-                    f"and n = {first[_N]:g} make {least}{wanted[0]:g}: correct what is wrong. If {column} "
+                    f"and n = {first[_N]:g} make {least}{makes[0]:g}: correct what is wrong. If {column} "
                     f"is C: {option('columns', 'C', column)}; if it counts something else: "
                     f"{option('derive', 'C', f'{_B}*{_N}*step')}"
                 )
+
+
+def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
+    """Return a note where all steps are multiples of B_p · n, one apart: they may count rollouts."""
+    b, n, step = (pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step"))
+    batch, steps = (b * n).iloc[0], np.unique(step)
+    if batch < _LEAST_BATCH or (b * n).nunique() > 1 or len(steps) < 3 or (np.diff(steps) != batch).any():
+        return []
+    return [
+        f"steps rise by {batch:g}, which is B_p · n: if they count rollouts, they are C: "
+        f"{option('columns', 'C', 'step')}"
+    ]
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:

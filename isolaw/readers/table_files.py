@@ -22,6 +22,7 @@ from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.html_tables import tables
 from isolaw.readers.limits import MB, os_errors
+from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.raw_log import HEAD
 
@@ -256,7 +257,8 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
                 plain |= {key: own for key, own in flatten(below).items() if _plain(own)}
         for name, below in document.items():
             if name not in CONFIGURATIONS:
-                yield from _lists(below, beside | plain, depth + 1)
+                phase = {"phase": of} if (of := eval_set_of(name)) else {}
+                yield from _lists(below, beside | plain | phase, depth + 1)
 
 
 def _read_html(path: Path, content: bytes) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
@@ -20,9 +19,6 @@ from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
 from isolaw.readers.table_segments import names_of
 
-_ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
-)  # fmt: skip
 _SHOWN = 60  # columns
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
@@ -208,11 +204,5 @@ def _absent(column: str, columns: list[str]) -> str:
 
 
 def _words(expression: str) -> list[str]:
-    """The names in an expression; none in one that is not arithmetic, which `derive` refuses."""
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    nodes = list(ast.walk(tree))
-    arithmetic = all(isinstance(node, _ARITHMETIC) for node in nodes)
-    return list(dict.fromkeys(node.id for node in nodes if arithmetic and isinstance(node, ast.Name)))
+    """The names in an expression; none in one with anything but arithmetic, which `derive` refuses."""
+    return re.findall(r"[^\W\d]\w*", expression) if re.fullmatch(r"[\w\s.+*/()-]+", expression) else []

@@ -37,6 +37,7 @@ from isolaw.readers.table_conflicts import (
     check_said_twice,
     of_training_rows,
     split_batch,
+    steps_of_rollouts,
 )
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
@@ -143,6 +144,7 @@ def _as_runs(
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
     check_said_twice(table, frame, mapping, unused, source)
+    notes += steps_of_rollouts(table) if {"step"} <= {*mapping.names, *frame.columns} else []
     check_counters(table, frame, mapping, unused, source)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()

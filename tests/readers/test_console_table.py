@@ -181,3 +181,20 @@ def test_what_sentences_say_is_proposed_and_contradicts(tmp_path: Path, said: st
     with pytest.raises(DataError, match=r"n is set to 8, but the column .* says 4"):
         isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 8})
     assert isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 4}).points["compute"].max() == 160
+
+
+def test_lines_of_one_step_complete_each_other_or_are_of_several_runs(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {i}: loss=0.5\nstep {i}: reward={r}\n" for i, r in enumerate(REWARDS)))
+    frame = load(path)
+    assert (frame["reward"].tolist(), frame["loss"].tolist()) == (REWARDS, [0.5] * 5)
+    path.write_text(
+        "".join(f"[{k}] step {i}: reward={r + k}\n" for i, r in enumerate(REWARDS) for k in (0, 1))
+    )
+    with pytest.raises(
+        DataError, match=r"reward of step 0 is 0.1 in line 1 and 1.1 in line 2, and other steps"
+    ):
+        load(path)
+    bar = "Training: 10%|#  | {i}/9 [00:02<00:10, 2.1s/it, reward={r}]\r"
+    path.write_text("".join(bar.format(i=i, r=r + k) for i, r in enumerate(REWARDS) for k in (0, 1)))
+    assert load(path)["reward"].tolist() == [r + 1 for r in REWARDS]  # it is drawn again

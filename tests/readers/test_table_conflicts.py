@@ -86,7 +86,10 @@ def test_cumulative_rollouts(tmp_path: Path) -> None:
     same = "step,total_rollouts,acc\n" + "".join(f"{m},{32 * (m + 1)},0.1\n" for m in range(4))
     assert len(read(tmp_path, same, constants=SET)) == 1
     other = "step,total_rollouts,acc\n" + "".join(f"{m},{64 * m},0.1\n" for m in range(4))
-    with pytest.raises(DataError, match=r"n · step is 64, but .* total_rollouts says 128 in line 4"):
+    with pytest.raises(
+        DataError,
+        match=r"total_rollouts rises from 0 in line 2 .* to 192 in line 5 .*; B_p = 4 and n = 8 make 96",
+    ):
         read(tmp_path, other, constants=SET)
     runs = read(tmp_path, other, constants=SET, columns={"compute": "total_rollouts"})
     assert runs.points["compute"].max() == 192
@@ -134,3 +137,10 @@ def test_a_counter_that_agrees_or_counts_something_else(tmp_path: Path, name: st
             f"{t},{offset + each * t},10,0.5{t}\n" for t in range(1, 7)
         )
         assert read(tmp_path, text, constants=SET).points["compute"].max() == 192
+
+
+def test_steps_that_may_count_rollouts_are_said(tmp_path: Path) -> None:
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{32 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    assert any("steps rise by 32, which is B_p · n" in note for note in runs.notes)
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{10 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    assert not any("steps rise" in note for note in runs.notes)

@@ -44,7 +44,7 @@ _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 # File names that say what a file is, not of which run: the run is the directory.
 _GENERIC = {
-    *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"),
+    *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl")
 }
 
 
@@ -85,7 +85,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read one console in one pass; raise `DataError` if it cannot be read, or has no step's metrics."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
-    for reader.line, line in lines(path, log, returns=True):
+    for _, line in lines(path, log, returns=True):
         if (
             reader.waiting
             or b"step:" in line
@@ -126,9 +126,7 @@ class _Reader:
         self.log = log
         self.before: list[RawLog] = []  # the trainings before, in one console
         self.printed = PrintedConfig()
-        self.line = 0
         self._config: dict[str, Any] = {}  # which was printed before the last step
-        self._config_line = self._latest_line = 0  # in which that one ends, and the latest
         self._first = 0.0  # step of this training
         self._parts = False  # whether a training went on with another configuration
         self._step: _Step | None = None
@@ -162,10 +160,7 @@ class _Reader:
             self._step = _Step(worker, at, items)
         if not found:
             self._validation(text)
-            latest = self.printed.config
             self.printed.add(worker, text)
-            if self.printed.config is not latest:
-                self._latest_line = self.line
 
     def finish(self, torn: bool) -> None:
         """Take what is left when the file ends; ``torn`` if in the middle of a line."""
@@ -196,7 +191,7 @@ class _Reader:
             self._begin(self.log.run)  # a part of the same run, which may have another n
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
-        self._initial, self._config, self._config_line = {}, config, self._latest_line
+        self._initial, self._config = {}, config
         self.log.add(values, step.number)
 
     def _begin(self, run: str) -> None:
@@ -208,7 +203,7 @@ class _Reader:
     def configure(self) -> None:
         """Give the log the configuration that was printed before its last step."""
         self.log.config = self._config or self.printed.config
-        where = f", which ends in line {self._config_line}" if self._parts else ""
+        where = f" before step {self.log.step[0]:g}" if self._parts else ""
         self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
