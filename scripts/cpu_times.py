@@ -1,6 +1,6 @@
 """A pytest plugin that records the processor time of each test, with that of the processes it starts.
 
-    PYTHONPATH=scripts python -m pytest -p cpu_times --cpu-times FILE …    appends a line of JSON for each test
+    PYTHONPATH=scripts python -m pytest -p cpu_times --cpu-times FILE …    appends a line of JSON a test
     python scripts/cpu_times.py FILE                                       prints the sum, and what takes most
 
 Processor time is user plus system time in seconds: of pytest's process, of its children that have ended, and

@@ -13,7 +13,6 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,8 +34,8 @@ _UNSTABLE = [
 ]
 
 
-def small(patch: pytest.MonkeyPatch) -> None:
-    """A calibration of seconds, reports of few budgets, figures in one format."""
+def small_calibration(patch: pytest.MonkeyPatch) -> None:
+    """Calibrations of a second: few simulations, few members, short chains."""
     from isolaw.calibration import calibrate, rounds
 
     for name, value in {"FIRST": 40, "NEXT": 20, "ROUNDS": 2, "MEMBERS": 8}.items():
@@ -45,9 +44,12 @@ def small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(calibrate, "SIMULATIONS", 40 + 20 + 8)
     patch.setattr(rounds, "_STEPS", {False: (20, 40), True: (20, 40)})
     patch.setattr(rounds, "_THIN", 10)
-    budgets = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
-    patch.setattr(budgets, "_E24", (1.0, 2.0, 5.0))
-    patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
+
+
+def few_budgets(patch: pytest.MonkeyPatch) -> None:
+    """Pages whose slider has three stops to the decade instead of 24: each is a prediction."""
+    module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
+    patch.setattr(module, "_E24", (1.0, 2.0, 5.0))
 
 
 def printed(command: str) -> str:
@@ -73,7 +75,9 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     """Run the commands of a group in ``folder``: where each output is stored, and what is printed now."""
     (folder / "examples").symlink_to(HERE.parents[1] / "examples")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
-        small(patch)
+        small_calibration(patch)
+        few_budgets(patch)
+        patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
         patch.setattr(os, "fsync", lambda _: None)
         patch.setenv("COLUMNS", "100")
         inputs.write(folder, group)
@@ -88,9 +92,8 @@ def difference(stored: str, now: str, numbers: bool = True) -> str:
         pairs = zip(_NUMBER.findall(stored), _NUMBER.findall(now), strict=True)
         if not numbers or all(close(a, b) for a, b in pairs):
             return ""
-    return "\n".join(
-        difflib.unified_diff(stored.splitlines(), now.splitlines(), "stored", "now", "", "", 2, "")
-    )
+    lines = stored.splitlines(), now.splitlines()
+    return "\n".join(difflib.unified_diff(*lines, "stored", "now", n=2, lineterm=""))
 
 
 def close(a: str, b: str) -> bool:
