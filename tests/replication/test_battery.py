@@ -15,7 +15,7 @@ from isolaw.config import SweepSpec
 from isolaw.errors import SpecError, StoreError
 from isolaw.replication import execution
 from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery, schedule
-from isolaw.replication.document import claim, judge, save
+from isolaw.replication.document import claim, judge
 
 
 @pytest.mark.slow
