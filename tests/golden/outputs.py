@@ -22,6 +22,7 @@ from . import inputs
 
 HERE = Path(__file__).parent
 GROUPS: dict[str, dict[str, str]] = tomllib.loads((HERE / "commands.toml").read_text())
+WORDS = GROUPS.pop("words")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?|(?<![\w.])-?\d+e[+-]?\d+|(?<![\w.])-?\.\d+")
 # What differs from run to run, or from machine to machine, and what stands for it.
 _FLAT = re.compile(r"\[[^\[\]{}]*\]")  # a list of values, which takes one line
@@ -55,8 +56,10 @@ def few_budgets(patch: pytest.MonkeyPatch) -> None:
 def printed(command: str) -> str:
     """One command's exit code, standard output and standard error, as they are stored."""
     out, err = io.StringIO(), io.StringIO()
+    for name, meaning in WORDS.items():
+        command = command.replace(f"{{{name}}}", meaning)
     runs = sorted(path.name for path in Path("runs/runs").glob("*")) or ["none"]
-    words = shlex.split(command.replace("{run}", runs[0]), posix=True)
+    words = shlex.split(command.replace("{run}", runs[0]))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(words)
     text = out.getvalue()
