@@ -133,7 +133,7 @@ def test_killed_while_being_extended(sweeper: Callable[..., Sweeper], same) -> N
     shutil.copytree(sweeper("through", 2).out, sweeper("killed", 2).out)
     rng = random.Random(12151)
     victim = sweeper("killed", 2, *then)
-    for _ in range(3):
+    for _ in range(2):
         victim.kill_after(rng.uniform(0, 0.3), a_new_checkpoint=True, workers_too=False)
     extended = sweeper("through", 2, *then).finish()
     same(victim.finish(), extended)

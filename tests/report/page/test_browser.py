@@ -33,7 +33,7 @@ if not CHROMIUM:
     pytest.skip("no Chromium on PATH; on Debian: apt-get install chromium", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'isolaw[test]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_budgets")]
 EVIL = '<img src=x onerror="window.hit=1"><b>bold</b>&lt;i&gt;\'"</script>'
 
 
@@ -130,7 +130,6 @@ def texts(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_inner_texts()]
 
 
-@pytest.mark.usefixtures("few_budgets")
 def test_responses_stay_text_and_are_searched(
     visit: Visitor, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
