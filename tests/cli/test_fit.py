@@ -307,46 +307,6 @@ def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree
     assert tree(tmp_path) == before
 
 
-WRONG: dict[str, tuple[list[object], list[str]]] = {
-    "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
-    "records": (["x.csv", "--records", "some"], ["--records: found 'some'", "0.005, auto or off"]),
-    "method": (["{csv}", "--method", "guess"], ["--method", "'surface'", "'paper'"]),
-    "records that are no width": (
-        ["{csv}", *MAPPED, "--records", "0"],
-        ["records: found 0.0", "positive width"],
-    ),
-    "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
-    "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),
-    "setting": (["{csv}", "--setting", "fixed"], ["--setting", "'fixed-bp'"]),
-    "draws": (["{csv}", "--bootstrap", "-1"], ["--bootstrap"]),
-    "a mapping without =": (["{csv}", "--column", "compute"], ["--column: found 'compute'", "NAME=VALUE"]),
-    "a missing file": (["gone.csv"], ["gone.csv: No such file"]),
-    "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
-    "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),
-    "fixed": (["{csv}", *MAPPED, "--fixed", "problems_per_batch=64"], ["no run has that", "there are: 32"]),
-    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed lr=1: no column 'lr'"]),
-    "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
-    "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
-    "no configuration": (
-        ["{csv}", "--metric", "accuracy"],
-        ["B_p (problems_per_batch)", "--constant 'B_p=<number>'"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_usage(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree, name: str) -> None:
-    arguments, words = WRONG[name]
-    before = tree(tmp_path)
-    call = [csv if a == "{csv}" else a for a in arguments]
-    code, stdout, stderr = isolaw("fit", *call, "--out", tmp_path / "law.json")
-    assert (code, stdout) == (2, "")
-    assert "Traceback" not in stderr
-    for word in words:
-        assert word in stderr
-    assert tree(tmp_path) == before
-
-
 def test_a_refusal_is_exit_code_one(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree) -> None:
     path = tmp_path / "two.csv"
     table[table["group"] < 100].to_csv(path, index=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from golden.outputs import few_budgets
 
 from isolaw.cli import run
 from isolaw.fits.flags import Flag
@@ -32,7 +33,7 @@ if not CHROMIUM:
     pytest.skip("no Chromium on PATH; on Debian: apt-get install chromium", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'isolaw[test]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_budgets")]
 EVIL = '<img src=x onerror="window.hit=1"><b>bold</b>&lt;i&gt;\'"</script>'
 
 
@@ -64,8 +65,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
-    assert run(["fit", str(sweep), "--setting", "joint", "--out", str(law), "--bootstrap", "60"]) == 0
-    assert run(["report", str(sweep), "-o", str(page)]) == 0
+    assert run(["fit", str(sweep), "--setting", "joint", "--out", str(law), "--bootstrap", "20"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        few_budgets(patch)
+        assert run(["report", str(sweep), "-o", str(page)]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
 
@@ -389,6 +392,7 @@ def test_a_page_without_a_law(visit: Visitor, synthetic: Callable[..., Runs], tm
     assert "not shown" in page.locator("#how").inner_text()
 
 
+@pytest.mark.nightly
 def test_the_pages_of_make_docs(visit: Visitor, shell: dict[str, str], tmp_path: Path) -> None:
     command = ["sh", "examples/pages.sh", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, check=False)
