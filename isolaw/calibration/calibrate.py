@@ -31,6 +31,7 @@ from isolaw.config.writing import toml_text
 from isolaw.documents.reading import parse_toml, read_npz
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError
+from isolaw.evidence import Simulated
 from isolaw.files import check_replaceable, replacing
 from isolaw.runs import Runs
 from isolaw.simulators import preset_file
@@ -83,6 +84,11 @@ class Calibration:
     def space(self) -> Space:
         """The coordinates of the calibration."""
         return self.observed.space
+
+    @property
+    def simulated(self) -> Simulated:
+        """What measured rewards next to those of the ensemble rest on."""
+        return Simulated.among([self.observed.runs.simulated, Simulated.YES])
 
     @property
     def members(self) -> list[dict[str, Any]]:

@@ -12,12 +12,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
+
+if TYPE_CHECKING:
+    from isolaw.report.document import Document
 
 _LONGEST = 100_000  # characters of a line or a message
 # What a terminal would obey or could not print: control characters, characters that turn the text's
@@ -61,6 +64,14 @@ def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) 
         print_json({**first, **value})
     else:
         print_lines(Simulated.of_json(value).lines(lines))
+
+
+def print_document(as_json: bool, document: Document) -> None:
+    """Print what a study found to standard output, as JSON or in lines."""
+    if as_json:
+        print_json(document.json)
+    else:
+        print_lines(document.lines())
 
 
 def note(text: str) -> None:

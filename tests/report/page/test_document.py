@@ -1,4 +1,4 @@
-"""The page of a calibration: its constants and where they are in the prior, and that data stay text."""
+"""The page of a document: of a calibration, with its picture and bars; and that data stay text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from isolaw.calibration.calibrate import Calibration, calibrate
 from isolaw.calibration.space import BOUND
 from isolaw.errors import DataError
-from isolaw.report.page.calibration import render, write
+from isolaw.report.page.document import notebook, render, write_page
+from isolaw.report.text.calibration import document
 from isolaw.runs import Runs
 
 NAME = "</svg><script>alert(1)</script>"
@@ -41,7 +42,7 @@ def found(synthetic: Callable[..., Runs], quick_calibration: None) -> Calibratio
 
 
 def test_the_page(found: Calibration) -> None:
-    text = render(found, "isolaw calibrate runs", [(NAME, "file", "abc")], "my preset.toml")
+    text = render(document(found, "my preset.toml"), "isolaw calibrate runs", [(NAME, "file", "abc")])
     seen = Seen(text)
     assert "script" not in seen.tags  # names are text, in the figure too
     assert all(own is not None and own.startswith("#") for own in seen.loaded)
@@ -50,22 +51,24 @@ def test_the_page(found: Calibration) -> None:
     assert "isolaw predict --method simulate --preset &#39;my preset.toml&#39;" in text
     assert "D is not recorded" in text
     assert f"{found.posterior.discrepancy:.4f}</dd>" in text
-    assert text.count('class="in-prior"') == len(found.constants)
+    assert text.count('class="bar-in"') == len(found.constants)
     dots = [float(v) for v in re.findall(r'<circle cx="([\d.]+)"', text)]
     for c, coordinate, dot in zip(found.constants, found.space.coordinates, dots, strict=True):
         assert coordinate.value((dot / 50 - 1) * BOUND) == pytest.approx(c.value, rel=0.02)
-        assert f"<code>{c.name}</code>" in text
+        assert f"<td>{c.name}</td>" in text
+    shown = Seen(notebook(document(found)))
+    assert ("script" in shown.tags, shown.tags.count("svg") > len(found.constants)) == (False, True)
 
 
 @pytest.mark.parametrize(("discrepancy", "warned"), [(0.004, False), (0.02, True)])
 def test_a_poor_fit_is_a_caution(found: Calibration, discrepancy: float, warned: bool) -> None:
-    text = render(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy)))
+    text = render(document(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy))))
     assert ("Caution: no constants meet these runs" in text) == warned
 
 
 def test_it_replaces_pages_only(found: Calibration, tmp_path: Path) -> None:
-    path = write(render(found), tmp_path / "new" / "calibration.html")
-    write(render(found), path)
+    path = write_page(document(found), tmp_path / "new" / "calibration.html")
+    write_page(document(found), path)
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(DataError, match="exists and is not a report"):
-        write(render(found), tmp_path / "mine.html")
+        write_page(document(found), tmp_path / "mine.html")
