@@ -33,6 +33,7 @@ from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError
 from isolaw.evidence import Simulated
 from isolaw.files import check_replaceable, replacing
+from isolaw.registry import Shown
 from isolaw.runs import Runs
 from isolaw.simulators import preset_file
 from isolaw.simulators.model import Floats
@@ -68,7 +69,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Shown):
     """An ensemble (E, d) of equally likely points in ``observed.space``, the central one first.
 
     ``replayed`` (E, P) are the rewards that each member measures when it repeats the runs.

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from isolaw import commands
-from isolaw.cli.common import interruptible, note, notes_on_failure, print_document, progress_bar
+from isolaw.cli.common import interruptible, note, notes_on_failure, print_document, progress_bar, write_page
 from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
@@ -57,8 +56,7 @@ def calibrate(
     """
     from isolaw.calibration.calibrate import calibrate as fit
     from isolaw.report.figures import calibration as drawing
-    from isolaw.report.page import check_replaceable, provenance
-    from isolaw.report.page.document import write_page
+    from isolaw.report.page import check_replaceable
     from isolaw.report.text.calibration import document
 
     if figure is not None:
@@ -75,8 +73,7 @@ def calibrate(
     if figure is not None:
         note(f"Figure: {drawing.write_figure(found, figure)}")
     if report is not None:
-        files = provenance.sources(file for run in reading.ready for file in run.sources)
-        note(f"Report: {write_page(result, report, str(commands.this(ctx.obj)), files)}")
+        write_page(result, report, ctx.obj, (file for run in reading.ready for file in run.sources))
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")
     return 0

@@ -86,7 +86,7 @@ class Code(StrEnum):
         "choices_disagree",
         "what simulation or law recommends is within 0.005 of the best in less than 5 % of the other's draws",
     )
-    REWARDS_DISAGREE = "rewards_disagree", "90 % intervals of simulation and law do not overlap"
+    REWARDS_DISAGREE = "rewards_disagree", "95 % intervals of simulation and law do not overlap"
 
     # Studies.
     NOT_COMPARED = "not_compared", "a configuration that only one of two recipes has"

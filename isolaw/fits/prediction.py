@@ -19,6 +19,7 @@ from isolaw.step_cost import Cost, Spent
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
+    from isolaw.simulators.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Prediction:
 
     compute: int  #: the budget C
     unit: str  #: what it counts: rollouts, tokens or seconds
-    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. Those
-    #: expected to lose more than 0.005 are left out.
+    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
+    #: leaves out those expected to lose more than 0.005.
     options: list[Option]
     #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
     n_star: Quantity
@@ -83,6 +84,10 @@ class Prediction:
     )  #: n beyond the measured ones, one of which may be best
 
     document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
+    #: The calibrated simulator that made it instead, its number of members, and a law's answer to the same.
+    preset: Preset | None = field(default=None, compare=False)
+    members: int | None = None
+    law: Prediction | None = None
 
     def __str__(self) -> str:
         return str(public("summary")(self))
@@ -140,8 +145,8 @@ class Prediction:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs behind this prediction."""
-        return simulated_by(self.flags)
+        """Whether a simulator made the prediction, or the runs behind it."""
+        return simulated_by(self.flags) if self.preset is None else Simulated.YES
 
     def _repr_html_(self) -> str:
         a = self.allocation
@@ -176,6 +181,9 @@ class Prediction:
         best = self.options[0] if self.options else None
         return {
             "simulated": self.simulated.json,
+            "method": "law" if self.preset is None else "simulate",
+            "preset": self.preset and self.preset.name,
+            "members": self.members,
             "compute": self.compute,
             "unit": self.unit,
             "budget": self.asked or None,
@@ -196,6 +204,7 @@ class Prediction:
                 for option in self.options
             ],
             "flags": encoded(self.flags),
+            "law": self.law and self.law.to_dict(),
         }
 
 

@@ -1,4 +1,4 @@
-"""A calibration as a document, and a prediction from it as text."""
+"""A calibration, and a prediction from it, as documents."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from isolaw import commands
 from isolaw.calibration.calibrate import BANDS, SIMULATIONS
 from isolaw.calibration.space import BOUND
 from isolaw.calibration.splits import MISSED, POOR
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import (
     Bar,
     Bullets,
@@ -22,18 +23,18 @@ from isolaw.report.document import (
     Drawing,
     Passage,
     Snippet,
+    Stanza,
     Table,
     TableCell,
 )
-from isolaw.report.text import costs
-from isolaw.report.text.law import notes
-from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.report.document import cautions as cautions_of
+from isolaw.report.text import prediction as words
+from isolaw.report.text.numbers import count, number, quantity, share
 from isolaw.report.text.prediction import prediction_summary
 
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
-    from isolaw.calibration.splits import SimulatedPrediction, SplitForecast
-    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.prediction import Prediction
 
 _SHOWN = 8  # configurations of a prediction
 _PRIOR = 1.645  # |x| within which 90 % of the prior is
@@ -207,56 +208,52 @@ def _end(found: Calibration) -> float:
     return max(found.observed.ends)
 
 
-def simulated_prediction(found: SimulatedPrediction, document: LawDocument | None = None) -> list[str]:
-    """Return what the ensemble recommends, the law's answer (``document`` is its law), and cautions."""
-    ahead, best = found.forecast, found.best
-    budget = found.asked or f"C = {number(found.compute)} rollouts"
-    lines = [
-        f"From a calibrated mechanism: preset {ahead.preset.name}, "
-        f"{count(len(ahead.rewards), 'member')}, fitted to {ahead.preset.reward} "
-        f"up to C = {number(ahead.preset.measured)}.",
-        f"For a budget of {budget}: n = {best.rollouts_per_problem} rollouts for each of "
-        f"B_p = {best.problems_per_batch} problems, M = {best.steps:,} steps.",
-        *([] if found.cost is None else [costs.spent(found.spent(best), found.cost)]),
-        f"Expected loss: {best.expected_regret:.4f} against the best configuration; within 0.005 of it in "
-        f"{share(best.probability)} of members.",
-        f"Reward: {best.reward:.3f} ({_span(best)}). Intervals are of 90 % of the members. "
-        + "; ".join(
-            f"{name}: {low:,}" + (f"–{high:,}" if high > low else "")
-            for name, (low, high) in zip(("B_p*", "n*", "M*"), map(ahead.interval, range(3)), strict=True)
+def prediction_document(found: Prediction) -> Document:
+    """Return what an ensemble recommends (`isolaw.predict_by_simulation`), and a law's answer to the same."""
+    preset, best = found.preset, found.options[0]
+    assert preset is not None
+    metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
+    law = "isolaw predict also takes a law of the same runs, and compares the two."
+    by_law: list[Stanza] = [law]
+    if found.law is not None and found.law.document is not None:
+        by_law = [Bullets("The fitted law:", prediction_summary(found.law, found.law.document), "  ")]
+    head: list[Stanza] = [
+        f"From a calibrated mechanism: preset {preset.name}, {count(found.members or 0, 'member')}, "
+        f"fitted to {preset.reward} up to C = {number(preset.measured)}.",
+        words.answer(found),
+        *([] if found.cost is None else [words.cost_line(found, found.cost)]),
+        f"Expected loss: {best.expected_regret:.4f} in {metric} against the best configuration with n from "
+        f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
+        "members.",
+        f"Predicted {metric}: {quantity(found.reward)}, over members.",
+        f"n* (highest mean reward): {words.star(found.n_star)}; B_p*: {words.star(found.b_star)}; "
+        f"M*: {words.star(found.m_star)}.",
+        f"Epochs: {number(found.epochs)} passes over {preset.n_train:,} training problems.",
+    ]
+    passages = [
+        Passage("", head),
+        Passage("Configurations", [*_options(found), *cautions_of(found.flags)]),
+        Passage("The law", by_law),
+    ]
+    return Document(f"prediction by {preset.name}", passages, found.to_dict(), found.simulated)
+
+
+def _options(found: Prediction) -> list[Stanza]:
+    rows = [["B_p", "n", "M", "reward", "95 % interval", "expected loss", f"within {TOLERANCE}", ""]]
+    for option in found.options[:_SHOWN]:
+        a, ends = option.allocation, option.reward.interval or (None, None)
+        rows.append(
+            [
+                str(a.problems_per_batch),
+                f"{a.rollouts_per_problem:,}",
+                f"{a.steps:,}",
+                f"{option.reward.value:.3f}",
+                "–".join("" if end is None else f"{end:.3f}" for end in ends),
+                f"{option.expected_regret:.4f}",
+                share(option.probability or 0.0),
+                "" if option.measured else "not measured",
+            ]
         )
-        + ".",
-        f"Epochs: {number(found.epochs)} passes over {ahead.preset.n_train:,} training problems.",
-        "",
-        *_table(found),
-        *(f"Caution: {text}." for text in notes(found.flags)),
-        "",
-    ]
-    if found.law is None or document is None:
-        return [*lines[:-1], "isolaw predict also takes a law of the same runs, and compares the two."]
-    return [*lines, "The fitted law:", *(f"  {line}" for line in prediction_summary(found.law, document))]
-
-
-def _table(found: SimulatedPrediction) -> list[str]:
-    rows = [["B_p", "n", "M", "reward", "90 % interval", "expected loss", "within 0.005", ""]]
-    rows += [
-        [
-            str(option.problems_per_batch),
-            f"{option.rollouts_per_problem:,}",
-            f"{option.steps:,}",
-            f"{option.reward:.3f}",
-            _span(option),
-            f"{option.expected_regret:.4f}",
-            share(option.probability),
-            "" if option.measured else "not measured",
-        ]
-        for option in found.options[:_SHOWN]
-    ]
     more = len(found.options) - _SHOWN
     note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
-    return columns(rows, ">>>>>>><") + note
-
-
-def _span(option: SplitForecast) -> str:
-    low, high = option.interval
-    return f"{low:.3f}–{high:.3f}"
+    return [Table.of(rows, ">>>>>>><"), *note]

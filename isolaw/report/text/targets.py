@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.text.numbers import columns, number, signed
+from isolaw.report.document import Document, Passage, Stanza, Table
+from isolaw.report.text.numbers import number, signed
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.targets import LrLaw, TargetRow, TargetStudy
+    from isolaw.fits.studies.target_laws import LrLaw
+    from isolaw.fits.studies.targets import TargetRow, TargetStudy
 
 _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · n", "constant": "none"}
 
 
-def target_summary(found: TargetStudy) -> list[str]:
+def document(found: TargetStudy) -> Document:
     """Return the laws, then what every configuration needs."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
     ranges = "ranges are 95 % intervals" if ranged else "no intervals, which come from a fit over several B_p"
-    lines = [f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."]
+    head = f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."
+    passages = [Passage("", [head])]
     if found.critical:
         rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
         rows += [
@@ -30,19 +33,20 @@ def target_summary(found: TargetStudy) -> list[str]:
             ]
             for own in found.critical
         ]
-        lines += ["", *columns(rows, ">")]
+        passages.append(Passage("The critical batch", [Table.of(rows, ">")]))
     if found.lr is not None:
-        lines += ["", *lr_lines(found.lr)]
-    return [*lines, "", *_table(found)]
+        passages.append(Passage("The learning rate", lr_lines(found.lr)))
+    passages.append(Passage("Configurations", [_table(found)]))
+    return Document(f"rollouts to {found.metric} = {targets}", passages, found.to_dict(), found.simulated)
 
 
-def lr_lines(law: LrLaw) -> list[str]:
+def lr_lines(law: LrLaw) -> list[Stanza]:
     """Return the exponents of the best lr, the rules that the runs support, and the best lr by (B_p, n)."""
     names = [("B_p", law.alpha), ("n", law.beta)]
     rows = [["best lr to", *(f"exponent of {symbol}" for symbol, own in names if own)]]
     for j, target in enumerate(law.targets):
         rows.append([f"{target:g}", *(_short(own[j]) for _, own in names if own)])
-    lines = [*columns(rows, ">"), rule_line(law)]
+    lines: list[Stanza] = [Table.of(rows, ">"), rule_line(law)]
     last = [own for own in law.choices if own.target == law.targets[-1]]
     several = len({own.rollouts_per_problem for own in last}) > 1
     best = ", ".join(
@@ -71,7 +75,7 @@ def rule_line(law: LrLaw) -> str:
     return text
 
 
-def _table(found: TargetStudy) -> list[str]:
+def _table(found: TargetStudy) -> Table:
     """One target: all that is known of a configuration. Several: their rollouts side by side."""
     several = len(found.targets) > 1
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
@@ -103,7 +107,7 @@ def _table(found: TargetStudy) -> list[str]:
                 more = "> " * (first.rollouts.status == "lower_bound")
                 cells.append(f"{more}{number(spent.value)}" if spent else "")
         lines.append(cells)
-    return columns(lines, ">")
+    return Table.of(lines, ">")
 
 
 def _value(q: Quantity) -> str:
