@@ -51,11 +51,6 @@ class RewardForecast:
         return self.rewards[:, :, -1]
 
     @property
-    def regret(self) -> Floats:
-        """A member's loss in each cell against its own best cell, (E, K)."""
-        return np.asarray(self.final.max(axis=1, keepdims=True) - self.final)
-
-    @property
     def best(self) -> BatchShape:
         """The cell of least expected regret, which is the cell of highest expected reward."""
         return self.cells[int(self.final.mean(axis=0).argmax())]

@@ -75,11 +75,11 @@ def _simulate(
     preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None, as_json: bool
 ) -> int:
     from isolaw.calibration.splits import predict_by_simulation
-    from isolaw.report.text.calibration import prediction_document
+    from isolaw.report.text.simulation import document
 
     with interruptible(), progress_bar("simulating") as update:
         found = predict_by_simulation(
             preset, asked, law, **limits, jobs=jobs, progress=lambda share: update(completed=share)
         )
-    print_document(as_json, prediction_document(found))
+    print_document(as_json, document(found))
     return 0

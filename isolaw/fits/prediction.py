@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from isolaw.allocation import Allocation
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Flag, simulated_by
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
-from isolaw.registry import public
-from isolaw.runs import as_html
+from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
 
 if TYPE_CHECKING:
@@ -46,7 +42,7 @@ class Option:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(Shown):
     """A recommended allocation and what is known about it; ``print`` shows it in the words of isolaw predict.
 
     >>> import isolaw
@@ -88,9 +84,6 @@ class Prediction:
     preset: Preset | None = field(default=None, compare=False)
     members: int | None = None
     law: Prediction | None = None
-
-    def __str__(self) -> str:
-        return str(public("summary")(self))
 
     def __repr__(self) -> str:
         a = self.allocation
@@ -147,30 +140,6 @@ class Prediction:
     def simulated(self) -> Simulated:
         """Whether a simulator made the prediction, or the runs behind it."""
         return simulated_by(self.flags) if self.preset is None else Simulated.YES
-
-    def _repr_html_(self) -> str:
-        a = self.allocation
-        head = f"Budget: {self.asked or f'{number(self.compute)} {self.unit}'}. " + (
-            "isolaw recommends no allocation."
-            if a is None
-            else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
-        )
-        if self.run_first:
-            head += f" Run n = {', '.join(map(str, self.run_first))} first."
-        rows = [
-            {
-                "n": o.allocation.rollouts_per_problem,
-                "B_p": o.allocation.problems_per_batch,
-                "M": f"{o.allocation.steps:,}",
-                "reward": str(o.reward),
-                "expected loss": f"{o.expected_regret:.4f}",
-                f"within {TOLERANCE} of the best": "" if o.probability is None else f"{o.probability:.0%}",
-            }
-            for o in self.options
-        ]
-        flags = [f"Caution: {flag.text}." for flag in self.flags]
-        head = self.simulated.first(head)
-        return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
 
     def _paid(self, option: Option | None) -> dict[str, Any]:
         spent = option and self.spent(option)

@@ -19,7 +19,7 @@ n  reward
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class Table:
     rows: Sequence[Sequence[TableCell]]
     long: bool = False
     align: str = "<"  #: < or > for each column of the text, its last for the others
-    page_only: tuple[str, ...] = ()
+    page_only: Sequence[str] = ()
     indent: str = ""  #: of the text
 
     @classmethod
@@ -74,11 +74,21 @@ class Table:
         named = {"name": "", "caption": "", **more}
         return cls(columns=[own.text for own in head], rows=cells, align=align, **named)
 
+    @classmethod
+    def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
+        """Return the table of rows by column; a column that is None throughout is left out.
+
+        >>> Table.by_column([{"n": "8", "hours": None}, {"n": "16", "hours": None}]).lines()
+        ['n', '8', '16']
+        """
+        heads = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        return cls.of([heads, *([row[name] or "" for name in heads] for row in rows)], align)
+
     def lines(self) -> list[str]:
         """Return the table as text."""
         shown = [i for i, name in enumerate(self.columns) if name not in self.page_only]
         rows = [self.columns, *([cell.text for cell in row] for row in self.rows)]
-        found = columns([[row[i] for i in shown] for row in rows], self.align)
+        found = columns([[row[i] for i in shown] for row in rows], self.align) if shown else []
         return [f"{self.indent}{line}" for line in found]
 
 
@@ -177,13 +187,26 @@ class Document:
     passages: Sequence[Passage]
     data: Mapping[str, Any]  #: the result as JSON-able data
     simulated: Simulated | None = None  #: what it rests on; None where that is not runs
-    facts: Sequence[tuple[str, str]] = ()  #: names and values that begin the page
+
+    @classmethod
+    def of(
+        cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any], simulated: Simulated | None = None
+    ) -> Document:
+        """Return a document of one passage."""
+        return cls(title, [Passage("", lines)], data, simulated)
 
     def lines(self) -> list[str]:
         """Return the text, line by line; an empty line separates passages."""
-        parts = [lines for passage in self.passages if (lines := passage.lines())]
-        found = [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
-        return (self.simulated or Simulated.NO).lines(found)
+        parts = [lines for passage in self.labelled if (lines := passage.lines())]
+        return [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
+
+    @property
+    def labelled(self) -> list[Passage]:
+        """The passages, the first sentence of which says what the result rests on."""
+        first, *rest = self.passages
+        answer, *others = first.blocks
+        label = (self.simulated or Simulated.NO).first(str(answer))
+        return [replace(first, blocks=[label, *others]), *rest]
 
     @property
     def json(self) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction
 from isolaw.registry import Shown
-from isolaw.report.document import Document
+from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import columns, share
+from isolaw.report.text.numbers import columns, number, share
 from isolaw.report.text.prediction import prediction_summary
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The modules whose ``document`` is of a study's result, below `isolaw.report.text`.
 _DOCUMENTS = {
-    "Advice": "advise", "AxisComparison": "recipes", "Calibration": "calibration",
+    "Advice": "advise", "AxisComparison": "recipes", "Calibration": "calibration", "Prediction": "simulation",
     "DeadGroups": "dead_groups", "RecipeCheck": "recipe_check", "RecipeComparison": "recipes",
     "ShapeComparison": "shapes", "SweepForecast": "plan", "TargetStudy": "targets",
 }  # fmt: skip
@@ -32,24 +32,31 @@ def summary(found: Law | Prediction | Shown) -> str:
     (its parameters with 95 % intervals, its mean loss in reward, the share of draws in which it loses less
     than a constant n), and the notes.
     """
+    return str(document(found))
+
+
+def document(found: Law | Prediction | Shown) -> Document:
+    """Return the document of a law, a prediction, or the result of a study."""
+    if isinstance(found, Law):
+        own = found.document
+        notes = [f"Note: {note}." for note in law_text.notes(own.flags)]
+        lines = [*law_text.law_summary(own), *_laws(own), *notes]
+        passages = [Passage("", lines), Passage("n* by budget", [_frontier(own)])]
+        return Document("law of n*", passages, found.to_dict(), own.simulated)
     if isinstance(found, Prediction) and found.document is not None:
-        return "\n".join(found.simulated.lines(prediction_summary(found, found.document)))
-    if not isinstance(found, Law):
-        return str(document(found))
-    notes = [f"Note: {note}." for note in law_text.notes(found.document.flags)]
-    lines = [*law_text.law_summary(found.document), *_laws(found.document), *notes]
-    return "\n".join(found.document.simulated.lines(lines))
-
-
-def document(found: Prediction | Shown) -> Document:
-    """Return the document of a study's result, or of a prediction by simulation."""
-    if isinstance(found, Prediction):
-        from isolaw.report.text.calibration import prediction_document
-
-        return prediction_document(found)
+        lines = prediction_summary(found, found.document)
+        return Document.of("prediction", lines, found.to_dict(), found.simulated)
     home = importlib.import_module(f"isolaw.report.text.{_DOCUMENTS[type(found).__name__]}")
-    own: Document = home.document(found)
-    return own
+    made: Document = home.document(found)
+    return made
+
+
+def _frontier(document: LawDocument) -> Table:
+    """A page's table of n*, at every eighth of the frontier."""
+    heads = [law_text.symbol(document), "n*", "reward at n*"]
+    points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
+    rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
+    return Table.of([heads, *rows], page_only=heads)
 
 
 def html(found: Shown) -> str:

@@ -19,16 +19,14 @@ def render(document: Document, command: str = "", sources: Sources = ()) -> str:
     ``command`` made it; ``sources`` are name, kind and hash of what was read
     (`isolaw.report.page.provenance.sources`).
     """
-    simulated = document.simulated or Simulated.NO
-    first, *rest = document.passages
+    first, *rest = document.labelled
     answer, *opening = first.blocks
     return filled(
         "document.html.j2",
-        title=simulated.title(document.title),
+        title=(document.simulated or Simulated.NO).title(document.title),
         palette=palette(1),
-        answer=simulated.first(str(answer)),
+        answer=answer,
         opening=opening,
-        facts=document.facts,
         rest=rest,
         command=command,
         sources=sources,
@@ -42,7 +40,5 @@ def write_page(document: Document, path: str | Path, command: str = "", sources:
 
 def notebook(document: Document) -> str:
     """Return what a notebook shows of a document: the passages of its page, without their style."""
-    simulated = document.simulated or Simulated.NO
     parts = templates().get_template("parts.html.j2").module
-    label = f"<p>{simulated.first('')}</p>" if simulated else ""
-    return label + str(parts.passages(document.passages))  # type: ignore[attr-defined]
+    return str(parts.passages(document.labelled)).strip()  # type: ignore[attr-defined]

@@ -67,7 +67,10 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
         Passage("Starting point", _start(advice)),
         Passage("Differences", [Bullets("In what the sources differ from your case:", differ)]),
         Passage("Other publications", [] if advice.case.far else [_statements(advice)]),
-        Passage("Not published", [Bullets("No published result here says anything about:", _UNPUBLISHED)]),
+        Passage(
+            "Not published",
+            [Bullets("No published result here says anything about:", [f"{text}." for text in _UNPUBLISHED])],
+        ),
         Passage("What to run first", _sweep(advice, out or commands.unused("first.toml"), again)),
     ]
     return Document(f"advice for C = {number(advice.case.budget)}", passages, _data(advice), Simulated.NO)

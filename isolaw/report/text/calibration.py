@@ -1,4 +1,4 @@
-"""A calibration, and a prediction from it, as documents."""
+"""A calibration as a document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from isolaw import commands
 from isolaw.calibration.calibrate import BANDS, SIMULATIONS
 from isolaw.calibration.space import BOUND
 from isolaw.calibration.splits import MISSED, POOR
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import (
     Bar,
     Bullets,
@@ -23,20 +22,14 @@ from isolaw.report.document import (
     Drawing,
     Passage,
     Snippet,
-    Stanza,
     Table,
     TableCell,
 )
-from isolaw.report.document import cautions as cautions_of
-from isolaw.report.text import prediction as words
-from isolaw.report.text.numbers import count, number, quantity, share
-from isolaw.report.text.prediction import prediction_summary
+from isolaw.report.text.numbers import count, number
 
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
-    from isolaw.fits.prediction import Prediction
 
-_SHOWN = 8  # configurations of a prediction
 _PRIOR = 1.645  # |x| within which 90 % of the prior is
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
@@ -71,13 +64,6 @@ def document(found: Calibration, out: str | None = None) -> Document:
         ],
         _data(found),
         found.simulated,
-        [
-            ("error, root mean square", f"{found.error:.4f}"),
-            ("noise of the rewards", f"{found.posterior.noise:.4f}"),
-            ("discrepancy δ", f"{found.posterior.discrepancy:.4f}"),
-            ("rewards within the 90 % band", f"{found.covered:.0%}"),
-            ("simulations", f"{SIMULATIONS:,}"),
-        ],
     )
 
 
@@ -137,7 +123,9 @@ def _fit(found: Calibration) -> str:
     """How well the ensemble meets the runs."""
     return (
         f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
-        f"{found.covered:.0%} of them are within its 90 % band."
+        f"{found.covered:.0%} of them are within its 90 % band. Noise of {found.posterior.noise:.4f} and a "
+        f"discrepancy δ of {found.posterior.discrepancy:.4f} explain the difference ({SIMULATIONS:,} "
+        "simulations)."
     )
 
 
@@ -206,54 +194,3 @@ def _ends(interval: tuple[float, float]) -> str:
 
 def _end(found: Calibration) -> float:
     return max(found.observed.ends)
-
-
-def prediction_document(found: Prediction) -> Document:
-    """Return what an ensemble recommends (`isolaw.predict_by_simulation`), and a law's answer to the same."""
-    preset, best = found.preset, found.options[0]
-    assert preset is not None
-    metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
-    law = "isolaw predict also takes a law of the same runs, and compares the two."
-    by_law: list[Stanza] = [law]
-    if found.law is not None and found.law.document is not None:
-        by_law = [Bullets("The fitted law:", prediction_summary(found.law, found.law.document), "  ")]
-    head: list[Stanza] = [
-        f"From a calibrated mechanism: preset {preset.name}, {count(found.members or 0, 'member')}, "
-        f"fitted to {preset.reward} up to C = {number(preset.measured)}.",
-        words.answer(found),
-        *([] if found.cost is None else [words.cost_line(found, found.cost)]),
-        f"Expected loss: {best.expected_regret:.4f} in {metric} against the best configuration with n from "
-        f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
-        "members.",
-        f"Predicted {metric}: {quantity(found.reward)}, over members.",
-        f"n* (highest mean reward): {words.star(found.n_star)}; B_p*: {words.star(found.b_star)}; "
-        f"M*: {words.star(found.m_star)}.",
-        f"Epochs: {number(found.epochs)} passes over {preset.n_train:,} training problems.",
-    ]
-    passages = [
-        Passage("", head),
-        Passage("Configurations", [*_options(found), *cautions_of(found.flags)]),
-        Passage("The law", by_law),
-    ]
-    return Document(f"prediction by {preset.name}", passages, found.to_dict(), found.simulated)
-
-
-def _options(found: Prediction) -> list[Stanza]:
-    rows = [["B_p", "n", "M", "reward", "95 % interval", "expected loss", f"within {TOLERANCE}", ""]]
-    for option in found.options[:_SHOWN]:
-        a, ends = option.allocation, option.reward.interval or (None, None)
-        rows.append(
-            [
-                str(a.problems_per_batch),
-                f"{a.rollouts_per_problem:,}",
-                f"{a.steps:,}",
-                f"{option.reward.value:.3f}",
-                "–".join("" if end is None else f"{end:.3f}" for end in ends),
-                f"{option.expected_regret:.4f}",
-                share(option.probability or 0.0),
-                "" if option.measured else "not measured",
-            ]
-        )
-    more = len(found.options) - _SHOWN
-    note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
-    return [Table.of(rows, ">>>>>>><"), *note]

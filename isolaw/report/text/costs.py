@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.report.document import Caution, Document, Passage, Stanza, Table
+from isolaw.report.document import Caution, Document, Stanza, Table
 from isolaw.report.text.numbers import count, interval, number, share
 from isolaw.step_cost import HOUR_S, CostOrigin
 
@@ -105,9 +105,7 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
         *([Caution(f"{' and '.join(far)}: extrapolated; no such step was timed.")] if far else []),
     ]
     data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
-    return Document(
-        f"{count(steps, 'step')} of A and B", [Passage("", lines)], data | {"cost": cost.to_dict()}
-    )
+    return Document.of(f"{count(steps, 'step')} of A and B", lines, data | {"cost": cost.to_dict()})
 
 
 def _ends(own: Estimate) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.document import Document, Passage, Stanza, Table
+from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.numbers import count, number
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def document(found: DeadGroups) -> Document:
             "the interval of no model; more samples narrow it."
         )
     lines.append("Pass rates are those of the sampled model: they change as it is trained.")
-    return Document("groups without a signal", [Passage("", lines)], found.to_dict())
+    return Document.of("groups without a signal", lines, found.to_dict())
 
 
 def _row(own: GroupSize) -> list[str]:

@@ -174,30 +174,25 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
 
 def _table(found: SweepForecast, price: float | None) -> Table:
     clock = found.question.budget.clock
-    with_gpus = clock is not None and bool(clock.cost.gpus)
-    head = ["design", "runs", "rollouts", "of grid"]
-    head += ["GPU hours"] if with_gpus else []
-    head += ["hours"] if clock else []
-    head += ["price"] if price else []
-    head += ["expected regret", "90 %", "within 0.005"]
-    rows = [head]
+    gpus = clock.cost.gpus if clock else None
+    rows = []
     for row in found.rows:
-        cells = [
-            row.candidate.name + (f", to C = {number(row.candidate.horizon)}" if _cut(found, row) else ""),
-            f"{row.runs.value:.0f}",
-            number(row.rollouts.value),
-            _share(row.rollouts.value, found.question.grid),
-        ]
-        if with_gpus:
-            assert clock is not None
-            cells.append(_hours(row.work_s, clock.cost.gpus or 1))
-        cells += [_hours(row.wall_s)] if clock else []
-        if price:
-            assert clock is not None
-            cells.append(_hours(row.work_s, price * (clock.cost.gpus or 1)))
-        cells += [f"{row.regret.value:.4f}", f"{row.regret.low:.4f}–{row.regret.high:.4f}", share(row.within)]
-        rows.append(cells)
-    return Table.of(rows, "<>")
+        cut = f", to C = {number(row.candidate.horizon)}" if _cut(found, row) else ""
+        rows.append(
+            {
+                "design": f"{row.candidate.name}{cut}",
+                "runs": f"{row.runs.value:.0f}",
+                "rollouts": number(row.rollouts.value),
+                "of grid": _share(row.rollouts.value, found.question.grid),
+                "GPU hours": _hours(row.work_s, gpus) if gpus else None,
+                "hours": _hours(row.wall_s) if clock else None,
+                "price": _hours(row.work_s, price * (gpus or 1)) if price else None,
+                "expected regret": f"{row.regret.value:.4f}",
+                "90 %": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
+                "within 0.005": share(row.within),
+            }
+        )
+    return Table.by_column(rows, "<>")
 
 
 def _recommendation(found: SweepForecast) -> list[Stanza]:

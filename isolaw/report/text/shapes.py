@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from isolaw.fits.flags import Code
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import interval
-from isolaw.report.document import Caution, Document, Passage, Stanza, Table, cautions
+from isolaw.report.document import Caution, Document, Stanza, Table, cautions
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import count, number, share
 
@@ -56,8 +56,7 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
             text = f"the cost of {' and '.join(far)} is extrapolated; no such step was timed."
             lines.append(Caution(text))
     flags = [flag for flag in found.flags if flag.code != Code.AS_READ]
-    passages = [Passage("", [*lines, *cautions(flags)])]
-    return Document(f"{a} or {b}", passages, found.to_dict(), found.simulated)
+    return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict(), found.simulated)
 
 
 def _label(shape: BatchShape) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
-from isolaw.report.document import Document, Passage, Stanza, Table
+from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, verdict
 from isolaw.report.text.numbers import number, quantity
 
@@ -41,7 +41,7 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
         *([mean] if result["seeds"] > 1 else []),
         *backtest_verdict(result),
     ]
-    return Document("backtest", [Passage("", lines)], result, Simulated.of_json(result))
+    return Document.of("backtest", lines, result, Simulated.of_json(result))
 
 
 def _span(values: Sequence[int]) -> str:
@@ -149,7 +149,7 @@ def size_document(
         extrapolated = " (E(N) is extrapolated too)" if p["extrapolated_size"] else ""
         lines.append(f"{at}: reward {_estimate(p['reward'])}{extrapolated}")
     data = {**law.to_dict(), **more, "predictions": encoded(predictions)}
-    return Document("model sizes", [Passage("", lines)], data, curves.simulated)
+    return Document.of("model sizes", lines, data, curves.simulated)
 
 
 def _estimate(q: Quantity) -> str:

@@ -77,37 +77,38 @@ def rule_line(law: LrLaw) -> str:
 
 def _table(found: TargetStudy) -> Table:
     """One target: all that is known of a configuration. Several: their rollouts side by side."""
-    several = len(found.targets) > 1
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
     for row in found.rows:
         by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
-    recipes = list(found.rows[0].recipe)
-    with_lr = any(row.lr is not None for row in found.rows)
-    head = ["B_p", "n", *(["lr"] if with_lr else []), *recipes, "runs"]
-    hours = next((row.spent for row in found.rows if row.spent is not None), None)
-    if several:
-        head += [f"to {own:g}" for own in found.targets]
-    else:
-        ranged = any(row.rollouts.interval for row in found.rows)
-        head += ["reached", "rollouts", *(["95 %"] if ranged else []), "steps"]
-        head += [] if hours is None else ["GPU hours" if hours.gpu_hours else "hours"]
-    lines = [head]
-    for rows in by_place.values():
-        first = rows[0]
-        cells = [str(first.problems_per_batch), str(first.rollouts_per_problem)]
-        cells += [f"{first.lr:.3g}" if first.lr is not None else ""] if with_lr else []
-        cells += [*(str(first.recipe[name]) for name in recipes), str(first.runs)]
-        if several:
-            cells += [_value(row.rollouts) for row in rows]
-        else:
-            cells += [str(first.reached), _value(first.rollouts)]
-            cells += [*([_ends(first.rollouts)] if ranged else []), _value(first.steps)]
-            if hours is not None:
-                spent = first.spent and (first.spent.gpu_hours or first.spent.hours)
-                more = "> " * (first.rollouts.status == "lower_bound")
-                cells.append(f"{more}{number(spent.value)}" if spent else "")
-        lines.append(cells)
-    return Table.of(lines, ">")
+    spent = next((row.spent for row in found.rows if row.spent is not None), None)
+    ranged = any(row.rollouts.interval for row in found.rows)
+    rows: list[dict[str, str | None]] = []
+    for own in by_place.values():
+        first = own[0]
+        rows.append(
+            {
+                "B_p": str(first.problems_per_batch),
+                "n": str(first.rollouts_per_problem),
+                "lr": None if first.lr is None else f"{first.lr:.3g}",
+                **{name: str(value) for name, value in first.recipe.items()},
+                "runs": str(first.runs),
+            }
+        )
+        if len(found.targets) > 1:
+            rows[-1] |= {f"to {row.target:g}": _value(row.rollouts) for row in own}
+            continue
+        hours = first.spent and (first.spent.gpu_hours or first.spent.hours)
+        more = "> " * (first.rollouts.status == "lower_bound")
+        rows[-1] |= {
+            "reached": str(first.reached),
+            "rollouts": _value(first.rollouts),
+            "95 %": _ends(first.rollouts) if ranged else None,
+            "steps": _value(first.steps),
+            "GPU hours" if spent and spent.gpu_hours else "hours": f"{more}{number(hours.value)}"
+            if hours
+            else None,
+        }
+    return Table.by_column(rows, ">")
 
 
 def _value(q: Quantity) -> str:
