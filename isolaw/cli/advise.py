@@ -52,7 +52,8 @@ def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any
     if out is not None and not page:
         sweep_file.check(Path(out))
     found = advice_for(**options)
-    again = None if out is not None and not page else str(commands.advise_file(ctx.obj))
+    words = [own for own in ctx.obj if not (page and own in ("--out", out))]
+    again = None if out is not None and not page else str(commands.advise_file(words))
     result = document(found, None if page else out, again)
     print_document(as_json, result)
     if out is not None and page:

@@ -6,11 +6,13 @@ part of isolaw's public interface (docs/formats.md lists them).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from isolaw.evidence import Simulated
+from isolaw.fits.document.codec import Encoded
 
 
 class Code(StrEnum):
@@ -136,6 +138,18 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
     if Code.SIMULATED in codes:
         return Simulated.YES
     return Simulated.PARTLY if Code.PARTLY_SIMULATED in codes else Simulated.NO
+
+
+class Flagged(Encoded):
+    """A dataclass with flags, which say what it rests on."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ("simulated",)
+    flags: Sequence[Flag]
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
 
 
 def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

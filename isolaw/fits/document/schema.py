@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from isolaw.evidence import Simulated
 from isolaw.fits.cell import AxisName, Cell
-from isolaw.fits.document.codec import Encoded, decoded
-from isolaw.fits.flags import Flag, simulated_by
+from isolaw.fits.document.codec import decoded
+from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.quantity import Interval, Quantity, Status
 
 FORMAT = "isolaw.law/2"
@@ -175,7 +174,7 @@ class SurfaceInfo:
 
 
 @dataclass(frozen=True)
-class LawDocument(Encoded):
+class LawDocument(Flagged):
     """What a fit found: the content of ``law.json``, JSON-able without NaN."""
 
     DERIVED = ("format", "simulated", "axis")
@@ -209,11 +208,6 @@ class LawDocument(Encoded):
         """What the law is of: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
         return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
 
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
         """Invert `to_dict`; raise `Malformed` where something is missing or of another type."""
@@ -232,7 +226,7 @@ class StandardErrors:
 
 
 @dataclass(frozen=True)
-class PointsDocument(Encoded):
+class PointsDocument(Flagged):
     """The law of ready-made points, which has no curves: the other possible content of ``law.json``."""
 
     DERIVED = ("format", "simulated", "method")
@@ -246,8 +240,3 @@ class PointsDocument(Encoded):
     sse: float
     sources: tuple[str, ...] = ()
     flags: tuple[Flag, ...] = ()
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether the points are of simulated runs."""
-        return simulated_by(self.flags)

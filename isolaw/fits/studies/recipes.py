@@ -26,8 +26,8 @@ from isolaw.evidence import Simulated
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
-from isolaw.fits.document.codec import Encoded, encoded
-from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
@@ -67,7 +67,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class RecipeComparison(Encoded, Shown):
+class RecipeComparison(Flagged, Shown):
     """The result of `compare`."""
 
     DERIVED = ("simulated", "notes")
@@ -87,11 +87,6 @@ class RecipeComparison(Encoded, Shown):
     def notes(self) -> list[str]:
         """The flags in words."""
         return [flag.text for flag in self.flags]
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""

@@ -33,12 +33,11 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.errors import InputError, Refused
-from isolaw.evidence import Simulated
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
-from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
@@ -73,7 +72,7 @@ class FurtherRuns(Encoded):
 
 
 @dataclass(frozen=True)
-class ShapeComparison(Encoded, Shown):
+class ShapeComparison(Flagged, Shown):
     """What `compare_shapes` found.
 
     ``quantity`` is what is compared: the ``reward``, or what a reward takes in ``rollouts`` or ``hours``.
@@ -82,7 +81,6 @@ class ShapeComparison(Encoded, Shown):
     draws.
     """
 
-    DERIVED = ("simulated",)
     shapes: tuple[BatchShape, BatchShape]
     runs: tuple[int, int]  #: of A and of B
     others: int  #: runs of other configurations
@@ -99,11 +97,6 @@ class ShapeComparison(Encoded, Shown):
     neither: float | None
     further: FurtherRuns | None
     flags: list[Flag]
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
 
 
 def compare_shapes(

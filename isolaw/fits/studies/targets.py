@@ -24,10 +24,8 @@ from scipy.stats import t as student
 
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused, option
-from isolaw.evidence import Simulated
 from isolaw.fits.cell import Cell
-from isolaw.fits.document.codec import Encoded
-from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import choose
 from isolaw.fits.quantity import LEVEL, Quantity
 from isolaw.fits.selection import Floats, differing, hold, measured_points
@@ -66,10 +64,8 @@ class TargetRow(Cell):
 
 
 @dataclass(frozen=True)
-class TargetStudy(Encoded, Shown):
+class TargetStudy(Flagged, Shown):
     """What `to_target` found."""
-
-    DERIVED = ("simulated",)
 
     metric: str
     eval_set: str
@@ -78,11 +74,6 @@ class TargetStudy(Encoded, Shown):
     critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, by target
     lr: LrLaw | None  #: None where no (B_p, n) ran with several lr, or too few runs reach a target
     flags: tuple[Flag, ...]
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
 
 
 def to_target(

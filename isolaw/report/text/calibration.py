@@ -46,10 +46,11 @@ def document(found: Calibration, out: str | None = None) -> Document:
     """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
     from isolaw.report.figures.calibration import calibration_figure
 
+    of = found.posterior
     picture = Drawing(
         lambda: calibration_figure(found),
         "Measured rewards and the 90 % band of the calibrated simulator against C, a panel for each n",
-        _PICTURE,
+        f"{_PICTURE} Noise: {of.noise:.4f}; discrepancy δ: {of.discrepancy:.4f}; {SIMULATIONS:,} simulations",
     )
     assumed = [Bullets("", found.observed.assumed)] if found.observed.assumed else []
     following = [] if out is None else [Snippet(_following(found, out), "Next: ")]
@@ -123,9 +124,7 @@ def _fit(found: Calibration) -> str:
     """How well the ensemble meets the runs."""
     return (
         f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
-        f"{found.covered:.0%} of them are within its 90 % band. Noise of {found.posterior.noise:.4f} and a "
-        f"discrepancy δ of {found.posterior.discrepancy:.4f} explain the difference ({SIMULATIONS:,} "
-        "simulations)."
+        f"{found.covered:.0%} of them are within its 90 % band. "
     )
 
 

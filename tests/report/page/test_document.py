@@ -50,7 +50,7 @@ def test_the_page(found: Calibration) -> None:
     assert "<title>partly simulated runs: calibration of &lt;/svg&gt;" in text  # only the bands are simulated
     assert "isolaw predict --method simulate --preset &#39;my preset.toml&#39;" in text
     assert "D is not recorded" in text
-    assert f"discrepancy δ of {found.posterior.discrepancy:.4f}" in text
+    assert f"discrepancy δ: {found.posterior.discrepancy:.4f};" in text
     assert text.count('class="bar-in"') == len(found.constants)
     dots = [float(v) for v in re.findall(r'<circle cx="([\d.]+)"', text)]
     for c, coordinate, dot in zip(found.constants, found.space.coordinates, dots, strict=True):
