@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # The modules whose ``document`` is of a study's result, below `isolaw.report.text`.
-_DOCUMENTS = {
+DOCUMENTS = {
     "Advice": "advise", "AxisComparison": "recipes", "Calibration": "calibration", "Prediction": "simulation",
     "DeadGroups": "dead_groups", "RecipeCheck": "recipe_check", "RecipeComparison": "recipes",
     "ShapeComparison": "shapes", "SweepForecast": "plan", "TargetStudy": "targets",
@@ -46,7 +46,7 @@ def document(found: Law | Prediction | Shown) -> Document:
     if isinstance(found, Prediction) and found.document is not None:
         lines = prediction_summary(found, found.document)
         return Document.of("prediction", lines, found.to_dict(), found.simulated)
-    home = importlib.import_module(f"isolaw.report.text.{_DOCUMENTS[type(found).__name__]}")
+    home = importlib.import_module(f"isolaw.report.text.{DOCUMENTS[type(found).__name__]}")
     made: Document = home.document(found)
     return made
 

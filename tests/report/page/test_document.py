@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +15,10 @@ import pytest
 from isolaw.calibration.calibrate import Calibration, calibrate
 from isolaw.calibration.space import BOUND
 from isolaw.errors import DataError
+from isolaw.evidence import Simulated
+from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Table
 from isolaw.report.page.document import notebook, render, write_page
+from isolaw.report.summary import DOCUMENTS
 from isolaw.report.text.calibration import document
 from isolaw.runs import Runs
 
@@ -72,3 +77,35 @@ def test_it_replaces_pages_only(found: Calibration, tmp_path: Path) -> None:
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(DataError, match="exists and is not a report"):
         write_page(document(found), tmp_path / "mine.html")
+
+
+def test_every_study_has_a_document() -> None:
+    for name, home in DOCUMENTS.items():
+        made = importlib.import_module(f"isolaw.report.text.{home}").document
+        assert name in inspect.get_annotations(made)[next(iter(inspect.signature(made).parameters))]
+
+
+def test_text_page_and_json_are_of_one_value() -> None:
+    table = Table.by_column(
+        [{"n": "8", "hours": None, "<b>": "1"}, {"n": "16", "hours": None, "<b>": "2"}], ">"
+    )
+    passages = [
+        Passage("", ["n = 8 is best.", Caution("one <seed>.")]),
+        Passage("Runs", [table, Bullets("Assumptions:", ["a", "b"])]),
+        Passage("Next", [Snippet(["isolaw fit a", "isolaw fit b"], "Next: ")], printed=True),
+        Passage("Nothing", []),
+    ]
+    found = Document("runs", passages, {"n": 8}, Simulated.PARTLY)
+    assert str(found).split("\n") == [
+        "Partly simulated runs. n = 8 is best.", "Caution: one <seed>.", "",
+        " n  <b>", " 8    1", "16    2", "Assumptions:", "- a", "- b", "",
+        "Next:", "Next: isolaw fit a", "      isolaw fit b",
+    ]  # fmt: skip
+    assert list(found.json.items()) == [("simulated", "partly"), ("n", 8)]
+    page = render(found, "isolaw x")
+    assert "<h1>Partly simulated runs. n = 8 is best.</h1>" in page
+    assert "Caution: one &lt;seed&gt;." in page
+    assert '<th scope="col">&lt;b&gt;</th>' in page
+    assert "<li>b</li>" in page
+    assert "Nothing" not in page
+    assert "isolaw fit a\nisolaw fit b" in page
