@@ -187,7 +187,9 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         if rule is None:
             raise
         note(f"note: no law with {name} re-tuned: {error}")
-        own = Document.of(f"{name} re-tuned", lr_lines(rule), {"retune": name, **more}, runs.simulated)
+        own = Document.of(
+            f"{name} re-tuned", lr_lines(rule), {"simulated": runs.simulated.json, "retune": name, **more}
+        )
         print_document(as_json, own)
         return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)

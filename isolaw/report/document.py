@@ -7,7 +7,7 @@ notebook shows. What the result rests on, `isolaw.evidence.Simulated`, is said h
 the page, its title and the JSON.
 
 >>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
-...                  {"n": 8}, Simulated.YES)
+...                  {"n": 8, "simulated": True})
 >>> print("\\n".join(found.lines()))
 Simulated runs. n = 8 is best.
 n  reward
@@ -185,15 +185,12 @@ class Document:
 
     title: str  #: of what
     passages: Sequence[Passage]
-    data: Mapping[str, Any]  #: the result as JSON-able data
-    simulated: Simulated | None = None  #: what it rests on; None where that is not runs
+    data: Mapping[str, Any]  #: the result as JSON-able data; ``simulated`` is what it rests on, if on runs
 
     @classmethod
-    def of(
-        cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any], simulated: Simulated | None = None
-    ) -> Document:
+    def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
         """Return a document of one passage."""
-        return cls(title, [Passage("", lines)], data, simulated)
+        return cls(title, [Passage("", lines)], data)
 
     def lines(self) -> list[str]:
         """Return the text, line by line; an empty line separates passages."""
@@ -201,17 +198,22 @@ class Document:
         return [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
 
     @property
+    def simulated(self) -> Simulated:
+        """What the result rests on, as its data have it."""
+        return Simulated.of_json(self.data)
+
+    @property
     def labelled(self) -> list[Passage]:
         """The passages, the first sentence of which says what the result rests on."""
         first, *rest = self.passages
         answer, *others = first.blocks
-        label = (self.simulated or Simulated.NO).first(str(answer))
+        label = self.simulated.first(str(answer))
         return [replace(first, blocks=[label, *others]), *rest]
 
     @property
     def json(self) -> dict[str, Any]:
         """The data, after what the result rests on."""
-        return {**({} if self.simulated is None else {"simulated": self.simulated.json}), **self.data}
+        return {**{name: self.data[name] for name in ("simulated",) if name in self.data}, **self.data}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -42,10 +42,10 @@ def document(found: Law | Prediction | Shown) -> Document:
         notes = [f"Note: {note}." for note in law_text.notes(own.flags)]
         lines = [*law_text.law_summary(own), *_laws(own), *notes]
         passages = [Passage("", lines), Passage("n* by budget", [_frontier(own)])]
-        return Document("law of n*", passages, found.to_dict(), own.simulated)
+        return Document("law of n*", passages, found.to_dict())
     if isinstance(found, Prediction) and found.document is not None:
         lines = prediction_summary(found, found.document)
-        return Document.of("prediction", lines, found.to_dict(), found.simulated)
+        return Document.of("prediction", lines, found.to_dict())
     home = importlib.import_module(f"isolaw.report.text.{DOCUMENTS[type(found).__name__]}")
     made: Document = home.document(found)
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from isolaw.evidence import Simulated
 from isolaw.report.document import Document
 from isolaw.report.page import filled, templates, write
 from isolaw.report.page.chart import palette
@@ -23,7 +22,7 @@ def render(document: Document, command: str = "", sources: Sources = ()) -> str:
     answer, *opening = first.blocks
     return filled(
         "document.html.j2",
-        title=(document.simulated or Simulated.NO).title(document.title),
+        title=document.simulated.title(document.title),
         palette=palette(1),
         answer=answer,
         opening=opening,

@@ -9,7 +9,6 @@ from isolaw import commands
 from isolaw.design.advice import Advice, Case, Caveat, Differs, SourceReading
 from isolaw.design.published import Basis, Leans, Span
 from isolaw.design.sweep_file import FIRST
-from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
 from isolaw.report.text.numbers import columns, number, share
@@ -73,7 +72,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
         ),
         Passage("What to run first", _sweep(advice, out or commands.unused("first.toml"), again)),
     ]
-    return Document(f"advice for C = {number(advice.case.budget)}", passages, _data(advice), Simulated.NO)
+    return Document(f"advice for C = {number(advice.case.budget)}", passages, _data(advice))
 
 
 def _data(advice: Advice) -> dict[str, Any]:
@@ -81,6 +80,7 @@ def _data(advice: Advice) -> dict[str, Any]:
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",
+        "simulated": False,
         "own_runs": 0,
         **advice.case.model_dump(),
         "start": start

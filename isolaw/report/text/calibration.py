@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PRIOR = 1.645  # |x| within which 90 % of the prior is
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
-    "Points are measured. Lines are medians of the ensemble, whose members replay the runs; 90 % of the "
+    "Points are measured, lines are medians of the ensemble, whose members replay the runs; 90 % of the "
     "members are in the band. Error is the difference of the points and the ensemble's mean. Discrepancy "
     "δ is by how much the best constants miss the runs apart from noise."
 )
@@ -50,7 +50,7 @@ def document(found: Calibration, out: str | None = None) -> Document:
     picture = Drawing(
         lambda: calibration_figure(found),
         "Measured rewards and the 90 % band of the calibrated simulator against C, a panel for each n",
-        f"{_PICTURE} Noise: {of.noise:.4f}; discrepancy δ: {of.discrepancy:.4f}; {SIMULATIONS:,} simulations",
+        f"{_PICTURE} δ = {of.discrepancy:.4f}; noise: {of.noise:.4f}; {SIMULATIONS:,} simulations.",
     )
     assumed = [Bullets("", found.observed.assumed)] if found.observed.assumed else []
     following = [] if out is None else [Snippet(_following(found, out), "Next: ")]
@@ -64,12 +64,12 @@ def document(found: Calibration, out: str | None = None) -> Document:
             *(Passage("What to run next", [own]) for own in following),
         ],
         _data(found),
-        found.simulated,
     )
 
 
 def _data(found: Calibration) -> dict[str, Any]:
     return {
+        "simulated": found.simulated.json,
         "preset": found.name,
         "metric": found.observed.metric,
         "eval_set": found.observed.eval_set,

@@ -42,7 +42,7 @@ def document(found: Mapping[str, Any]) -> Document:
         Passage("Statements", statements),
         Passage("Figures", drawings),
     ]
-    return Document(f"findings on {found['model']}", passages, found, Simulated.of_json(found))
+    return Document(f"findings on {found['model']}", passages, found)
 
 
 def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:

@@ -46,7 +46,7 @@ def document(found: SweepForecast, price: float | None = None) -> Document:
         Passage("Recommendation", [*_recommendation(found), *_rate(found)]),
         Passage("Assumptions", [Bullets("", assumptions(found))], printed=True),
     ]
-    return Document(f"plan to C = {number(asked.target)}", passages, _data(found, price), found.simulated)
+    return Document(f"plan to C = {number(asked.target)}", passages, _data(found, price))
 
 
 def assumptions(found: SweepForecast) -> list[str]:
@@ -115,6 +115,7 @@ def _data(found: SweepForecast, price: float | None) -> dict[str, Any]:
     asked, best = found.question, found.recommended
     clock = asked.budget.clock
     return {
+        "simulated": found.simulated.json,
         "target": asked.target,
         "spend": asked.budget.rollouts,
         "hours": asked.hours,

@@ -69,7 +69,7 @@ def document(found: RecipeCheck) -> Document:
         Passage("Findings", findings),
         Passage("Recipe", [recipe]),
     ]
-    return Document(f"recipe at B = {b * n:,}", passages, found.to_dict(), found.simulated)
+    return Document(f"recipe at B = {b * n:,}", passages, found.to_dict())
 
 
 def _table(rows: Sequence[RecipeResult]) -> Table:

@@ -46,7 +46,7 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
     ]
     data = {**found.to_dict(), "verdict": verdict(found)}
-    return Document.of(f"{first} and {second}", lines, data, found.simulated)
+    return Document.of(f"{first} and {second}", lines, data)
 
 
 def _along_axis(found: AxisComparison) -> Document:
@@ -72,7 +72,7 @@ def _along_axis(found: AxisComparison) -> Document:
         Table.of(rows),
         "Intervals: 95 % of draws.",
     ]
-    return Document.of(f"recipes by {found.by}", lines, found.to_dict(), found.simulated)
+    return Document.of(f"recipes by {found.by}", lines, found.to_dict())
 
 
 def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:

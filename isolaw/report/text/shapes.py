@@ -56,7 +56,7 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
             text = f"the cost of {' and '.join(far)} is extrapolated; no such step was timed."
             lines.append(Caution(text))
     flags = [flag for flag in found.flags if flag.code != Code.AS_READ]
-    return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict(), found.simulated)
+    return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict())
 
 
 def _label(shape: BatchShape) -> str:

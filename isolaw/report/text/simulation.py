@@ -38,7 +38,7 @@ def document(found: Prediction) -> Document:
         Passage("Configurations", [*_options(found), *cautions(found.flags)]),
         Passage("The law", by_law),
     ]
-    return Document(f"prediction by {preset.name}", passages, found.to_dict(), found.simulated)
+    return Document(f"prediction by {preset.name}", passages, found.to_dict())
 
 
 def _options(found: Prediction) -> list[Stanza]:

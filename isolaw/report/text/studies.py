@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, verdict
@@ -41,7 +40,7 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
         *([mean] if result["seeds"] > 1 else []),
         *backtest_verdict(result),
     ]
-    return Document.of("backtest", lines, result, Simulated.of_json(result))
+    return Document.of("backtest", lines, result)
 
 
 def _span(values: Sequence[int]) -> str:
@@ -149,7 +148,7 @@ def size_document(
         extrapolated = " (E(N) is extrapolated too)" if p["extrapolated_size"] else ""
         lines.append(f"{at}: reward {_estimate(p['reward'])}{extrapolated}")
     data = {**law.to_dict(), **more, "predictions": encoded(predictions)}
-    return Document.of("model sizes", lines, data, curves.simulated)
+    return Document.of("model sizes", lines, data)
 
 
 def _estimate(q: Quantity) -> str:

@@ -37,7 +37,7 @@ def document(found: TargetStudy) -> Document:
     if found.lr is not None:
         passages.append(Passage("The learning rate", lr_lines(found.lr)))
     passages.append(Passage("Configurations", [_table(found)]))
-    return Document(f"rollouts to {found.metric} = {targets}", passages, found.to_dict(), found.simulated)
+    return Document(f"rollouts to {found.metric} = {targets}", passages, found.to_dict())
 
 
 def lr_lines(law: LrLaw) -> list[Stanza]:

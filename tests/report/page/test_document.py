@@ -15,7 +15,6 @@ import pytest
 from isolaw.calibration.calibrate import Calibration, calibrate
 from isolaw.calibration.space import BOUND
 from isolaw.errors import DataError
-from isolaw.evidence import Simulated
 from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Table
 from isolaw.report.page.document import notebook, render, write_page
 from isolaw.report.summary import DOCUMENTS
@@ -55,7 +54,7 @@ def test_the_page(found: Calibration) -> None:
     assert "<title>partly simulated runs: calibration of &lt;/svg&gt;" in text  # only the bands are simulated
     assert "isolaw predict --method simulate --preset &#39;my preset.toml&#39;" in text
     assert "D is not recorded" in text
-    assert f"discrepancy δ: {found.posterior.discrepancy:.4f};" in text
+    assert f"δ = {found.posterior.discrepancy:.4f};" in text
     assert text.count('class="bar-in"') == len(found.constants)
     dots = [float(v) for v in re.findall(r'<circle cx="([\d.]+)"', text)]
     for c, coordinate, dot in zip(found.constants, found.space.coordinates, dots, strict=True):
@@ -95,7 +94,7 @@ def test_text_page_and_json_are_of_one_value() -> None:
         Passage("Next", [Snippet(["isolaw fit a", "isolaw fit b"], "Next: ")], printed=True),
         Passage("Nothing", []),
     ]
-    found = Document("runs", passages, {"n": 8}, Simulated.PARTLY)
+    found = Document("runs", passages, {"n": 8, "simulated": "partly"})
     assert str(found).split("\n") == [
         "Partly simulated runs. n = 8 is best.", "Caution: one <seed>.", "",
         " n  <b>", " 8    1", "16    2", "Assumptions:", "- a", "- b", "",
