@@ -68,4 +68,4 @@ class Shown:
         return str(public("summary")(self))
 
     def _repr_html_(self) -> str:
-        return str(importlib.import_module("isolaw.report.summary").html(self))
+        return str(public("summary")(self, html=True))

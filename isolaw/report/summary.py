@@ -25,13 +25,17 @@ DOCUMENTS = {
 }  # fmt: skip
 
 
-def summary(found: Law | Prediction | Shown) -> str:
-    """Return what was found as text, a line each: a law, a prediction, or the result of a study.
+def summary(found: Law | Prediction | Shown, html: bool = False) -> str:
+    """Return what was found as text, a line each, or as HTML: a law, a prediction, or a study's result.
 
     Of a law: what was fitted, n*(C), crossovers, saturation, the law, a row for each law that was compared
     (its parameters with 95 % intervals, its mean loss in reward, the share of draws in which it loses less
     than a constant n), and the notes.
     """
+    if html:
+        from isolaw.report.page.document import notebook
+
+        return notebook(document(found))
     return str(document(found))
 
 
@@ -57,13 +61,6 @@ def _frontier(document: LawDocument) -> Table:
     points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
     rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
     return Table.of([heads, *rows], page_only=heads)
-
-
-def html(found: Shown) -> str:
-    """Return what a notebook shows of a study's result."""
-    from isolaw.report.page.document import notebook
-
-    return notebook(document(found))
 
 
 def _laws(document: LawDocument) -> list[str]:

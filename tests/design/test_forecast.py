@@ -159,7 +159,7 @@ def test_a_plan_is_deterministic_in_any_number_of_processes() -> None:
 def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp_path: Path) -> None:
     found = plan(gpus=8, hours=3, cost=COST)
     lines = document(found).lines()
-    assert lines[0].startswith("Sweeps played against ")
+    assert lines[0].startswith("Simulated runs. Sweeps played against ")
     assert "Unreliable" not in "\n".join(lines)
     assert sum(line.startswith("- ") for line in lines) >= 5
     data = document(found, price=2.0).json
