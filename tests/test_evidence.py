@@ -205,8 +205,9 @@ def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
     prediction = law.predict(3e5)
     for shown in (repr(runs), repr(law)):
         assert "simulated runs: " in shown
-    for shown in (runs._repr_html_(), law._repr_html_(), prediction._repr_html_()):
-        assert shown.startswith("<div>Simulated runs. ")
+    assert runs._repr_html_().startswith("<div>Simulated runs. ")
+    for shown in (law._repr_html_(), prediction._repr_html_()):
+        assert shown.startswith("<section>\n<p>Simulated runs. ")
     assert law.summary().startswith("Simulated runs. ")
     for document in (law.to_dict(), prediction.to_dict(), package.status(simulated["sweep"])):
         assert document["simulated"] is True

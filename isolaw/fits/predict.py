@@ -108,7 +108,7 @@ def predict(
     flags += _extrapolation(document, farthest, reach, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     unsure = document.method == "paper" and factor > INTERVALS
-    options = [] if factor > FAR else _options(cut, candidates, budget, unsure)
+    options = [] if factor > FAR else options_of(cut, candidates, budget, unsure, TOLERANCE)
     flags += _flags(law, candidates, options)
     n = [c.level(document.axis) for c in candidates]
     if options and cost is not None:
@@ -200,7 +200,17 @@ def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats
     return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
 
-def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, unsure: bool) -> list[Option]:
+def options_of(
+    cut: Slices,
+    candidates: Sequence[CandidateAllocation],
+    budget: int,
+    unsure: bool = False,
+    most: float = math.inf,
+) -> list[Option]:
+    """Return the candidates by expected regret: the best one, and others that lose at most ``most``.
+
+    ``cut`` has the rewards at the budget; those of candidates ``unsure`` have no interval.
+    """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
     drawn = regret[1:] if len(regret) > 1 else regret
@@ -224,7 +234,7 @@ def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, un
         return loss, a.rollouts_per_problem, a.problems_per_batch
 
     out.sort(key=order)
-    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
+    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= most]
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:

@@ -9,11 +9,11 @@ from typing import Any
 from isolaw.design.decisions import Decision
 from isolaw.design.value import Purchase
 from isolaw.fits.health import health
+from isolaw.report.document import Table
 from isolaw.report.figures.series import steps_scale
 from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
-from isolaw.report.page.tables import Table
 from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text

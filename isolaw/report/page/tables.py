@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
 from isolaw.fits.quantity import Quantity
+from isolaw.report.document import Table, TableCell
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import interval, number, quantity, share
@@ -19,26 +19,6 @@ from isolaw.report.text.sweep import short_ids
 
 _WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
 _LONG = 12  # rows
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """One cell: its text, its sort key (the text unless given), and its kind (``good``, ``bad``)."""
-
-    text: str
-    by: float | str | None = None
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; a ``long`` one is closed at first."""
-
-    name: str
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[TableCell]]
-    long: bool = False
 
 
 def labels(run_ids: Sequence[str]) -> dict[str, str]:
