@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.design.decisions import Ending
-from isolaw.fits.allocations import INTERVALS, times_beyond
+from isolaw.fits.allocations import INTERVALS, reached, times_beyond
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, number
-from isolaw.report.text.prediction import run_first
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -42,6 +41,30 @@ class RunsToAdd:
         return str(commands.extend_sweep(sweep, self.keys)) if sweep and self.keys else ""
 
 
+def run_first(prediction: Prediction, document: LawDocument) -> str:
+    """Return which n beyond the measured ones to run before the budget is spent; empty where none."""
+    if not prediction.run_first:
+        return ""
+    listed = ", ".join(str(n) for n in prediction.run_first)
+    reach = f"C = {number(reached(document.grid))}" + (
+        "" if document.x.unit == "steps" else f" {document.x.unit}"
+    )
+    return f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+
+
+def next_line(
+    prediction: Prediction, document: LawDocument, race: Sequence[Decision] = (), spend: str = ""
+) -> str:
+    """Return what to run next, in one line: the most informative runs, else ``spend`` or the budget itself."""
+    first = next(iter(advice(document, prediction, race)), None)
+    if first is not None:
+        return f"Next: {first.what} {first.why}".rstrip()
+    return f"Next: {(spend or SPEND) if prediction.options else 'Ask for a smaller budget.'}"
+
+
+SPEND = "No run is missing: spend the budget."
+
+
 def advice(
     document: LawDocument,
     prediction: Prediction | None,
@@ -62,6 +85,8 @@ def advice(
     out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
+    elif prediction is not None and not prediction.options:  # it names the same runs as the reason does
+        out = [*_far(grid, prediction), *out]
     else:
         out += _far(grid, prediction) or _short(grid)
     if counts[0] < _SEEDS and not race:
