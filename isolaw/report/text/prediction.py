@@ -91,11 +91,14 @@ def budget_beyond(law: Law) -> int | None:
     return None if nearest is None else nearest.compute
 
 
-def at_the_end(law: Law) -> Prediction | None:
-    """Return the prediction for the largest compute that three n reached; None where there is none."""
+def at_the_end(law: Law, **limits: Any) -> Prediction | None:
+    """Return the prediction for the largest compute that three n reached; None where there is none.
+
+    ``limits`` are those of `Law.predict`.
+    """
     budget = reached(law.document.grid)
     try:
-        return law.predict(budget) if budget else None
+        return law.predict(budget, **limits) if budget else None
     except InputError:  # it does not pay for a step
         return None
 

@@ -55,7 +55,7 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
 def next_line(
     prediction: Prediction, document: LawDocument, race: Sequence[Decision] = (), spend: str = ""
 ) -> str:
-    """Return what to run next, in one line: the most informative runs, else ``spend`` or the budget itself."""
+    """Return what to run next in one line: the most informative runs, else ``spend`` or the budget itself."""
     first = next(iter(advice(document, prediction, race)), None)
     if first is not None:
         return f"Next: {first.what} {first.why}".rstrip()
