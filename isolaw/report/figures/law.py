@@ -94,7 +94,7 @@ def draw_n_star(axes: Axes, law: Law) -> None:
         points = [(p.x, p.n_star_strict) for p in document.frontier if not p.censored]
         axes.plot(*np.array(points).reshape(-1, 2).T, "o", ms=3, color=BLUE, label="n*, measured", zorder=4)
     else:
-        draw_stars(axes, *stars(document.frontier, levels), BLUE, "n* (band: 95 % of draws)")
+        draw_stars(axes, stars(document.frontier, levels), BLUE, "n* (band: 95 % of draws)")
     _draw_law(axes, law, x, band=paper)
     best = at_the_end(law)
     if best is not None and best.allocation is not None:
@@ -115,8 +115,9 @@ def draw_n_star(axes: Axes, law: Law) -> None:
     axes.set_title(_title(document, "the best n for a budget"), loc="left")
 
 
-def draw_stars(axes: Axes, x: Floats, n: Floats, low: Floats, high: Floats, colour: Any, label: str) -> None:
-    """Draw n* with the band of its interval (`isolaw.report.figures.series.star_line`)."""
+def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
+    """Draw x, n* and the ends of its interval, (4, X), of `isolaw.report.figures.series.stars`."""
+    x, n, low, high = found
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
     axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)
 

@@ -114,7 +114,7 @@ def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> 
     """The frontier on the left, n* with its band on the right; and the axes of the right."""
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
-    draw_stars(right, *stars(law.document.frontier, law.levels), BLUE, "n*")
+    draw_stars(right, stars(law.document.frontier, law.levels), BLUE, "n*")
     every = np.unique(ticks)
     n_ticks(right, "y", every)
     right.set_ylim(*n_ends(every))
@@ -215,7 +215,7 @@ def _d_sweep(material: Material) -> Figure:
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
         draw_stars(
-            axes, *stars(law.document.frontier, law.levels), colour.to_rgba(np.array(size)), f"D = {size:,}"
+            axes, stars(law.document.frontier, law.levels), colour.to_rgba(np.array(size)), f"D = {size:,}"
         )
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
     n_ticks(axes, "y", levels)
