@@ -81,8 +81,8 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
     known = low is not None and low > 0 and high is not None
     so = "the best n falls between these budgets" if known else "the runs do not tell the two n apart"
     return (
-        f" At C = {number(prediction.compute)} n = {bought.today.n} would lose "
-        f"{_difference(bought.kept)}: {so}."
+        f" At C = {number(prediction.compute)} the reward of n = {prediction.n} less that of "
+        f"n = {bought.today.n} is {_difference(bought.kept)}: {so}."
     )
 
 
