@@ -1,7 +1,7 @@
 """Make the pictures of README and docs/report.md: ``python scripts/pictures.py DIR`` (a minute; Chromium).
 
-DIR gets the demo (`isolaw demo`) and keeps it. The pictures go to docs/images: the law of the demo, the top of
-its page at two widths in both themes, and the frontier of the recorded hard set (docs/real-sweep.md).
+DIR gets the demo (`isolaw demo`) and keeps it. The pictures go to docs/images: the law of the demo, the top
+of its page at two widths in both themes, and the frontier of the recorded hard set (docs/real-sweep.md).
 docs/images/pictures.json keeps the headline that they show; tests/test_docs.py compares it with the demo's.
 The pictures of the findings come from `isolaw findings` (docs/simulators.md).
 """

@@ -34,7 +34,7 @@ class Gain:
 
     today: Prediction  #: at the largest compute at which three n ran
     reward: Quantity  #: how much higher the reward is at the larger budget
-    #: The reward at the larger budget less that of today's (n, B_p) there; None unless today's n is the larger.
+    #: The reward less that of today's (n, B_p), both at the larger budget; None unless today's n is larger.
     kept: Quantity | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
 
 
 def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
-    """From the same draws: what today's n would lose at the larger budget."""
+    """From the same draws: the difference in reward at the larger budget."""
     assert found.gain.kept is None
     assert found.n > found.gain.today.n
     for interval, so in (
@@ -99,11 +99,9 @@ def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
         ((0.01, 0.03), "the best n "),
     ):
         kept = replace(found.gain, kept=Quantity(0.012, interval))
-        assert (
-            f" At C = 2.5e6 n = {found.gain.today.n} would lose 0.012 (95 % "
-            in replace(found, gain=kept).lines()[2]
-        )
-        assert so in replace(found, gain=kept).lines()[2]
+        line = replace(found, gain=kept).lines()[2]
+        assert f" less that of n = {found.gain.today.n} is 0.012 (95 % interval: " in line
+        assert so in line
     falling = replace(found.prediction, options=found.gain.today.options)
     today = replace(found.law.predict(2e6), options=found.prediction.options)
     with mock.patch.object(type(found.law), "predict", return_value=today):

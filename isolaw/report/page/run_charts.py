@@ -147,7 +147,8 @@ def _by_n(
     n = table["rollouts_per_problem"].tolist()
     data = line(
         n, table["value"], {"color": "var(--muted)", "width": 1},
-        error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "thickness": 1.2, "width": 3},
+        error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
+                 "thickness": 1.2, "width": 3},
         customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, own) for own in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     ) | {"mode": "lines+markers"}  # fmt: skip
