@@ -16,7 +16,6 @@ from isolaw.report.figures.series import steps_scale
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
 from isolaw.report.text.numbers import number, quantity, share
-from isolaw.report.text.runs_to_add import run_first
 
 # The preferred numbers E12 of IEC 60063: 12 to the decade, evenly spread in log C, and round.
 _E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
@@ -92,7 +91,6 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
     loss, stars = text.loss(prediction, document), text.stars(prediction, document)
     instead = own.nearest if a is None else None
-    answer = f"{text.answer(prediction)} {run_first(prediction, document)}".rstrip()
     return {
         "x": prediction.compute / steps_scale(document),
         "budget": f"{number(prediction.compute)} {prediction.unit}",
@@ -100,7 +98,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "b": b,
         "m": m,
         "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": _unbroken(prediction.simulated.first(answer)),
+        "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
         "loss": loss,
         "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
         "reward": "" if a is None else quantity(prediction.reward),

@@ -13,6 +13,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
+from isolaw.report.figures.series import n_ends
 from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text.numbers import count, number
@@ -41,7 +42,9 @@ def grid(study: Study) -> Chart:
     if predicted is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fit joins them
         chart.data[:0] = _fitted(study.law.surface, compute)
-        chart.layout["shapes"] = [_mark(predicted)]
+        n = predicted.options[0].allocation.rollouts_per_problem
+        chart.layout["shapes"] = [_mark(n, n > np.median(study.levels))]
+        chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
     return chart
 
 
@@ -74,12 +77,11 @@ def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
     return [*out, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **silent)]
 
 
-def _mark(predicted: Prediction) -> dict[str, Any]:
-    """The recommended n as a line."""
-    n = predicted.options[0].allocation.rollouts_per_problem
+def _mark(n: int, right: bool) -> dict[str, Any]:
+    """The recommended n as a line; its label is left of it where it lies in the ``right`` half."""
     label = {
         "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
-        "yanchor": "top", "xanchor": "right", "font": {"size": 11, "color": "var(--text)"},
+        "yanchor": "top", "xanchor": "right" if right else "left", "font": {"size": 11, "color": "var(--text)"},
     }  # fmt: skip
     style = {"color": "var(--text)", "width": 1, "dash": "dot"}
     return {
