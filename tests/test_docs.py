@@ -245,7 +245,7 @@ def test_the_site_in_a_browser(site: Path) -> None:
 
 
 def test_the_pictures_show_the_demo_of_the_readme() -> None:
-    """`scripts/pictures.py` keeps the headline that the pictures show; the demo is compared with README below."""
+    """`scripts/pictures.py` keeps the headline of the pictures; the demo is compared with README below."""
     made = json.loads((DOCS / "images" / "pictures.json").read_text())
     assert f"    {made['headline'].removesuffix('.')} (" in (ROOT / "README.md").read_text()
     for name in made["pictures"]:

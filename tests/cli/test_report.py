@@ -23,7 +23,7 @@ TAN = "examples/data/tan_rollout_n_base"
 def _few_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slider has three stops to the decade: each is a prediction."""
     module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
-    monkeypatch.setattr(module, "_E24", (1.0, 2.0, 5.0))
+    monkeypatch.setattr(module, "_E12", (1.0, 2.0, 5.0))
 
 
 @pytest.fixture

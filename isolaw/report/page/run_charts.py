@@ -81,7 +81,8 @@ def _mark(n: int, right: bool) -> dict[str, Any]:
     """The recommended n as a line; its label is left of it where it lies in the ``right`` half."""
     label = {
         "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
-        "yanchor": "top", "xanchor": "right" if right else "left", "font": {"size": 11, "color": "var(--text)"},
+        "yanchor": "top", "xanchor": "right" if right else "left",
+        "font": {"size": 11, "color": "var(--text)"},
     }  # fmt: skip
     style = {"color": "var(--text)", "width": 1, "dash": "dot"}
     return {
