@@ -97,7 +97,7 @@ def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: P
     page = tmp_path / "report.html"
     code, out, _ = isolaw("report", sweep, "-o", page, "--bootstrap", 20)
     assert code == 0
-    assert "Next: Run 3 seeds of every configuration." in out
+    assert "\nNext: " in out
     assert f"isolaw sweep --out {sweep} --set sweep.seeds=3" in page.read_text()
     code, _, err = isolaw("sweep", "--out", sweep, "--set", "sweep.seeds=3", "--dry-run")
     assert code == 0
