@@ -43,7 +43,7 @@ def grid(study: Study) -> Chart:
         chart.data[0]["mode"] = "markers"  # the fit joins them
         chart.data[:0] = _fitted(study.law.surface, compute)
         n = predicted.options[0].allocation.rollouts_per_problem
-        chart.layout["shapes"] = [_mark(n, n > np.median(study.levels))]
+        chart.layout["shapes"] = [_mark(n, bool(n > np.median(study.levels)))]
         chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
     return chart
 

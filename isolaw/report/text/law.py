@@ -77,8 +77,11 @@ def symbol(document: LawDocument) -> str:
 
 def law_summary(document: LawDocument) -> list[str]:
     """Return a fit's findings, line by line: the law, what was fitted, and how n* goes."""
-    lines = [data_line(document), ends(document), *crossovers(document), saturation(document)]
-    return [about(line, document.axis) for line in [verdict(document), *lines] if line]
+    law, *lines = (
+        about(line, document.axis)
+        for line in (verdict(document), ends(document), *crossovers(document), saturation(document))
+    )
+    return [line for line in (law, data_line(document), *lines) if line]
 
 
 def data_line(document: LawDocument) -> str:
