@@ -81,7 +81,9 @@ def both() -> str:
     """Return all tables of the page."""
     runs = isolaw.read(DATA / "real-long.parquet")
     more = retuned(runs, isolaw.read(DATA / "real-long-lr.parquet"))
-    return f"{tables(runs)}\n\navg@4 at C = {RETUNED:,} with other lr and B_p, ± one standard error:\n\n{more}"
+    return (
+        f"{tables(runs)}\n\navg@4 at C = {RETUNED:,} with other lr and B_p, ± one standard error:\n\n{more}"
+    )
 
 
 def main() -> None:

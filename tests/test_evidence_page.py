@@ -12,7 +12,6 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import isolaw
 from benchmarks import evidence, long_sweep
 from benchmarks.designs import rivals
 from isolaw.fits import ESTIMATOR, SURFACE

@@ -23,16 +23,17 @@ from isolaw.cli.options import Destination
 def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Draw the figures of arXiv 2603.12151 from runs.
 
-    The figures of the runs in SOURCE… are PNG, SVG and PDF files:
+    The figures of the runs in SOURCE… are PNG, SVG and PDF files, with the paper's numbers:
 
     \b
-    frontier    reward against compute at one B_p, with the frontier
-    law         n*(C) at one B_p
-    fixed-b     reward and n*, B_p* against M, where n trades with B_p at one B
-    joint       reward and n*, B_p against C, where both vary
-    best-worst  best@k and worst@k by n
-    tokens      reward and n* for budgets in tokens
-    d-sweep     n*(C) for each number of training problems
+    figure-2-frontier     reward against compute at one B_p, with the frontier
+    figure-3-law          n*(C) at one B_p
+    figure-4-best-worst   best@k and worst@k by n
+    figure-5-fixed-b      reward and n*, B_p* against M, where n trades with B_p at one B
+    figure-6-sensitivity  reward over B_p at each n, and over n at each B_p
+    figure-7-joint        reward and n*, B_p against C, where both vary
+    tokens                reward and n* for budgets in tokens
+    d-sweep               n*(C) for each number of training problems
 
     isolaw names the figures that the runs do not support, and why.
     """

@@ -127,6 +127,7 @@ def _fit_one(
     runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None, as_json: bool
 ) -> None:
     import isolaw
+    from isolaw.report.summary import law_lines
     from isolaw.report.text import law as text
 
     law = isolaw.fit(runs, **keywords)
@@ -137,7 +138,7 @@ def _fit_one(
         from isolaw.report.figures.law import write_figures
 
         drawn = write_figures(law, runs, figures)
-    print_result(as_json, law.to_dict(), text.law_summary(law.document))
+    print_result(as_json, law.to_dict(), [] if as_json else law_lines(law))
     for own in text.notes(law.document.flags):
         note(f"note: {own}")
     if as_json:
@@ -155,7 +156,7 @@ def _next(law: Law, out: str) -> str:
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)
-    return f" Next: {commands.predict(out, budget)}" if budget else ""
+    return f" A larger budget: {commands.predict(out, budget)}" if budget else ""
 
 
 def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:

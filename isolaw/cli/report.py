@@ -65,7 +65,6 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
     from isolaw.report.text.prediction import prediction_summary
-    from isolaw.report.text.runs_to_add import advice
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -95,10 +94,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     lines = []
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
-        lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
-        lines += [
-            f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer, facts.race)
-        ]
+        lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
     print_result(as_json, result, [*lines, f"Report: {path}"])
 
 

@@ -11,7 +11,8 @@ from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import columns, number, share
-from isolaw.report.text.prediction import prediction_summary
+from isolaw.report.text.prediction import at_the_end, found_at_the_end, prediction_summary
+from isolaw.report.text.runs_to_add import next_line
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -28,9 +29,8 @@ DOCUMENTS = {
 def summary(found: Law | Prediction | Shown, html: bool = False) -> str:
     """Return what was found as text, a line each, or as HTML: a law, a prediction, or a study's result.
 
-    Of a law: what was fitted, n*(C), crossovers, saturation, the law, a row for each law that was compared
-    (its parameters with 95 % intervals, its mean loss in reward, the share of draws in which it loses less
-    than a constant n), and the notes.
+    Of a law: `law_lines`, a row for each law that was compared (its parameters with 95 % intervals, its mean
+    loss in reward, the share of draws in which it loses less than a constant n), and the notes.
     """
     if html:
         from isolaw.report.page.document import notebook
@@ -44,7 +44,7 @@ def document(found: Law | Prediction | Shown) -> Document:
     if isinstance(found, Law):
         own = found.document
         notes = [f"Note: {note}." for note in law_text.notes(own.flags)]
-        lines = [*law_text.law_summary(own), *_laws(own), *notes]
+        lines = [*law_lines(found), *_laws(own), *notes]
         passages = [Passage("", lines), Passage("n* by budget", [_frontier(own)])]
         return Document("law of n*", passages, found.to_dict())
     if isinstance(found, Prediction) and found.document is not None:
@@ -61,6 +61,16 @@ def _frontier(document: LawDocument) -> Table:
     points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
     rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
     return Table.of([heads, *rows], page_only=heads)
+
+
+def law_lines(law: Law) -> list[str]:
+    """Return what `isolaw fit` prints: the n at the end of the runs, the law, what to run next, and n*(C)."""
+    document = law.document
+    best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
+    if best is None:
+        return [first, *rest]
+    larger = next_line(best, document, spend="No run is missing; predict answers for larger budgets.")
+    return [found_at_the_end(best, document), first, larger, *rest]
 
 
 def _laws(document: LawDocument) -> list[str]:

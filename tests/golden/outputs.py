@@ -50,7 +50,7 @@ def small_calibration(patch: pytest.MonkeyPatch) -> None:
 def few_budgets(patch: pytest.MonkeyPatch) -> None:
     """Pages whose slider has three stops to the decade instead of 24: each is a prediction."""
     module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
-    patch.setattr(module, "_E24", (1.0, 2.0, 5.0))
+    patch.setattr(module, "_E12", (1.0, 2.0, 5.0))
 
 
 def printed(command: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Prediction
 from isolaw.report.document import Bullets, Document, Passage, Stanza, Table, cautions
+from isolaw.report.text import law
 from isolaw.report.text import prediction as words
 from isolaw.report.text.numbers import count, number, quantity, share
 
@@ -16,8 +17,7 @@ def document(found: Prediction) -> Document:
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
-    law = "isolaw predict also takes a law of the same runs, and compares the two."
-    by_law: list[Stanza] = [law]
+    by_law: list[Stanza] = ["isolaw predict also takes a law of the same runs, and compares the two."]
     if found.law is not None and found.law.document is not None:
         by_law = [Bullets("The fitted law:", words.prediction_summary(found.law, found.law.document), "  ")]
     head: list[Stanza] = [
@@ -29,8 +29,8 @@ def document(found: Prediction) -> Document:
         f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
         "members.",
         f"Predicted {metric}: {quantity(found.reward)}, over members.",
-        f"n* (highest mean reward): {words.star(found.n_star)}; B_p*: {words.star(found.b_star)}; "
-        f"M*: {words.star(found.m_star)}.",
+        f"n* (highest mean reward): {law.star(found.n_star)}; B_p*: {law.star(found.b_star)}; "
+        f"M*: {law.star(found.m_star)}.",
         f"Epochs: {number(found.epochs)} passes over {preset.n_train:,} training problems.",
     ]
     passages = [

@@ -22,7 +22,6 @@ from isolaw.fits.flags import Flag
 from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
-from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 ROOT = Path(__file__).parents[3]
@@ -164,7 +163,7 @@ def test_responses_stay_text_and_are_searched(
 
 def test_it_opens_with_every_chart(page: Any) -> None:
     plots = page.locator(".plot")
-    assert plots.count() >= 9  # reward, n*, map, best, worst, three landscapes, zero-pass
+    assert plots.count() >= 10  # budget, n*, runs, map, best, worst, three landscapes, zero-pass
     for i in range(plots.count()):
         assert plots.nth(i).get_attribute("role") == "img"
         assert len(plots.nth(i).get_attribute("aria-label")) > 40
@@ -189,15 +188,13 @@ def test_the_slider_shows_what_predict_says(
     for name, key in {"n": "rollouts_per_problem", "b": "problems_per_batch", "m": "steps"}.items():
         assert shown[name]
         assert set(shown[name]) == {f"{said[key]:,}"}
-    for name in ("n_star", "b_star", "m_star"):
-        star = prediction_text.star(Quantity(**said[name]))
-        assert page.locator(f"dd[data-show={name}]").inner_text().startswith(star)
+    for name in ("n_star", "b_star"):
+        assert page.locator(f"dd[data-show={name}]").inner_text() == law_text.star(Quantity(**said[name]))
     assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
-    law_n = Quantity(**said["law_n"])
-    law = numbers.quantity(law_n) if law_n.value is not None else ""
-    assert page.locator("dd[data-show=law_n]").text_content() == law
-    lost = page.locator("dd[data-show=lost]").inner_text()
-    assert lost.startswith(f"{said['expected_regret']:.4f} in avg@4 against the best allocation")
+    lost = page.locator("p[data-show=loss]").inner_text()
+    assert lost.startswith(
+        f"Expected loss: {said['expected_regret']:.4f} in avg@4 against the best allocation"
+    )
     assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
@@ -211,13 +208,14 @@ def test_the_slider_shows_what_predict_says(
         for o in said["options"][1:]
     ]  # fmt: skip
     # The charts that have a budget on their axis mark it.
-    for chart in ("reward", "n-star"):
+    for chart in ("buys", "reward", "n-star"):
         at = page.evaluate(
             "name => document.querySelector(`[data-chart=${name}]`).layout.shapes.at(-1).x0", chart
         )
         assert at == pytest.approx(budget)
         mark = f"document.querySelector('[data-chart={chart}]')._fullLayout"
-        assert page.evaluate(f"{mark}.shapes.at(-1).label.text") == f"budget {texts(page, '#c')[0]}"
+        best = f"n = {said['rollouts_per_problem']:,}, B_p = {said['problems_per_batch']:,}"
+        assert page.evaluate(f"{mark}.shapes.at(-1).label.text") == f"budget: {best}"
         low, high = page.evaluate(f"{mark}.xaxis.range")
         assert low < math.log10(budget) < high
 
