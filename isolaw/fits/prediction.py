@@ -51,7 +51,7 @@ class Prediction:
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> p = isolaw.fit(runs, bootstrap=20).predict("500k")
+    >>> p = isolaw.fit(runs, draws=20).predict("500k")
     >>> p.n * p.B_p * p.M <= 500_000
     True
     >>> print(p)

@@ -25,6 +25,7 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Interval, Quantity
 from isolaw.readers.read import as_runs
+from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
 from isolaw.report.text.prediction import largest_with_recommendation
@@ -37,7 +38,7 @@ from isolaw.store import SweepStore
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isolaw.fits.selection import Setting
+    from isolaw.fits.selection import Hold
 
 _REPLAYED = "replay"  # a backend that has recorded runs, and makes no others
 
@@ -155,19 +156,20 @@ class Answer:
         }
 
 
+@renamed
 def answer(
     source: Source | Law,
     compute: float | str,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    setting: Setting | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    hold: Hold | None = None,
+    where: Mapping[str, Any] | None = None,
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
     price: float | None = None,
-    bootstrap: int = DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
     again: str | None = None,
     **reading: Unpack[ReadKeywords],
@@ -181,11 +183,11 @@ def answer(
         A law has no runs, so nothing is backtested.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
-    setting
-        by default from how B_p and n vary: ``fixed-bp``, ``fixed-b`` or ``joint``.
+    hold
+        by default from how B_p and n vary: ``B_p``, ``B`` or ``nothing``.
     max_batch_rollouts
         the hardware's cap on B_p · n; by default that of the sweep's file.
-    metric, eval_set, fixed, bootstrap, seed, reading
+    metric, eval_set, where, draws, seed, reading
         as for `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
@@ -202,7 +204,7 @@ def answer(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = isolaw.answer(runs, "500k", bootstrap=20)
+    >>> found = isolaw.answer(runs, "500k", draws=20)
     >>> found
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     Next: ...
@@ -212,14 +214,14 @@ def answer(
     study: Study | None = None
     if (law := _as_law(source)) is None:
         runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
-        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "setting": setting}
-        keywords |= {"fixed": full_names(fixed or {}), "bootstrap": bootstrap, "seed": seed}
+        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
+        keywords |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
         study = Study.fitted_to(runs, keywords)
         if study.law is None:
             raise Refused(study.refused)
         law = study.law
-    elif metric is not None or eval_set is not None or setting is not None or fixed or reading:
-        raise InputError("a law is fitted: metric, eval_set, setting, fixed and what is read are its own")
+    elif metric is not None or eval_set is not None or hold is not None or where or reading:
+        raise InputError("a law is fitted: metric, eval_set, hold, where and what is read are its own")
     sweep = _sweep_of(law, study)
     limits: dict[str, Any] = {"n_train_problems": n_train_problems, "cost": cost, "price": price}
     store = SweepStore(sweep) if sweep else None

@@ -17,6 +17,8 @@ from isolaw.errors import InputError, IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
+from isolaw.fits.selection import hold_of
+from isolaw.renamed import renamed
 from isolaw.report.figures.law import draw_frontier, draw_n_star, frontier_figure, law_figure
 from isolaw.report.figures.series import closed, n_stars
 from isolaw.report.figures.style import BLUE, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
@@ -41,7 +43,11 @@ class Material:
 
     def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
         """Fit in one setting."""
-        keywords: dict[str, Any] = {"setting": setting, "x": x, "fixed": {**self.fixed, **(fixed or {})}}
+        keywords: dict[str, Any] = {
+            "hold": hold_of(setting),
+            "x": x,
+            "where": {**self.fixed, **(fixed or {})},
+        }
         return fit(self.runs, **keywords, **self.options)
 
     @cached_property
@@ -50,13 +56,14 @@ class Material:
         return self.law("fixed-bp")
 
 
+@renamed
 def paper_figures(
-    runs: Source, folder: str | Path, *, fixed: Mapping[str, Any] | None = None, **options: Any
+    runs: Source, folder: str | Path, *, where: Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
 
-    ``fixed`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
-    bootstrap, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
+    ``where`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
+    draws, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
     the reasons against the other figures.
 
     Raises
@@ -70,7 +77,7 @@ def paper_figures(
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, options.get("metric"), **reading)
-    material = Material(runs, full_names(fixed or {}), options)
+    material = Material(runs, full_names(where or {}), options)
     drawn: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for name, draw in FIGURES.items():

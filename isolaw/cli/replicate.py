@@ -1,4 +1,4 @@
-"""``isolaw findings``: do the paper's findings emerge on a simulator?"""
+"""``isolaw replicate``: do the paper's findings emerge on a simulator?"""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import click
 
 from isolaw.cli import common
 from isolaw.cli.common import note, print_result
+from isolaw.cli.help import Command
 from isolaw.cli.options import Destination, json_option
 
 _FAILURES_SHOWN = 5
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", default="interference", help="Simulator: interference or arms.")
 @click.option(
     "--preset",
@@ -38,7 +39,7 @@ _FAILURES_SHOWN = 5
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of threads.  [default: cores + 2]")
 @json_option
 @common.interruptible()
-def findings(model: str, out: str | None, jitter: int, jobs: int | None, as_json: bool, **more: Any) -> None:
+def replicate(model: str, out: str | None, jitter: int, jobs: int | None, as_json: bool, **more: Any) -> None:
     """Test the paper's findings F1 to F7 on a simulator.
 
     The findings of arXiv 2603.12151:
