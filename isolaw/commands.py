@@ -216,7 +216,7 @@ def advise_file(words: Sequence[str]) -> Command:
 @_printed
 def plan_larger(file: str, target: int) -> Command:
     """Compare larger sweeps than the first one of an advice."""
-    return _isolaw("plan", file, "--target", target, "--set", "sweep.seeds=3")
+    return _isolaw("plan", file, "--compute", target, "--set", "sweep.seeds=3")
 
 
 # This machine

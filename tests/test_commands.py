@@ -156,7 +156,6 @@ def tables_of_one_run_each(desk: Desk) -> None:
 @prints("draft_settings")
 def logs_with_blanks(desk: Desk) -> None:
     desk.logs(config=False)
-    desk.write("runs.toml", "# mine\n")
     desk.run("read", "my logs", code=2)
 
 
@@ -178,6 +177,18 @@ def settings_that_were_drafted(desk: Desk) -> None:
 
 
 levels = iter((8, 32, 128) * 3)
+
+
+@prints("draft_settings")
+def a_folder_with_a_link_for_its_file(desk: Desk) -> None:
+    """A link to nowhere is nothing to write through."""
+    desk.logs(config=False)
+    Path("my logs/isolaw.toml").symlink_to("../elsewhere.toml")
+    said = desk.run("read", "my logs", "--save", code=2)
+    assert "exists; it is left unchanged" in said
+    assert not Path("elsewhere.toml").exists()
+    Path("my logs/isolaw.toml").unlink()
+    desk.run("read", "my logs", code=2)
 
 
 @prints("draft_mapping")
@@ -372,7 +383,7 @@ def a_split_without_its_packages(desk: Desk) -> None:
     machine(desk)
     desk.patch.setattr("isolaw.backends.real.environment.installed", lambda name: False)
     desk.write("pool.jsonl", '{"prompt": "1 + 1", "answer": "2"}\n')
-    desk.run("split", "--model", "gone", "--problems", "pool.jsonl", "--out", "sets", code=2)
+    desk.run("problems", "--model", "gone", "--problems", "pool.jsonl", "--out", "sets", code=2)
 
 
 @prints("doctor_gpu")
@@ -554,18 +565,19 @@ def test_mentioned_options_exist() -> None:
 
 def test_the_help_page_lists_commands_that_parse() -> None:
     lines = re.findall(r"^ *(isolaw .+?)(?=  |$)", cli.help or "", re.M)
-    assert len(lines) == 13
+    assert len(lines) == 4
     for line in lines:
         _, name, *rest = shlex.split(line)
         cli.commands[name].make_context(name, rest)
 
 
 def test_advised_options_belong_to_the_command(desk: Desk) -> None:
-    """`figures` has no --setting, `plan` none for the reading of logs."""
+    """`calibrate` has no --hold, `plan` none for the reading of logs."""
     grid = ["--set", "grid.problems_per_batch=[4,8]", "--set", "grid.rollouts_per_problem=[4,8]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=1e4")
-    assert "--setting" not in desk.run("figures", "both", "-o", "drawn", "--bootstrap", 10)
-    assert "or use --setting joint" in desk.run("fit", "both", "--setting", "fixed-b", code=1)
+    assert "or use --hold nothing" in desk.run("fit", "both", "--hold", "B", code=1)
+    desk.run("sweep", "--out", "one", *SETTING, "--set", "grid.rollouts_per_problem=[4]")
+    assert "--hold" not in desk.run("calibrate", "one", code=1)
 
 
 def main() -> None:

@@ -84,15 +84,14 @@ OUTPUTS = {
         ["{rates}", "--by", "lr", "--base", "0.1"],
         ["{sweep}", "--a", "n=4", "--b", "n=16", "--compute", "5e4"],
     ],
-    "size": [["{sizes}", *DRAWS]],
-    "report": [["{sweep}", "--out", "{new}.html", *DRAWS]],
-    "figures": [["{sweep}", "--out", "{new}", *DRAWS]],
-    "findings": [["--seeds", "2", *BATTERY, "--out", "{new}"]],
+    "model-size": [["{sizes}", *DRAWS]],
+    "report": [["{sweep}", "--out", "{new}.html", *DRAWS], ["{sweep}", "--figures", "{new}", *DRAWS]],
+    "replicate": [["--seeds", "2", *BATTERY, "--out", "{new}"]],
 }
 # What every other command is about.
 OTHERS = {
     "run-one": "one run, executed; it prints no result of it",
-    "split": "a pool of problems, of which a real model samples",
+    "problems": "a pool of problems, of which a real model samples",
     "doctor": "this machine",
     "export": "a model of a real run",
     "demo": "what isolaw sweep and isolaw answer print",
@@ -100,7 +99,7 @@ OTHERS = {
 }
 _SLOW = [pytest.mark.slow]  # tests/cli/test_plan.py has the same of a plan
 _CASES = [
-    pytest.param(name, own, id=f"{name}-{i}", marks=_SLOW if name in ("plan", "findings") else [])
+    pytest.param(name, own, id=f"{name}-{i}", marks=_SLOW if name in ("plan", "replicate") else [])
     for name, ways in OUTPUTS.items()
     for i, own in enumerate(ways)
 ]
@@ -192,10 +191,10 @@ def test_simulated(
         assert "<title>simulated runs: " in file.read_text()
     for file in tmp_path.rglob("findings.md"):
         assert file.read_text().startswith("Simulated runs. ")
-    assert command not in ("report", "figures") or len([*tmp_path.rglob("*.*")]) > 1
+    assert command != "report" or len([*tmp_path.rglob("*.*")]) > 1
 
 
-@pytest.mark.parametrize("command", ["sweep", "status", "read", "fit", "predict", "size", "report"])
+@pytest.mark.parametrize("command", ["sweep", "status", "read", "fit", "predict", "model-size", "report"])
 def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, command: str) -> None:
     own = next(own for own in OUTPUTS[command] if "{file}" not in own)
     words = [word.format(**recorded, new=tmp_path / "new") for word in own]

@@ -38,9 +38,9 @@ READ = {
     "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
     "backtest settings_file", "backtest mapping", "calibrate sources", "calibrate settings_file",
     "calibrate mapping", "compare first", "compare second", "compare settings_file", "compare mapping",
-    "figures sources", "figures settings_file", "figures mapping", "read sources", "read settings_file",
-    "read mapping", "export run", "plan file", "plan runs", "plan cost", "size file", "size runs",
-    "split model", "split problems", "split counts", "status directory", "sweep file", "sweep cost",
+    "read sources", "read settings_file",
+    "read mapping", "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
@@ -48,9 +48,9 @@ READ = {
 WORDS: dict[str, list[str]] = {
     "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"],
     "doctor": ["--gpu", "--device", "cpu"],
-    "export": ["RUN"], "figures": ["MADE", "--bootstrap", "0"], "findings": ["--seeds", "2"],
+    "export": ["RUN"], "replicate": ["--seeds", "2"],
     "fit": ["MADE", "--bootstrap", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
-    "split": ["--model", "m", "--problems", "p"], "sweep": [],
+    "problems": ["--model", "m", "--problems", "p"], "sweep": [],
 }  # fmt: skip
 
 

@@ -53,8 +53,8 @@ class SplitForecast(NamedTuple):
             "steps": self.steps,
             "measured": self.measured,
             "reward": _of_members(self.reward, self.interval),
-            "expected_regret": self.expected_regret,
-            "probability_within_0.005": self.probability,
+            "expected_loss": self.expected_regret,
+            "probability_within_tolerance": self.probability,
         }
 
 

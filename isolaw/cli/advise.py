@@ -25,7 +25,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 
 
 @click.command(cls=Command)
-@click.option("--budget", "--compute", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
+@click.option("--compute", "--budget", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
 @click.option(
     "--difficulty", type=click.Choice(["easy", "hard"]),
     help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",

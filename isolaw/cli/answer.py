@@ -39,8 +39,8 @@ def answer(
 ) -> int:
     """Say how to split a budget, how sure that is, what it buys, and what to run next.
 
-    isolaw reads the runs, fits a law, predicts, and backtests, in one step. A law file has no runs to
-    backtest.
+    isolaw reads the runs, fits a law, predicts, and backtests, in one step. A law file, or a
+    folder with law.json alone, has no runs to backtest.
 
     The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack what only you
     know: then isolaw prints what isolaw read prints.
@@ -48,7 +48,7 @@ def answer(
     from rich.console import Console
 
     import isolaw
-    from isolaw.fits.law import Law
+    from isolaw.report.answer import law_file
 
     compute = options.pop("compute")
     if compute is None:
@@ -57,9 +57,9 @@ def answer(
     limits["cost"] = shared.cost_of(options)
     files = _files(out) if out is not None else None
     reading: Reading | None = None
-    if len(sources) == 1 and Path(sources[0]).is_file() and Law.is_file(sources[0]):
+    if len(sources) == 1 and (law := law_file(sources[0])) is not None:
         _check_of_law(ctx)
-        found = isolaw.answer(sources[0], compute, **limits)
+        found = isolaw.answer(law, compute, **limits)
     else:
         reading = shared.read_to_fit(sources, options)
         if not reading.ready:

@@ -45,6 +45,11 @@ class Command(click.Command):
         self.params.append(every)
 
     @property
+    def listed(self) -> list[click.Option]:
+        """The options that ``--help`` lists."""
+        return [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
+
+    @property
     def groups(self) -> dict[str, list[click.Option]]:
         """The options of the second kind, by their group."""
         out: dict[str, list[click.Option]] = {}
@@ -55,8 +60,7 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options; the groups of the others as sections, or in a last line."""
-        main = [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
-        _section("Options", main, ctx, formatter)
+        _section("Options", self.listed, ctx, formatter)
         if __name__ in ctx.meta:
             for title, options in self.groups.items():
                 _section(title[0].upper() + title[1:], options, ctx, formatter)

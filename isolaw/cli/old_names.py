@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 COMMANDS = {"split": "problems", "size": "model-size", "findings": "replicate", "figures": "report"}
 OPTIONS = {"--setting": "--hold", "--fixed": "--where", "--bootstrap": "--draws"}
-_OF_FIGURES = {"--out": "--figures", "-o": "--figures"}
+# Of one command alone; the first is part of the command's own change.
+_OF = {"figures": {"--out": "--figures", "-o": "--figures"}, "plan": {"--target": "--compute"}}
 VALUES = {"--hold": {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}}
 # Options that still exist, out of every --help, and what is used instead of them.
 REPLACED = {
@@ -32,11 +33,10 @@ def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[li
         return [], []
     name, *rest = words
     warnings = []
-    renamed = dict(OPTIONS)
+    renamed, silent = {**OPTIONS, **_OF.get(name, {})}, name == "figures"
     if name in COMMANDS:
         warnings.append(f"the command {name} is now {COMMANDS[name]}")
-        if name == "figures":
-            renamed |= _OF_FIGURES
+        if silent:
             warnings[-1] += " --figures FOLDER"
         name = COMMANDS[name]
     known = options.get(name, frozenset())
@@ -52,7 +52,7 @@ def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[li
         elif (new := renamed.get(flag)) is not None and new in known:
             given = value if equals else rest[i + 1] if i + 1 < len(rest) else ""
             today = VALUES.get(new, {}).get(given, "")
-            if flag not in _OF_FIGURES:
+            if not (silent and flag in _OF["figures"]):
                 old, now = (f"{flag} {given}", f"{new} {today}") if today else (flag, new)
                 warnings.append(f"{old} is now {now}")
             flag, value = new, today if today and equals else value

@@ -25,7 +25,11 @@ from isolaw.cli.options import (
 @click.command(cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option(
-    "--target", type=ROLLOUTS, help="Budget C of the allocation, in rollouts.  [default: sweep.compute]"
+    "--compute",
+    "--budget",
+    "target",
+    type=ROLLOUTS,
+    help="Budget C of the allocation, in rollouts.  [default: sweep.compute]",
 )
 @click.option(
     "--spend", metavar="20%|ROLLOUTS|384gpuh",

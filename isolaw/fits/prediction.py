@@ -39,8 +39,8 @@ class Option:
             **_split(self.allocation),
             "measured": self.measured,
             "reward": encoded(self.reward),
-            "expected_regret": self.expected_regret,
-            "probability_within_0.005": self.probability,
+            "expected_loss": self.expected_regret,
+            "probability_within_tolerance": self.probability,
         }
 
 
@@ -183,8 +183,8 @@ class Prediction:
             "unspent": self.unspent,
             "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
             "reward": encoded(self.reward),
-            "expected_regret": best and best.expected_regret,
-            "probability_within_0.005": best and best.probability,
+            "expected_loss": best and best.expected_regret,
+            "probability_within_tolerance": best and best.probability,
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
             "epochs": self.epochs,
             "comparable": self.comparable,

@@ -16,7 +16,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.design import directory
-from isolaw.errors import InputError, Refused
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
@@ -25,6 +25,7 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Interval, Quantity
 from isolaw.readers.read import as_runs
+from isolaw.readers.sources import search
 from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
@@ -111,7 +112,7 @@ class Answer:
         """Return the allocations with an expected loss of at most 0.005, the recommended one first.
 
         The columns are ``n``, ``B_p``, ``M``, ``reward``, ``reward_low``, ``reward_high``, ``expected_loss``,
-        ``probability`` (of being within 0.005 of the best) and ``measured``.
+        ``probability_within_tolerance`` (of 0.005 of the best) and ``measured``.
         """
         rows = []
         for own in self.prediction.options:
@@ -119,11 +120,11 @@ class Answer:
             rows.append(
                 {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
                 | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
-                | {"expected_loss": own.expected_regret, "probability": own.probability}
+                | {"expected_loss": own.expected_regret, "probability_within_tolerance": own.probability}
                 | {"measured": own.measured}
             )
-        names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss", "probability"]
-        return pd.DataFrame(rows, columns=[*names, "measured"])
+        names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]
+        return pd.DataFrame(rows, columns=[*names, "probability_within_tolerance", "measured"])
 
     def plot(self) -> Figure:
         """Return the figure of n*(C) (`isolaw.law_figure`)."""
@@ -179,7 +180,8 @@ def answer(
     Parameters
     ----------
     source
-        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, or its file.
+        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, its file, or a
+        folder with ``law.json`` and no runs.
         A law has no runs, so nothing is backtested.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
@@ -256,10 +258,26 @@ def _as_law(source: Source | Law) -> Law | None:
     """The law that the source is, or whose file it is."""
     if isinstance(source, Law):
         return source
-    if not isinstance(source, str | os.PathLike):
-        return None
+    path = law_file(source) if isinstance(source, str | os.PathLike) else None
+    return None if path is None else Law.load(path)
+
+
+def law_file(source: str | os.PathLike[str]) -> Path | None:
+    """Return the law's file that a source is, or that a folder without runs holds as ``law.json``; else None.
+
+    >>> law_file("examples/data")
+    """
     path = Path(source)
-    return Law.load(path) if path.suffix == ".json" and path.is_file() and Law.is_file(path) else None
+    if path.is_file():
+        return path if Law.is_file(path) else None
+    own = path / "law.json"
+    if SweepStore(path).exists or not own.is_file() or not Law.is_file(own):
+        return None
+    try:
+        search([path])
+    except DataError:  # no log, and no sweep
+        return own
+    return None
 
 
 def _sweep_of(law: Law, study: Study | None) -> str:

@@ -152,8 +152,8 @@ def _row(found: SweepForecast, row: DesignOutcome, price: float | None) -> dict[
         "configurations": [list(key) for key in candidate.cells],
         "compute": candidate.horizon or found.question.target,
         "cut_short": _cut(found, row),
-        "expected_regret": row.regret.to_dict(),
-        "within_0.005": row.within,
+        "expected_loss": row.regret.to_dict(),
+        "probability_within_tolerance": row.within,
         "rollouts": row.rollouts.to_dict(),
         "runs": row.runs.to_dict(),
         **cost,
@@ -166,7 +166,7 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
         "weight": weight,
         "best": list(truth.best),
         "reward": truth.rewards()[truth.best],
-        "expected_regret": regret,
+        "expected_loss": regret,
     }
 
 
@@ -177,7 +177,7 @@ def _table(found: SweepForecast, price: float | None) -> list[str]:
     head += ["GPU hours"] if with_gpus else []
     head += ["hours"] if clock else []
     head += ["price"] if price else []
-    head += ["expected regret", "90 %", "within 0.005"]
+    head += ["expected loss", "90 %", "within 0.005"]
     rows = [head]
     for row in found.rows:
         cells = [

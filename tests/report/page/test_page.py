@@ -22,7 +22,7 @@ from isolaw.report.page import PageContent, as_script, check_replaceable, render
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
-from isolaw.report.study import Study, is_of, usual_setting
+from isolaw.report.study import Study, is_of, usual_hold
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
 from isolaw.report.text import prediction as prediction_text
@@ -68,7 +68,7 @@ def data(text: str) -> Any:
 
 
 def study(runs: Runs, **options: Any) -> Study:
-    law = isolaw.fit(runs, setting=usual_setting(runs), **({"bootstrap": 15} | options))
+    law = isolaw.fit(runs, hold=usual_hold(runs), **({"bootstrap": 15} | options))
     return Study(runs, "avg@4", "validation", law)
 
 
@@ -481,16 +481,16 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "setting"),
+    ("places", "hold"),
     [
-        ([(32, 8), (32, 16)], "fixed-bp"),
-        ([(32, 8), (16, 16)], "fixed-b"),
-        ([(32, 8), (16, 8)], "joint"),
+        ([(32, 8), (32, 16)], "B_p"),
+        ([(32, 8), (16, 16)], "B"),
+        ([(32, 8), (16, 8)], "nothing"),
     ],
 )
-def test_the_usual_setting(synthetic: Make, places: Any, setting: str) -> None:
-    assert usual_setting(synthetic(places)) == setting
-    assert usual_setting(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "fixed-bp"
+def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
+    assert usual_hold(synthetic(places)) == hold
+    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"
 
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:

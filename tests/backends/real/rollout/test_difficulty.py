@@ -19,7 +19,7 @@ from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, difficulty
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems, write_set
-from isolaw.cli.split import _summary
+from isolaw.cli.problems import _summary
 from isolaw.errors import DataError
 
 SETTINGS = SplitSettings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
@@ -231,7 +231,15 @@ def sums(made: Any, tmp_path: Path) -> list[object]:
     known = read_problems(made.model.parent / "pool.jsonl")[:60]
     beyond = [Problem(f"{i}", f"{i}{i}{i}*{i}=", f"{i * 10101 * i}") for i in range(11, 19)]
     write_set(tmp_path, {"pool": [*known, *beyond]})
-    return ["split", "--model", made.model, "--problems", tmp_path / "pool.jsonl", "--max-response-tokens", 6]
+    return [
+        "problems",
+        "--model",
+        made.model,
+        "--problems",
+        tmp_path / "pool.jsonl",
+        "--max-response-tokens",
+        6,
+    ]
 
 
 @pytest.mark.real
@@ -302,7 +310,7 @@ def test_wrong_input_is_told_at_once(
         "--out",
         tmp_path / "o",
     ]
-    code, stdout, stderr = isolaw("split", *wrong)
+    code, stdout, stderr = isolaw("problems", *wrong)
     assert (code, stdout) == (2, "")
     assert "isolaw: 3 issues" in stderr
     assert f"--model: {tmp_path}/none: no such folder" in stderr
@@ -328,7 +336,7 @@ def test_wrong_input_is_told_at_once(
         assert "--temperature: found nan; expected above 0, at most 10" in stderr
         assert "--validation: found 68; expected fewer than the 68 problems" in stderr
         assert "(32 of context − 23 of response)" in stderr
-    code, _, stderr = isolaw("split", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
+    code, _, stderr = isolaw("problems", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
     assert code == 2
     assert "--model: not a folder's name: " in stderr
     assert "--problems: not a folder's name: " in stderr
@@ -340,7 +348,7 @@ def test_without_what_a_model_needs(
 ) -> None:
     monkeypatch.setattr(environment, "installed", lambda name: False)
     code, _, stderr = isolaw(
-        "split", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
+        "problems", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
     )
     assert code == 2
     assert "torch is not installed; `isolaw doctor` prints the command that installs it" in stderr
