@@ -17,6 +17,7 @@ published-easy are truths, too: their constants are far from the centre of the p
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -361,22 +362,31 @@ def lines(found: dict[str, Any]) -> list[str]:
     out = []
     if found["known"]:
         head = (
-            "preset",
-            "best n",
-            "law's n",
-            "loses",
-            "calibrated n",
-            "loses",
-            "90 % of members",
+            "truths",
+            "how many",
+            "law loses",
+            "calibrated loses",
+            "calibrated loses more in",
+            "members hold the best n",
             "in the band",
         )
-        out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
-    for row in found["known"]:
-        own, law = row["calibrated"], row["estimator"]
-        low, high = own["interval"]
-        theirs = ("none", "") if law["n"] is None else (f"{law['n']:,}", f"{law['regret']:.4f}")
-        cells = [f"{row['best']:,}", *theirs, f"{own['n']:,}", f"{own['regret']:.4f}", f"{low:,}–{high:,}"]
-        out.append(f"| {row['kind']} {row['index']} | {' | '.join(cells)} | {own['band']:.0%} |")
+        out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for kind, group in itertools.groupby(found["known"], key=lambda row: row["kind"]):
+        rows = list(group)
+        lost = [(row["calibrated"]["regret"], row["estimator"]["regret"]) for row in rows]
+        known = [(own, law) for own, law in lost if law is not None]
+        worse = [(own, law) for own, law in known if own > law]
+        own, law = max(worse, default=(0.0, 0.0), key=lambda pair: pair[0] - pair[1])
+        held = sum(low <= r["best"] <= high for r in rows for low, high in [r["calibrated"]["interval"]])
+        cells = [
+            f"{len(rows)}",
+            f"{np.mean([law for _, law in known]):.4f}",
+            f"{np.mean([own for own, _ in lost]):.4f}",
+            f"{len(worse)}" + (f", at most {own:.4f} against {law:.4f}" if worse else ""),
+            f"{held} of {len(rows)}",
+            f"{np.mean([row['calibrated']['band'] for row in rows]):.0%}",
+        ]
+        out.append(f"| {kind} | {' | '.join(cells)} |")
     rest_ = found.get("rest", [])
     if rest_:
         out += [

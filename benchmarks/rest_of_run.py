@@ -218,12 +218,12 @@ def _mean(table: pd.DataFrame, name: str) -> float | None:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the summary as Markdown."""
+    """Return the summary of what judges as Markdown."""
     out = [
         "| curves | question | stated | held | width | error: pool | exp | Hill | line in log C | stays |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for row in rows:
+    for row in (row for row in rows if row["group"] != "tuning"):
         errors = ["–" if row[n] is None else f"{row[n]:.4f}".lstrip("0") for n in ("pooled", *RIVALS)]
         share = f"{row['held']} of {row['stated']}" if row["stated"] else "–"
         out.append(

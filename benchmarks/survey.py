@@ -218,19 +218,20 @@ def _same(one: float, other: float) -> bool:
 
 def table(outcomes: list[dict[str, Any]]) -> str:
     """Return the table of the documentation."""
-    lines = [
-        "| source | what | first command | commands | runs ready | values equal | wrong | remark |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = ["| source | what | first command | ready | values equal | remark |", "|---|---|---|---|---|---|"]
     for own in outcomes:
         of = own["equal"] + own["missing"]
+        equal = f"all {of:,}" if own["equal"] == of else f"{own['equal']:,} of {of:,}"
         cells = [
-            f"`{own['source']}`", own["what"], own["first"], own["rounds"],
-            f"{own['ready']} of {own['runs']}", f"{own['equal']:,} of {of:,}" if of else "",
-            len(own["silently_wrong"]), own.get("remark", ""),
+            f"`{own['source']}`", own["what"], own["first"], f"{own['ready']} of {own['runs']}",
+            equal if of else "", own.get("remark", ""),
         ]  # fmt: skip
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {' | '.join(cells)} |")
+    wrong = sum(len(own["silently_wrong"]) for own in outcomes)
+    return (
+        "\n".join([*lines, "", f"Wrong: {wrong} of {sum(own['ready'] for own in outcomes)} ready runs."])
+        + "\n"
+    )
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ author = "the isolaw developers"
 release = version = isolaw.__version__
 html_show_copyright = False
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc", "api", "cli", "local_files"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc", "api", "cli", "flags", "local_files"]
 exclude_patterns = ["_ext", "gpu", "README.md"]
 highlight_language = "text"
 default_role = "py:obj"

@@ -206,7 +206,7 @@ def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tables, "SUMMARY", out)
     tables.write([(cell, answers, {})], Namespace(version="1", out=out, docs=page, against=None))
     text = page.read_text()
-    assert text.startswith(f"before\n{tables.BEGIN}\n| half")
+    assert text.startswith(f"before\n{tables.BEGIN}\n| budget")
     assert text.endswith(f"{tables.END}\nafter\n")
     assert "old" not in text
     assert json.loads(out.read_text())["cells"][cell.name]["sweeps"] == 7

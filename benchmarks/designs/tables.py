@@ -202,94 +202,96 @@ def fingerprint() -> dict[str, list[float]]:
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Return the tables: what all cells of a half come to, against the rivals, and each cell beyond."""
-    out = [_overall(summary), _against(summary)]
-    for budget in TABLED:
-        rows = []
-        for name, cell in summary["cells"].items():
-            at = cell["budgets"][budget]
-            n, others = at["n_star"], at["baselines"]
-            low, high = at["true"]["tied"]
-            rows.append(
-                [
-                    name,
-                    str(cell["sweeps"]),
-                    f"{at['true']['n']:.0f}" if high / low < 2**SETTLED else "any",
-                    *_interval(n),
-                    f"{n['refused']:.0%}",
-                    _number(at["expected_regret"]["mean"]),
-                    _with_error(at["realised_regret"]),
-                    *(_number(others.get(o, {}).get("regret", {}).get("mean")) for o in _OTHERS),
-                    ", ".join(check for check, passed in at["checks"].items() if passed is False),
-                ]
-            )
-        out.append(f"**At {budget} × the largest C**\n\n" + _table(_HEAD, rows))
-    return "\n\n".join(out)
+    """Return the tables: what all cells of a half come to, against the rivals, and every missed check."""
+    return "\n\n".join([_overall(summary), _against(summary), _missed(summary)])
 
 
-TABLED = ("1", "3", "9.9")  # budgets of which the page has every cell
+TABLED = ("1", "3", "9.9")  # budgets of which the page names every missed check
 BEYOND = ("3", "9.9")
+SHOWN = ("highest", "paper", "process")  # rules beside isolaw in the summary; the next table has all
 _OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper", *rivals.NAMES)
-_HEAD = [
-    "cell", "sweeps", "n*", "held", "Wilson", "one-sided", "width", "refused", "expected regret", "realised",
-    *(f"n = {n}" for n in SIZES), "highest", "paper", *rivals.NAMES, "fails",
-]  # fmt: skip
+_HALVES = ("judging", "tuning")
+
+
+def _of(summary: dict[str, Any], half: str) -> list[dict[str, Any]]:
+    return [cell for cell in summary["cells"].values() if cell["half"] == half]
 
 
 def _overall(summary: dict[str, Any]) -> str:
-    rows = []
-    for half in ("tuning", "judging"):
-        own = [c for c in summary["cells"].values() if c["half"] == half]
-        for budget in BUDGETS if own else ():
+    """A row for each budget: the judging half in full, and what the tuning half comes to."""
+    rows = [[f"{budget} ×"] for budget in BUDGETS]
+    head = ["budget"]
+    for half in _HALVES:
+        own = _of(summary, half)
+        rules = SHOWN if half == "judging" else ()
+        if own:
+            head += [f"{half}: held", "refused", "expected", "realised", *rules, "cells that fail"]
+        for row, budget in zip(rows, BUDGETS if own else (), strict=False):
             at = [c["budgets"][budget] for c in own]
             answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
-            total = sum(c["sweeps"] for c in own)
-            failing = sum(any(v is False for v in a["checks"].values()) for a in at)
             low, high = proportion_confint(held, answered, method="wilson") if answered else (0.0, 1.0)
-            rows.append(
-                [
-                    half,
-                    f"{budget} ×",
-                    str(len(own)),
-                    str(total),
-                    f"{held / max(answered, 1):.1%}",
-                    f"{low:.1%}–{high:.1%}",
-                    f"{1 - answered / total:.1%}",
-                    *(_number(_average(a[k]["mean"] for a in at)) for k in _REGRETS),
-                    *(
-                        _number(_average(a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at))
-                        for o in _OTHERS
-                    ),
-                    f"{failing}",
-                ]
-            )
-    head = ["half", "budget", "cells", "sweeps", "held", "Wilson", "refused", "expected regret", "realised"]
-    return _table([*head, *_HEAD[-1 - len(_OTHERS) : -1], "cells that fail"], rows)
+            losses = [_average(a[k]["mean"] for a in at) for k in ("expected_regret", "realised_regret")]
+            for o in rules:
+                others = (a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at)
+                losses.append(_average(others))
+            row += [
+                f"{held / max(answered, 1):.1%} ({low:.1%}–{high:.1%})",
+                f"{1 - answered / sum(c['sweeps'] for c in own):.1%}",
+                *map(_number, losses),
+                f"{sum(any(v is False for v in a['checks'].values()) for a in at)} of {len(own)}",
+            ]
+    return _table(head, rows)
 
 
 def _against(summary: dict[str, Any]) -> str:
     """What a rival loses more than isolaw beyond the runs, on the same sweeps, with its error over cells."""
+    halves = [half for half in _HALVES if _of(summary, half)]
     rows = []
-    for half in ("tuning", "judging"):
-        own = [c for c in summary["cells"].values() if c["half"] == half]
-        for name in _OTHERS if own else ():
-            pairs = [c["budgets"][budget]["baselines"].get(name) for c in own for budget in BEYOND]
+    for name in _OTHERS:
+        row = [name]
+        for half in halves:
+            pairs = [
+                c["budgets"][budget]["baselines"].get(name) for c in _of(summary, half) for budget in BEYOND
+            ]
             more = np.array([p["regret"]["mean"] - p["own"] for p in pairs if p])
             if more.size > 1:
                 error = more.std(ddof=1) / np.sqrt(more.size)
-                row = [
-                    half,
-                    name,
-                    f"{more.size}",
-                    f"{more.mean():+.4f} ± {error:.4f}",
-                    f"{(more > 0).mean():.0%}",
-                ]
-                rows.append(row)
-    title = f"**Beyond the runs, at {' and '.join(BEYOND)} × the largest C: what others lose more**"
-    return f"{title}\n\n" + _table(["half", "rival", "cells", "more", "isolaw is better in"], rows)
+                row += [f"{more.mean():+.4f} ± {error:.4f}", f"{(more > 0).mean():.0%}"]
+        if len(row) > 1:
+            rows.append(row)
+    title = f"**At {' and '.join(BEYOND)} × the largest C: what each rule loses beyond isolaw's loss**"
+    head = [text for half in halves for text in (f"{half}: excess loss", "isolaw is better in")]
+    return f"{title}\n\n" + _table(["rule", *head], rows)
 
 
-_REGRETS = ("expected_regret", "realised_regret")
+def _missed(summary: dict[str, Any]) -> str:
+    """Every cell that misses a check, with the two numbers that the check compares."""
+    rows = []
+    for budget in TABLED:
+        at = {name: cell["budgets"][budget] for name, cell in summary["cells"].items()}
+        for check in next(iter(at.values()))["checks"]:
+            missed = [f"{n} {_compared_by(check, a)}" for n, a in at.items() if a["checks"][check] is False]
+            rows += [[f"{budget} ×", check, ", ".join(missed)]] if missed else []
+    title = "**Every missed check, with the two numbers it compares**"
+    return f"{title}\n\n" + _table(["budget", "check", "cells"], rows)
+
+
+def _compared_by(check: str, at: dict[str, Any]) -> str:
+    """What a check of `_checks` compares, as found/accepted."""
+    if check == "held":
+        return f"{at['n_star']['coverage']:.0%}"
+    if check == "refused":
+        return f"{at['n_star']['refused']:.0%}"
+    if check == "regret":
+        return _pair(at["realised_where_expected"]["mean"], at["expected_regret"]["mean"])
+    ours = check == "rivals"
+    others = [o for name, o in at["baselines"].items() if (name in rivals.NAMES) is ours]
+    worst = max(others, key=lambda o: o["own"] - o["regret"]["mean"])
+    return _pair(worst["own"], worst["regret"]["mean"])
+
+
+def _pair(found: float, other: float) -> str:
+    return f"{_number(found)}/{_number(other)}"
 
 
 def compared(now: dict[str, Any], before: dict[str, Any]) -> str:
@@ -311,13 +313,6 @@ def compared(now: dict[str, Any], before: dict[str, Any]) -> str:
     return _table(head, sorted(rows)) + f"\n\n{said}"
 
 
-def _interval(n: dict[str, Any]) -> list[str]:
-    if not n["answered"]:
-        return ["–"] * 4
-    low, high = n["wilson"]
-    return [f"{n['coverage']:.0%}", f"{low:.0%}–{high:.0%}", f"{n['one_sided']:.0%}", f"{n['width']:.1f}"]
-
-
 def _average(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
@@ -325,11 +320,6 @@ def _average(values: Iterable[float | None]) -> float | None:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}".lstrip("0")
-
-
-def _with_error(mean: dict[str, Any]) -> str:
-    error = "" if mean["se"] is None else f" ± {_number(mean['se'])}"
-    return _number(mean["mean"]) + error
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

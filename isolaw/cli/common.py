@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
 
 _LONGEST = 100_000  # characters of a line or a message
+_EVERY = 60.0  # seconds between two lines of progress where there is no terminal
 # What a terminal would obey or could not print: control characters, characters that turn the text's
 # direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
 _UNSAFE = re.compile(
@@ -102,7 +104,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
-    """Show a bar with the time left on a terminal, nothing elsewhere.
+    """Show a bar with the time left on a terminal; elsewhere print it as a line, at most once a minute.
 
     Yields a function that takes ``advance``, ``completed``, ``total`` or ``description``.
     """
@@ -110,12 +112,36 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:  # a log, which should not end in silence
+        yield _lines(task, total)
+        return
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         yield functools.partial(bar.update, bar.add_task(task, total=total))
+
+
+def _lines(description: str, total: float) -> Callable[..., None]:
+    """Return a function as `progress_bar` yields, which prints lines."""
+    state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
+    began = last = time.monotonic()
+
+    def update(advance: float = 0.0, **given: Any) -> None:
+        nonlocal last
+        state.update(given)
+        state["completed"] += advance
+        now, share = time.monotonic(), min(state["completed"] / (state["total"] or 1.0), 1.0)
+        if now - last < _EVERY:
+            return
+        last = now
+        from isolaw.report.text.numbers import duration
+
+        left = f", about {duration((now - began) * (1 / share - 1))} left" if share > 0 else ""
+        note(f"{state['description'] or 'progress'}: {share:.0%}{left}")
+
+    return update
 
 
 def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:

@@ -1,7 +1,7 @@
 """`Flag`: a reason for care, as a code that programs act on and a text that people read.
 
 Code depends on a flag's `Code` alone, never on its text; `isolaw.report.text.law` prints it. The codes are
-part of isolaw's public interface (docs/formats.md lists them).
+part of isolaw's public interface (the site's page of files and keys lists them).
 """
 
 from __future__ import annotations

@@ -51,19 +51,6 @@ def test_without_a_penalty_its_weight_is_zero_and_not_varied() -> None:
     assert found.lr_easy == found.lr_hard == CONSTANTS[0].centre
 
 
-def test_the_table_of_priors_in_the_docs_is_current() -> None:
-    def number(value: float) -> str:
-        return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
-
-    lines = ["| name | 90 % of the prior | centre | meaning |", "|---|--:|--:|---|"]
-    for c in CONSTANTS:
-        low, high = (number(float(c.value(end))) for end in (-1.645, 1.645))
-        lines.append(f"| `{c.name}` | {low} to {high} | {number(c.centre)} | {c.meaning} |")
-    page = (Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
-    table = page.partition("<!-- priors -->")[2].partition("<!-- /priors -->")[0]
-    assert table.strip() == "\n".join(lines), "docs/calibrate.md: expected\n" + "\n".join(lines)
-
-
 def test_the_numbers_of_simulations_in_the_docs_are_current() -> None:
     page = (Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
     for words in (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isolaw.cli.common import announce_compilation
+from isolaw.cli.common import announce_compilation, progress_bar
 
 
 def test_compilation_is_announced_until_it_has_been_done(
@@ -44,3 +44,17 @@ def test_a_kernel_that_is_announced_leaves_what_is_looked_for(
     fit_curves(c, 1 - np.exp(-c / 20)[None], np.ones((1, 8)), "exp")
     announce_compilation(module)
     assert capsys.readouterr() == ("", "")
+
+
+def test_without_a_terminal_progress_is_a_line_at_most_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 10.0, 61.0, 62.0, 180.0])
+    monkeypatch.setattr("isolaw.cli.common.time.monotonic", lambda: next(clock))
+    with progress_bar("starting", 200.0) as update:
+        for advance in (1.0, 49.0, 50.0, 50.0):
+            update(advance=advance, description="1/4 runs")
+    assert capsys.readouterr().err.splitlines() == [
+        "1/4 runs: 25%, about 3 min left",
+        "1/4 runs: 75%, about 60 s left",
+    ]

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from isolaw.backends.bandit import Bandit
-from isolaw.report.text.findings import table
 from isolaw.simulators.presets import read_preset
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -21,4 +20,4 @@ def test_the_page_has_the_findings_of_the_preset_that_ships() -> None:
     assert found["backend_version"] == Bandit.version
     assert found["constants"] == {k: v for k, v in preset.constants.items() if k in found["constants"]}
     assert found["jitter"]["presets"] == len(preset.members)
-    assert "\n".join(table(found)) in findings.DOCS.read_text()
+    assert "\n".join(findings.lines(found)) in findings.DOCS.read_text()

@@ -175,25 +175,25 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     size = model.get_output_embeddings().out_features
     rows = [[(7 * i + 3 * k) % size for i in range(length)] for k, length in enumerate((9, 6))]
     rollouts = Rollouts([row[:2] for row in rows], [row[2:] for row in rows], [], [])
-    refused = f"{_kind(model.config)} cannot be trained"
     try:
         packed_logprobs = policy(packing.pack(rollouts, device, varlen=varlen), 1.0)[0]
     except NotImplementedError as error:
-        raise RunError(f"{refused}: {error}") from None
+        raise _refusal(model, str(error)) from None
     except (AttributeError, TypeError) as error:  # of a model of another build
-        raise RunError(f"{refused}: it cannot be called with packed rows ({error})") from error
+        raise _refusal(model, f"it cannot be called with packed rows ({error})") from error
     if _mixes(model, policy, rollouts, device):
-        raise RunError(f"{refused}: its layers pass something on from row to row")
+        raise _refusal(model, "its layers pass something on from row to row")
     gap, count = 0.0, 0
     for row, values in zip(rows, packed_logprobs, strict=True):
-        logits = _logits(model, torch.tensor([row], device=device), refused)
+        logits = _logits(model, torch.tensor([row], device=device))
         own = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
         gap += float((own - values[: len(own)]).abs().sum())
         count += len(own)
     if not gap / count <= TOLERANCE[dtype]:
-        raise RunError(
-            f"{refused}: rows packed into one sequence have other log-probabilities "
-            f"than each by itself (by {gap / count:.3g} per token)"
+        raise _refusal(
+            model,
+            "rows packed into one sequence have other log-probabilities than each by itself "
+            f"(by {gap / count:.3g} per token)",
         )
 
 
@@ -215,7 +215,7 @@ def _mixes(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) ->
     return bool(found[1].isnan().any())
 
 
-def _logits(model: Any, ids: Tensor, refused: str) -> Tensor:
+def _logits(model: Any, ids: Tensor) -> Tensor:
     """Return the logits of a row, (tokens, V), by the model's own attention.
 
     The head's logits times 100 have to be what the model returns: this reveals scaling and capping.
@@ -234,7 +234,7 @@ def _logits(model: Any, ids: Tensor, refused: str) -> Tensor:
         model.set_attn_implementation(packing.ATTENTION)
         hook.remove()
     if not torch.allclose(found, heads[0] * 100, rtol=0.01):
-        raise RunError(f"{refused}: its logits are not those of its output head, but scaled or capped")
+        raise _refusal(model, "its logits are not those of its output head, but scaled or capped")
     return heads[0][0]
 
 
@@ -244,6 +244,11 @@ def _longest(config: Any) -> int | None:
     if rope.get("rope_type") != "longrope":
         return None
     return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+
+
+def _refusal(model: Any, why: str) -> RunError:
+    instead = 'backend = "command" sweeps with a trainer of your own'
+    return RunError(f"{_kind(model.config)} cannot be trained: {why}; {instead}")
 
 
 def _kind(config: Any) -> str:
