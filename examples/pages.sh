@@ -11,6 +11,6 @@ run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
 run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536
 run isolaw report examples/data/tan_rollout_n_base.csv --mapping examples/data/tan_rollout_n_base.toml \
   -o "$out/qwen.html"
-run isolaw report examples/data/real-arithmetic.parquet --fixed problem_set=hard -o "$out/real.html"
-run isolaw figures "$out/demo" -o "$out/figures"
+run isolaw report examples/data/real-arithmetic.parquet --where problem_set=hard -o "$out/real.html"
+run isolaw report "$out/demo" --figures "$out/figures"
 printf '\nOpen %s, %s and %s in a browser.\n' "$out/demo.html" "$out/qwen.html" "$out/real.html"

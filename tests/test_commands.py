@@ -266,27 +266,27 @@ def a_sweep_that_is_done(desk: Desk) -> None:
 @prints("predict")
 def a_law_that_was_written(desk: Desk) -> None:
     desk.sweep()
-    desk.run("fit", "my sweep", "--bootstrap", 15, "--out", "my law.json")
+    desk.run("fit", "my sweep", "--draws", 15, "--out", "my law.json")
 
 
 @prints("predict")
 def a_law_in_steps(desk: Desk) -> None:
     grid = ["--set", "grid.problems_per_batch=[4,8,16]", "--set", "grid.rollouts_per_problem=[4,8,16]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=2e4")
-    desk.run("fit", "both", "--setting", "fixed-b", "--bootstrap", 15, "--out", "my law.json")
+    desk.run("fit", "both", "--hold", "B", "--draws", 15, "--out", "my law.json")
 
 
 @prints("answer")
 def logs_to_train_more_of(desk: Desk) -> None:
     desk.logs()
-    desk.said += str(library.answer("my logs", 9e4, bootstrap=15))
+    desk.said += str(library.answer("my logs", 9e4, draws=15))
 
 
 @prints("spend")
 def a_sweep_that_lacks_nothing(desk: Desk) -> None:
     desk.patch.setattr("isolaw.report.answer.advice", lambda *_: [])
     desk.sweep()
-    desk.run("answer", "my sweep", "--compute", "30k", "--bootstrap", 15)
+    desk.run("answer", "my sweep", "--compute", "30k", "--draws", 15)
 
 
 def calibrated(desk: Desk) -> None:
@@ -302,7 +302,7 @@ for _name in ("predict_by_preset", "plan_preset", "sweep_preset"):
 @prints("this")
 def a_page_of_a_report(desk: Desk) -> None:
     desk.sweep()
-    desk.run("report", "my sweep", "-o", "my page.html", "--bootstrap", 15)
+    desk.run("report", "my sweep", "-o", "my page.html", "--draws", 15)
 
 
 @prints("this")
@@ -321,7 +321,7 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
     sizes = ["--set", "grid.problems_per_batch=[8]", "--set", "grid.rollouts_per_problem=[2,4,8,16]"]
     more = ["--set", "sweep.compute=2e4", "--set", "sweep.seeds=2", "--adaptive", "--spend", "60%"]
     desk.run("sweep", "--out", "my race", *sizes, *SETTING, *more)
-    desk.run("report", "my race", "-o", "my page.html", "--bootstrap", 15)
+    desk.run("report", "my race", "-o", "my page.html", "--draws", 15)
 
 
 @prints("sweep_file")

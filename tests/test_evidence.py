@@ -39,7 +39,7 @@ kind = "inline"
 PLAN = SWEEP.replace("[problems]", '[problems]\nset = "nowhere"\ndifficulty = "hard"')
 PLAN = PLAN.replace("[sweep]", '[sweep]\nbackend = "real"') + '[real]\nmodel = "nowhere"\n'
 PLAN = PLAN.replace("[4, 8, 16, 32]", "[8, 32, 128]")
-DRAWS = ["--bootstrap", "0"]
+DRAWS = ["--draws", "0"]
 BATTERY = [
     *("--set", "sweep.compute=66_000", "--set", "grid.problems_per_batch=4"),
     *("--set", "grid.rollouts_per_problem=[4, 16, 64, 256, 1024]", "--set", "bandit.parameters.r=8"),
@@ -113,7 +113,7 @@ def made(folder: Path, runs: Runs, rates: Runs) -> dict[str, Path]:
     runs.to_parquet(places["table"])
     runs.to_pandas().to_csv(places["csv"], index=False)
     rates.to_parquet(places["rates"])
-    law = package.fit(runs, bootstrap=20)
+    law = package.fit(runs, draws=20)
     law.save(places["law"])
     frontier = law.frontier().assign(n_star=lambda t: 2 ** np.linspace(3, 6, len(t)))
     frontier.to_csv(places["points"], index=False)
@@ -244,7 +244,7 @@ def test_a_replay_is_what_it_replays(
         again = [*command[:-1], tmp_path / "again"] if command[0] == "sweep" else command
         assert json.loads(isolaw(*again, "--json")[1])["simulated"] == value
     for backend in filter(None, backends):  # a law is of runs of one backend
-        law = package.fit(out, fixed={"backend": backend}, bootstrap=0)
+        law = package.fit(out, where={"backend": backend}, draws=0)
         assert law.document.simulated is (Simulated.YES if backend == "bandit" else Simulated.NO)
 
 
@@ -253,7 +253,7 @@ def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_p
     few = Runs(runs.points, dict(list(runs.attributes.items())[:2]))
     assert few.simulated is Simulated.PARTLY
     assert repr(few).startswith("<Runs: partly simulated runs: ")
-    law = package.fit(few, bootstrap=0)
+    law = package.fit(few, draws=0)
     assert law.summary().startswith("Partly simulated runs. ")
     law.save(tmp_path / "law.json")
     code, out, err = isolaw("predict", tmp_path / "law.json", "--compute", "3e5", "--json")
@@ -289,5 +289,5 @@ def test_real_runs_in_the_examples() -> None:
     runs = package.read(REAL)
     assert runs.simulated is Simulated.NO
     assert "simulated" not in runs.to_pandas()
-    law = package.fit(runs, fixed={"problem_set": "hard"}, bootstrap=0)
+    law = package.fit(runs, where={"problem_set": "hard"}, draws=0)
     assert "simulated" not in law.summary() + repr(law) + law_figure(law).axes[0].get_title("left")

@@ -138,7 +138,7 @@ def test_the_commands_that_it_ends_with(isolaw: Call, tmp_path: Path) -> None:
     simulated = first.read_text().partition("[problems]")[0].replace('"real"', '"bandit"')
     first.write_text(simulated + '[executor]\nkind = "inline"\n')
     assert isolaw("sweep", first, "--out", runs)[0] == 0
-    assert isolaw("fit", runs, "--bootstrap", "20", "--out", law)[0] == 0
+    assert isolaw("fit", runs, "--draws", "20", "--out", law)[0] == 0
     assert isolaw("predict", law, "--compute", "300000")[0] == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from isolaw.cli import cli
 
 Call = Callable[..., tuple[int, str, str]]
-FEW = ("--bootstrap", 20)
+FEW = ("--draws", 20)
 
 
 @pytest.fixture

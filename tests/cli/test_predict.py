@@ -24,7 +24,7 @@ LEVELS = [8, 32, 128, 512]
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004, attributes={"n_train_problems": 2000})
-    return library.fit(runs, bootstrap=25).save(tmp_path_factory.mktemp("law") / "law.json")
+    return library.fit(runs, draws=25).save(tmp_path_factory.mktemp("law") / "law.json")
 
 
 def strict(text: str) -> Any:

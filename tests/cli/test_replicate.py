@@ -1,4 +1,4 @@
-"""``isolaw findings``: what it prints, writes and refuses."""
+"""``isolaw replicate``: what it prints, writes and refuses."""
 
 from __future__ import annotations
 

@@ -43,20 +43,20 @@ def sweep(tiny: Callable[..., SweepSpec], tmp_path: Path) -> Path:
 
 def test_it_says_the_answer_and_where_the_page_is(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "out" / "report.html"
-    code, out, err = isolaw("report", table, "-o", page, "--bootstrap", 20)
+    code, out, err = isolaw("report", table, "-o", page, "--draws", 20)
     assert code == 0
     assert "note: fitted avg@4 on validation, setting fixed-bp, method surface" in err
     assert out.startswith("For a budget of C = ")
     assert out.splitlines()[-1] == f"Report: {page}"
     text = page.read_text()
-    assert f"isolaw report {table} -o {page} --bootstrap 20" in text
-    assert "--metric avg@4 --eval-set validation --setting fixed-bp" in text
+    assert f"isolaw report {table} -o {page} --draws 20" in text
+    assert "--metric avg@4 --eval-set validation --hold B_p" in text
 
 
 def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    _, _, _ = isolaw("fit", table, "--bootstrap", 20, "--out", tmp_path / "mine.json")
-    code, out, _ = isolaw("report", table, "-o", page, "--bootstrap", 20, "--compute", 3e6, "--json")
+    _, _, _ = isolaw("fit", table, "--draws", 20, "--out", tmp_path / "mine.json")
+    code, out, _ = isolaw("report", table, "-o", page, "--draws", 20, "--compute", 3e6, "--json")
     assert code == 0
     said = json.loads(out)
     assert said["report"] == str(page)
@@ -72,14 +72,14 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
 ) -> None:
     page = tmp_path / "report.html"
     law = sweep / "law.json"
-    assert isolaw("fit", sweep, "--out", law, "--bootstrap", 11)[0] == 0
+    assert isolaw("fit", sweep, "--out", law, "--draws", 11)[0] == 0
     code, _, err = isolaw("report", sweep, "-o", page)
     assert code == 0
     assert f"note: the law is {law}" in err
-    assert "--bootstrap 11" in page.read_text()
-    _, _, err = isolaw("report", sweep, "-o", page, "--bootstrap", 12)  # an option of a fit: fitted anew
+    assert "--draws 11" in page.read_text()
+    _, _, err = isolaw("report", sweep, "-o", page, "--draws", 12)  # an option of a fit: fitted anew
     assert "note: fitted" in err
-    assert "--bootstrap 12" in page.read_text()
+    assert "--draws 12" in page.read_text()
     assert isolaw("sweep", "--out", sweep, "--set", "sweep.compute=4e4")[0] == 0
     code, out, err = isolaw("report", sweep, "-o", page, "--json")
     assert code == 0
@@ -95,7 +95,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    code, out, _ = isolaw("report", sweep, "-o", page, "--bootstrap", 20)
+    code, out, _ = isolaw("report", sweep, "-o", page, "--draws", 20)
     assert code == 0
     assert "Next: Run 3 seeds of every configuration." in out
     assert f"isolaw sweep --out {sweep} --set sweep.seeds=3" in page.read_text()
@@ -132,20 +132,20 @@ def test_mixed_runs_are_asked_about_as_by_fit(isolaw: Call, tmp_path: Path) -> N
     real = "examples/data/real-arithmetic.parquet"
     code, _, err = isolaw("report", real, "-o", tmp_path / "r.html")
     assert code == 2
-    assert "Choose with --fixed problem_set=easy" in err
+    assert "Choose with --where problem_set=easy" in err
     code, _, _ = isolaw(
-        "report", real, "-o", tmp_path / "r.html", "--fixed", "problem_set=hard", "--bootstrap", 20
+        "report", real, "-o", tmp_path / "r.html", "--where", "problem_set=hard", "--draws", 20
     )
     assert code == 0
-    assert "--fixed problem_set=hard" in (tmp_path / "r.html").read_text()
+    assert "--where problem_set=hard" in (tmp_path / "r.html").read_text()
 
 
 def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    assert isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 6e5)[0] == 0
+    assert isolaw("report", table, "-o", page, "--draws", 20, "--fit-below", 6e5)[0] == 0
     assert "checkpoints up to C = 6e5" in page.read_text()
     before = page.read_text()
-    code, _, err = isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 1)
+    code, _, err = isolaw("report", table, "-o", page, "--draws", 20, "--fit-below", 1)
     assert code == 2
     assert "fit_below: found 1; expected a measured compute" in err
     assert page.read_text() == before
@@ -153,7 +153,7 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
 
 @pytest.mark.slow
 def test_figures(isolaw: Call, tmp_path: Path) -> None:
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--bootstrap", 20)
+    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
     code, out, err = isolaw("figures", *source, "-o", tmp_path / "f")
     assert code == 0
     assert [line.split(":")[0] for line in out.splitlines()] == ["frontier", "law"]
@@ -163,7 +163,7 @@ def test_figures(isolaw: Call, tmp_path: Path) -> None:
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--bootstrap", 20)
+    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
     code, out, _ = isolaw("figures", *source, "-o", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)

@@ -20,7 +20,7 @@ LEVELS = [8, 32, 128, 512]
 
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs]) -> Law:
-    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), bootstrap=25)
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), draws=25)
 
 
 def end(value: float) -> float | None:
@@ -88,7 +88,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
 
 def test_budgets_have_the_laws_own_name(synthetic: Callable[..., Runs]) -> None:
     runs = synthetic([(1024 // n, n) for n in LEVELS], noise=0.005)
-    law = isolaw.fit(runs, setting="fixed-b", bootstrap=0)
+    law = isolaw.fit(runs, hold="B", draws=0)
     assert law.frontier().columns[0] == "steps"
     assert law.crossovers().columns[2] == "steps"
     assert law.predictions([1e6]).columns[0] == "compute"

@@ -19,12 +19,12 @@ LEVELS = [8, 32, 128, 512]
 
 @pytest.fixture(scope="module")
 def found(synthetic: Callable[..., Any]) -> Answer:
-    return isolaw.answer(synthetic([(32, n) for n in LEVELS], noise=0.003), "2.5M", bootstrap=40)
+    return isolaw.answer(synthetic([(32, n) for n in LEVELS], noise=0.003), "2.5M", draws=40)
 
 
 def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., Any]) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.003)
-    law = isolaw.fit(runs, bootstrap=40)
+    law = isolaw.fit(runs, draws=40)
     prediction = law.predict(2.5e6)
     assert found.prediction.to_dict() == prediction.to_dict()
     a = prediction.allocation

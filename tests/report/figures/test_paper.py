@@ -19,7 +19,7 @@ from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
-QUICK: dict[str, Any] = {"bootstrap": 15}
+QUICK: dict[str, Any] = {"draws": 15}
 
 
 def everything(synthetic: Make) -> Runs:

@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
-    assert run(["fit", str(sweep), "--setting", "joint", "--out", str(law), "--bootstrap", "60"]) == 0
+    assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "60"]) == 0
     assert run(["report", str(sweep), "-o", str(page)]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
@@ -358,8 +358,7 @@ def test_text_in_the_data_is_never_markup(
     out = tmp_path / "page.html"
     source = str(tmp_path / "<img src=x>.parquet")
     assert (
-        run(["report", source, "-o", str(out), "--metric", metric, "--eval-set", EVIL, "--bootstrap", "20"])
-        == 0
+        run(["report", source, "-o", str(out), "--metric", metric, "--eval-set", EVIL, "--draws", "20"]) == 0
     )
     page = visit(out)
     assert page.evaluate("window.hit") is None

@@ -160,7 +160,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds another split \(temperature 0.6, not 1.0; seed 0, not 3\)"):
         SplitFolder(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
     (other / "split.json").write_text("{}")
-    with pytest.raises(DataError, match="not a file of isolaw split"):
+    with pytest.raises(DataError, match="not a file of isolaw problems"):
         SplitFolder(other, pool(), SETTINGS)
     assert files(other) == before | {"split.json": b"{}"}
 
@@ -196,7 +196,7 @@ def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
     done(tmp_path, Model())
     lines = (tmp_path / "counts.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "counts.jsonl").write_text("".join([*lines[:4], bad + "\n", *lines[5:]]))
-    with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw split"):
+    with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw problems"):
         SplitFolder(tmp_path, pool(), SETTINGS)
 
 
@@ -218,7 +218,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
 def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> None:
     header = tmp_path / "split.json"
     header.mkdir() if content is None else header.write_text(content)
-    with pytest.raises(DataError, match=r"split.json: not a file of isolaw split"):
+    with pytest.raises(DataError, match=r"split.json: not a file of isolaw problems"):
         SplitFolder(tmp_path, pool(), SETTINGS)
 
 
