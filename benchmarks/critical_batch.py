@@ -1,6 +1,6 @@
 """The public sweep over B_p and lr: is the critical batch steady, and what do quarter runs choose?
 
-``python -m benchmarks.critical_batch`` writes the tables of docs/critical-batch.md (`examples/data/README.md`
+``python -m benchmarks.critical_batch`` writes the table of docs/critical-batch.md (`examples/data/README.md`
 has the source of the runs).
 
 *Steady*: the critical batch at five targets, by isolaw and as it is usually done, by least squares in log N
@@ -277,19 +277,10 @@ def chosen() -> dict[str, Any]:
     return {"best": entry("best of the whole runs", best), "fastest": fastest, "rows": rows}
 
 
-def tables(found: dict[str, Any]) -> list[str]:
-    """Return both tables in Markdown."""
-    out = [
-        "| target | isolaw (95 %) | fastest runs | deviation, isolaw | deviation, fastest runs |",
-        "|---|---|---|---|---|",
-    ]
-    for row in found["steady"]:
-        low, high = row["isolaw"]["interval"]
-        mine = f"{row['isolaw']['value']:,.0f} ({low:,.0f}–{high:,.0f})"
-        both = " | ".join(f"{row['deviation'][name]:.2f}" for name in ("isolaw", "usual"))
-        out.append(f"| {row['target']:g} | {mine} | {row['usual']:,.0f} | {both} |")
+def table(found: dict[str, Any]) -> list[str]:
+    """Return the choices from quarter runs in Markdown."""
     best = found["chosen"]["best"]
-    out += ["", "| method | B_p | lr | runs that reach .55 | rollouts to .55 | more than the best |"]
+    out = ["| method | B_p | lr | runs that reach .55 | rollouts to .55 | more than the best |"]
     out.append("|---|---|---|---|---|---|")
     for row in (*found["chosen"]["rows"], best):
         bound = "> " * (row["reached"] < row["runs"])
@@ -301,13 +292,13 @@ def tables(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, and write the summary and the tables."""
+    """Measure, and write the summary and the table."""
     found = {"steady": steady(), "chosen": chosen(), "covered": covered()}
     SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
     text = DOCS.read_text()
     head, _, rest = text.partition("<!-- tables -->\n")
     tail = rest.partition("<!-- end -->\n")[2]
-    body = "\n".join(tables(found))
+    body = "\n".join(table(found))
     DOCS.write_text(f"{head}<!-- tables -->\n{body}\n<!-- end -->\n{tail}")
 
 

@@ -243,16 +243,16 @@ def summary() -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any], designs: tuple[str, ...]) -> list[str]:
-    """Return the table of these designs as Markdown."""
+    """Return the table of these designs on the presets that judge them, as Markdown."""
     out = [
-        "| presets | design | plays | spent (most) | easy | hard | all | within .005 | expected |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| design | plays | spent (most) | easy | hard | all | within .005 | expected |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in found["rows"]:
-        if row["design"] in designs:
+        if row["design"] in designs and row["half"] == "judging":
             cells = " | ".join(f"{row[g]:.2f} ± {row[f'{g} error']:.2f}" for g in (*SETS, "all"))
             out.append(
-                f"| {row['half']} | {row['design']} | {row['repetitions']} | {row['spent']:.0%} "
+                f"| {row['design']} | {row['repetitions']} | {row['spent']:.0%} "
                 f"({row['most']:.0%}) | {cells} | "
                 f"{row['within']:.1%} | {row['expected']:.2f} |"
             )

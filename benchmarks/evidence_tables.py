@@ -39,25 +39,29 @@ def _best(own: dict[str, Any]) -> str:
     return f"{best}: {reward['reward']:.3f}{error}" + (f" (as good: {', '.join(others)})" if others else "")
 
 
+def _rewards(own: dict[str, Any]) -> tuple[float, float]:
+    """The mean error of the rewards that were stated, and the mean half width of their intervals."""
+    stated = [
+        (said["value"], *said["interval"], own["came"][n]["reward"])
+        for n, said in own["said"]["rewards"].items()
+        if said and n in own["came"]
+    ]
+    value, low, high, came = np.array(stated).T
+    return np.abs(value - came).mean(), (high - low).mean() / 2
+
+
 def _forecasts(sweep: dict[str, Any]) -> list[str]:
-    """Sentences on what was stated before the runs."""
+    """Sentences on what was stated for budgets that the runs do not reach yet."""
     out = []
     for own in sweep["cuts"]:
-        if "before" not in own:
-            continue
-        said = own["said"]
-        chosen = {name: _n(said["chosen"].get(rule)) for rule, name in RULES.items()}
-        rivals_said = ", ".join(f"{name} n = {n}" for name, n in list(chosen.items())[1:])
-        text = (
-            f"- For C = {said['compute']:,.0f} isolaw stated n\\* = {_interval(said['n_star'])} and n = "
-            f"{chosen['isolaw']} with an expected loss of {_loss(said['expected_loss'])}; {rivals_said}."
-        )
-        if "verdict" not in own:
-            out.append(text + " The runs do not reach this C yet.")
-            continue
-        lost = own["verdict"]["lost"]
-        others = ", ".join(f"{name} {_loss(lost[rule])}" for rule, name in RULES.items() if rule != "isolaw")
-        out.append(f"{text} The best n was {_best(own)}. isolaw lost {_loss(lost['isolaw'])}; {others}.")
+        if "before" in own and "verdict" not in own:
+            said, n_star = own["said"], _interval(own["said"]["n_star"])
+            choices = (f"{name} n = {_n(said['chosen'].get(rule))}" for rule, name in RULES.items())
+            out.append(
+                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For it isolaw "
+                f"stated n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. The choices "
+                f"were: {', '.join(choices)}."
+            )
     return out
 
 
@@ -71,33 +75,29 @@ def tables(summary: dict[str, Any]) -> str:
         best = _best(own)
         held = {None: "none", True: "yes", False: "no"}[verdict["n_star_held"]]
         losses = [
-            f"{_loss(verdict['lost'][rule])} (n = {_n(said['chosen'].get(rule))})"
-            if verdict["lost"][rule] is not None
-            else "no answer"
-            for rule in RULES
+            _loss(lost) if lost is not None else "no answer" for lost in map(verdict["lost"].get, RULES)
         ]
+        losses[0] += f" (n = {_n(said['chosen'].get('isolaw'))})"
         seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
         cells = [sweep["name"], seen, number(said["compute"]), _interval(said["n_star"]), best, held]
         out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
     out += ["", *_tally([own for _, own in judging]), ""]
     for sweep in summary["sweeps"]:
-        if lines := _forecasts(sweep):
-            out += [f"Stated before the runs of “{sweep['name']}” went on:", "", *lines, ""]
+        for line in _forecasts(sweep):
+            out += [line, ""]
     refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
     for name, own in refused:
-        out += [f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused']}", ""]
-    out += ["| sweep | n | reward said at C, from the earliest cut | came |", "|---|--:|--:|--:|"]
-    for sweep in summary["sweeps"]:
-        own = next((c for c in sweep["cuts"] if "verdict" in c), None)
-        for n, measured in (own or {"came": {}})["came"].items():
-            said = own["said"]["rewards"].get(n)
-            if said:
-                q = f"{said['value']:.3f} ({' to '.join(f'{end:.3f}' for end in said['interval'])})"
-                error = "" if measured["error"] is None else f" ± {measured['error']:.3f}"
-                out.append(f"| {sweep['name']} | {n} | {q} | {measured['reward']:.3f}{error} |")
-    out += ["", "| input | SHA-256 |", "|---|---|"]
-    files = {file: sha for sweep in summary["sweeps"] for file, sha in sweep["files"].items()}
-    out += [f"| `examples/data/{file}` | `{sha}` |" for file, sha in files.items()]
+        out += [
+            f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused'].partition('. ')[0]}.",
+            "",
+        ]
+    first = [next((c for c in s["cuts"] if "verdict" in c), None) for s in summary["sweeps"]]
+    errors, halves = np.array([_rewards(own) for own in first if own]).T
+    out += [
+        f"From the earliest cut of each sweep, the rewards stated for C were off by {errors.min():.3f} to "
+        f"{errors.max():.3f} on average, and their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} "
+        "wide."
+    ]
     return "\n".join(out)
 
 

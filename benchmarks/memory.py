@@ -9,7 +9,7 @@ storages that are alive; their highest sum during a step is the peak.
 The peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
 allocator loses to fragmentation are no tensors: the plan guesses them (`footprint.GUESSES`), and the
 comparison leaves them out. Measured peaks are in memory.json next to this file (some ten minutes of one
-core); ``--write`` puts the table of measured and planned peaks into docs/real.md.
+core); ``--write`` puts their comparison into docs/real.md.
 """
 
 from __future__ import annotations
@@ -295,28 +295,29 @@ def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
     return Footprint(Demand(model, 80 * GIB, ROW, kl, float32_head=False), options).tensors()
 
 
-def table() -> str:
-    """Return planned and measured peaks as Markdown."""
+def summary() -> str:
+    """Return how far planned peaks are from measured ones, as a sentence."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
-    lines = [
-        "| model | GPUs | ZeRO | KL term | planned, GiB | measured, GiB | |",
-        "|---|---|---|---|---|---|---|",
+    deviations = [
+        planned(name, gpus, stage, kl) / measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"] - 1
+        for name, gpus, stage, kl in itertools.product(MODELS, GPUS, STAGES, (False, True))
     ]
-    for name, gpus, stage, kl in itertools.product(MODELS, GPUS, STAGES, (False, True)):
-        plan, peak = planned(name, gpus, stage, kl), measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
-        cells = (name, gpus, stage, "yes" if kl else "no", f"{plan / 2**30:.1f}", f"{peak / 2**30:.1f}")
-        lines.append(f"| {' | '.join(map(str, cells))} | {plan / peak - 1:+.1%} |")
-    return "\n".join(lines)
+    least, most = min(deviations), max(deviations)
+    return (
+        f"Over {len(deviations)} cases ({', '.join(MODELS)}; {' and '.join(map(str, GPUS))} GPUs; ZeRO "
+        f"{' and '.join(map(str, STAGES))}; with and without a KL term) planned peaks of the tensors in "
+        f"training are {least:+.1%} to {most:+.1%} from measured ones."
+    )
 
 
 def main() -> None:
-    """Measure cells, each in a process of its own, and print the table; or measure one cell."""
+    """Measure cells, each in a process of its own, and print them; or measure one cell."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=MODELS, help="measure this model alone")
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/real.md; measure nothing"
+        "--write", action="store_true", help="put the result into docs/real.md; measure nothing"
     )
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -330,7 +331,7 @@ def main() -> None:
         text = DOCS.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
-        DOCS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+        DOCS.write_text(f"{before}{BEGIN}\n{summary()}\n{END}{after}", encoding="utf-8")
         return
     for name, gpus, stage in itertools.product([options.only] if options.only else MODELS, GPUS, STAGES):
         command = [sys.executable, __file__, "--cell", f"{name}/{gpus}/{stage}"]
@@ -338,7 +339,7 @@ def main() -> None:
         kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
         kept |= json.loads(done.stdout.splitlines()[-1])
         MEASURED.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
-    print(table())
+    print(summary())
 
 
 def _prepare() -> None:

@@ -162,9 +162,9 @@ def test_the_gradient_is_that_of_the_likelihood(form: Any) -> None:
     assert model.loss_and_slope(theta)[1] == pytest.approx(slope, rel=0.02, abs=0.02)
 
 
-def test_the_tables_of_the_page_are_those_that_were_measured() -> None:
+def test_the_table_of_the_page_is_the_one_that_was_measured() -> None:
     found = json.loads(critical_batch.SUMMARY.read_text())
-    assert "\n".join(critical_batch.tables(found)) in critical_batch.DOCS.read_text()
+    assert "\n".join(critical_batch.table(found)) in critical_batch.DOCS.read_text()
     table, curves = critical_batch.runs()
     own = TargetModel(critical_batch.data(table, curves, critical_batch.TARGETS), "critical")
     for row in found["steady"]:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -77,7 +76,7 @@ def test_parameters_are_those_of_the_files(made: Any) -> None:
     assert decoder.parameters == models.parameters(made.model)
 
 
-def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_current() -> None:
+def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_page_is_current() -> None:
     measured = json.loads((ROOT / "benchmarks" / "memory.json").read_text())
     cells = list(itertools.product(BENCHMARK.MODELS, BENCHMARK.GPUS, BENCHMARK.STAGES, (False, True)))
     assert len(cells) == len(measured)
@@ -85,7 +84,7 @@ def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_curren
         peak = measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
         assert BENCHMARK.planned(name, gpus, stage, kl) == pytest.approx(peak, rel=0.1), (name, gpus, stage)
     documented = (ROOT / "docs" / "real.md").read_text()
-    assert BENCHMARK.table() in documented, "python benchmarks/memory.py --write"
+    assert BENCHMARK.summary() in documented, "python benchmarks/memory.py --write"
 
 
 def footprint(
@@ -452,8 +451,6 @@ def test_dry_run_prints_the_table(
     assert run([*arguments, "--dry-run", "--machine", H100]) == 0
     printed = capsys.readouterr().out
     lines = [line.split() for line in printed.splitlines()]
-    shown = textwrap.indent(printed, "    ", lambda line: not line.isspace())
-    assert shown in (ROOT / "docs" / "real.md").read_text(), shown
     assert ["GiB", "of", "each", "GPU", "sample", "compare", "train", "sync"] in lines
     assert ["capacity", *["79.6"] * 4] in lines
     assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
