@@ -162,7 +162,7 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
         "  *--draws*|*--points*|*--help*) ;;\n"
-        '  fit*|report*|figures*|backtest*|size*) set -- "$@" --draws 60 ;;\n'
+        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
         "esac\n"
         f'exec "{preloaded / "isolaw"}" "$@"\n'
     )

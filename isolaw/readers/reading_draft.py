@@ -123,6 +123,8 @@ def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
     for part, guesses in drafted(load(table)).items() if table else ():
         for line in guesses:
             bare = line.removeprefix("# ")
-            if bare.partition(" =")[0] not in known and not (part == "metrics" and given["metrics"]):
+            name, _, column = bare.partition(" = ")
+            of_itself = column == f'"{name}"'  # isolaw knows it by its name
+            if not (name in known or of_itself or (part == "metrics" and given["metrics"])):
                 out[part].append(f"# {bare}")
     return out

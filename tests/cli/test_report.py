@@ -45,7 +45,7 @@ def test_it_says_the_answer_and_where_the_page_is(isolaw: Call, table: Path, tmp
     page = tmp_path / "out" / "report.html"
     code, out, err = isolaw("report", table, "-o", page, "--draws", 20)
     assert code == 0
-    assert "note: fitted avg@4 on validation, setting fixed-bp, method surface" in err
+    assert "note: fitted avg@4 on validation, B_p held, method surface" in err
     assert out.startswith("For a budget of C = ")
     assert out.splitlines()[-1] == f"Report: {page}"
     text = page.read_text()

@@ -92,7 +92,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     document = law.document
     first, start, end, *rest = law_text.law_summary(document)
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
-    assert "setting fixed-bp, curve exp" in first
+    assert "B_p held, curve exp" in first
     for line, point in ((start, document.frontier[0]), (end, document.frontier[-1])):
         assert line == f"n* at C = {numbers.number(point.x)}: {numbers.quantity(point.n_star)}."
     assert end.startswith("n* at C = 1e7: 512, perhaps more (95 % bound: ")
