@@ -7,7 +7,7 @@ and ``OUT/extremely-hard``, and their figures as ``OUT/tiny.json``. It downloads
 
 The model is a Qwen2 of 0.13 M parameters. A supervised warm-up of some seconds on one core stops at a partial
 accuracy. `isolaw problems` then sorts problems that the model has not seen by how often it solves them, so
-that reinforcement learning can raise its accuracy. Rounding differs from processor to processor, so that a warm-up
+that reinforcement learning can raise its accuracy. Rounding differs from processor to processor: a warm-up
 ends elsewhere on another one; ``--model`` takes one that has ended.
 """
 

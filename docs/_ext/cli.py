@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from isolaw.cli import cli
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -20,7 +20,7 @@ def markdown() -> str:
     parts = []
     for name in (name for names in cli.sections.values() for name in names):
         command = cli.commands[name]
-        assert isinstance(command, Command)
+        assert isinstance(command, ShortHelp)
         context = click.Context(command, info_name=f"isolaw {name}", terminal_width=1000, show_default=True)
         usage = command.get_usage(context).removeprefix("Usage: ")
         parts += [f"## isolaw {name}", f"```text\n{usage}\n```", *_help(command.help or "")]

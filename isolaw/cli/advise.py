@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import note, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import ROLLOUTS, Destination, budget_options, json_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
@@ -24,7 +24,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected e.g. 7B or 500M") from None
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.option("--compute", "--budget", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
 @click.option(
     "--difficulty", type=click.Choice(["easy", "hard"]),

@@ -10,7 +10,7 @@ import click
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _OF_A_LAW = {
 }  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
 @shared.compute_option
 @shared.cost_options

@@ -8,10 +8,10 @@ import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import notes_on_failure, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--fit-below", type=shared.ROLLOUTS, required=True, help="Fit the checkpoints up to C.")
 @shared.hold_option("B_p")

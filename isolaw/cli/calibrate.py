@@ -8,7 +8,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, notes_on_failure, print_result, progress_bar
-from isolaw.cli.help import EXECUTING, Command, Further
+from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
@@ -22,7 +22,7 @@ from isolaw.cli.options import (
 _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until", "jobs", "seed")
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
 @click.option("--out", type=Destination(), help="Write the preset to this file, e.g. preset.toml.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.help import COSTS, Command, Further
+from isolaw.cli.help import COSTS, Further, ShortHelp
 from isolaw.cli.options import (
     ROLLOUTS,
     cost_of,
@@ -40,7 +40,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
     return found
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("first", type=click.Path(), required=False)
 @click.argument("second", type=click.Path(), required=False)
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")

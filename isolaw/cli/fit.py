@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
-from isolaw.cli.help import Command, Further
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.errors import Refused
 
@@ -26,7 +26,7 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
 _OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"}
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, type=click.Path())
 @click.option(
     "--points", type=click.Path(), cls=Further, group=_OTHERWISE,

@@ -34,7 +34,7 @@ def _print_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-class Command(click.Command):
+class ShortHelp(click.Command):
     """A command whose ``--help`` leaves out what is `Further`, and whose ``--help-all`` does not."""
 
     def __init__(self, *args: Any, **more: Any) -> None:

@@ -9,7 +9,7 @@ import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     return out
 
 
-@click.command("model-size", cls=Command)
+@click.command("model-size", cls=ShortHelp)
 @click.argument("file", type=click.Path())
 @click.option("--runs", type=click.Path(), help="Table of single runs, for the intervals, if FILE has means.")
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.help import EXECUTING, Command, Further
+from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
@@ -22,7 +22,7 @@ from isolaw.cli.options import (
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option(
     "--compute",

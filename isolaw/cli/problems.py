@@ -11,7 +11,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.help import Command, Further
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, json_option
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _arguments(
     return out or None
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.option(
     "--counts", type=click.Path(),
     help="Sample nothing: print the dead groups of a table with correct and samples of each problem.",

@@ -14,7 +14,7 @@ import click
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_lines, print_result, shown
-from isolaw.cli.help import Command, Further
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MORE = "the reward's column and the origin of values"
 _FEW = 3  # logs that are shown in full without --verbose
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @shared.reading_options({})
 @click.option("--out", "-o", type=Destination(path_type=Path), help="Write the runs to this Parquet table.")

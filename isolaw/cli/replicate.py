@@ -10,13 +10,13 @@ import click
 
 from isolaw.cli import common
 from isolaw.cli.common import note, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, json_option
 
 _FAILURES_SHOWN = 5
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.option("--model", default="interference", help="Simulator: interference or arms.")
 @click.option(
     "--preset",

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.renamed import HOLDS
 
@@ -36,7 +36,7 @@ _OF_A_PAGE = {
 }
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--out", "-o", type=Destination(), help="Write the page to this HTML file.")
 @click.option(

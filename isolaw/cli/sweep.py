@@ -14,7 +14,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
-from isolaw.cli.help import Command, Further
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _KEYS = {
 }  # fmt: skip
 
 
-@click.command(cls=Command)
+@click.command(cls=ShortHelp)
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option(
     "--backend", help="bandit (simulator), replay (recorded runs), real (models) or command (your trainer)."

@@ -238,11 +238,11 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
-            raise DataError(f"{option('fixed', name, value)}: {missing}")
+            raise DataError(f"{option('where', name, value)}: {missing}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"{option('fixed', name, value)}: no run has that; there are: {there}")
+            raise DataError(f"{option('where', name, value)}: no run has that; there are: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table

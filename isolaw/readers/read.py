@@ -173,7 +173,7 @@ def survey(
         str(source): _how(source, columns, format, next((f for f in files if f.about(source)), None))
         for source in sources
     }
-    found = search(sources, own=how)
+    found = search(sources, "auto", None, how)
     collector = Collector([*(rule for f in files for rule in f.rules), *rules], wanted, len(found.found) > 1)
     collector.files = files
     for place in found.found:

@@ -35,7 +35,7 @@ def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
         assert "No run of your model" in stdout.splitlines()[1]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
-        assert list(data)[:3] == ["simulated", "evidence", "own_runs"]
+        assert list(data)[:4] == ["simulated", "format", "evidence", "own_runs"]
         assert (data["evidence"], data["simulated"], data["own_runs"]) == ("published", False, 0)
 
 
@@ -128,7 +128,7 @@ def test_the_commands_that_it_ends_with(isolaw: Call, tmp_path: Path) -> None:
     plan = [
         "plan",
         first,
-        "--target",
+        "--compute",
         "300000",
         "--set",
         "sweep.seeds=3",

@@ -13,7 +13,7 @@ import pytest
 import isolaw as library
 from isolaw import renamed
 from isolaw.cli import cli
-from isolaw.cli.help import Command
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.old_names import COMMANDS, OPTIONS, VALUES, modern
 
 Call = Callable[..., tuple[int, str, str]]
@@ -29,7 +29,7 @@ def options(text: str) -> list[str]:
 @pytest.mark.parametrize("name", cli.commands)
 def test_help_lists_twelve_options_at_most_and_help_all_the_others(isolaw: Call, name: str) -> None:
     command = cli.commands[name]
-    assert isinstance(command, Command)
+    assert isinstance(command, ShortHelp)
     code, text, _ = isolaw(name, "--help")
     whole = isolaw(name, "--help-all")[1]
     assert code == 0

@@ -63,7 +63,8 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     assert said["bytes"] == page.stat().st_size
     assert said["law"] == "fitted"
     _, predicted, _ = isolaw("predict", tmp_path / "mine.json", "--compute", 3e6, "--json")
-    assert said["prediction"] == json.loads(predicted)
+    assert {**said["prediction"], "format": "isolaw.predict/1"} == json.loads(predicted)
+    assert said["format"] == "isolaw.report/1"
 
 
 @pytest.mark.slow
@@ -154,7 +155,7 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
 @pytest.mark.slow
 def test_figures(isolaw: Call, tmp_path: Path) -> None:
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
-    code, out, err = isolaw("figures", *source, "-o", tmp_path / "f")
+    code, out, err = isolaw("report", *source, "--figures", tmp_path / "f")
     assert code == 0
     assert [line.split(":")[0] for line in out.splitlines()] == ["frontier", "law"]
     assert out.splitlines()[0] == f"frontier: {tmp_path / 'f' / 'frontier'} (png, svg, pdf)"
@@ -164,10 +165,10 @@ def test_figures(isolaw: Call, tmp_path: Path) -> None:
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
-    code, out, _ = isolaw("figures", *source, "-o", tmp_path / "f", "--json")
+    code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)
-    assert {Path(file).name for file in said["files"]} == {
+    assert {Path(file).name for file in said["figures"]} == {
         "frontier.png",
         "frontier.svg",
         "law.png",
@@ -178,9 +179,15 @@ def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
     synthetic([(32, 8)]).to_parquet(tmp_path / "one.parquet")
-    code, _, err = isolaw("figures", tmp_path / "one.parquet", "-o", tmp_path / "f")
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "f")
     assert code == 1
     assert "the runs support no figure" in err
-    code, _, err = isolaw("figures", tmp_path / "one.parquet", "-o", tmp_path / "one.parquet")
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "one.parquet")
     assert code == 2
     assert "expected a directory" in err
+    code, _, err = isolaw("report", tmp_path / "one.parquet")
+    assert code == 2
+    assert "expected --out FILE.html, --figures [FOLDER], or both" in err
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--hold", "B", "--figures")
+    assert code == 2
+    assert "--hold is about the page, and requires --out" in err

@@ -220,7 +220,8 @@ def test_settings_are_drafted_edited_and_passed_back(isolaw: Call, tmp_path: Pat
         verl(tmp_path / "runs" / "abc"[(8, 32, 128).index(n)], n, 0, config=False)
     file = tmp_path / "runs.toml"
     code, out, err = isolaw("read", tmp_path / "runs", "--write-settings", file)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert "--write-settings is replaced by --save" in err
     command = f"isolaw read {tmp_path}/runs --settings {file}"
     assert out.strip() == f"Settings: {file}. Edit it, then: {command}"
     text = file.read_text()

@@ -174,7 +174,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         far = having(prediction.flags, Code.FAR)
         assert (prediction.allocation is None) == bool(far)
         if far:
-            nothing = [data[key] for key in ("rollouts_per_problem", "steps", "expected_regret", "unspent")]
+            nothing = [data[key] for key in ("rollouts_per_problem", "steps", "expected_loss", "unspent")]
             assert (nothing, data["options"]) == ([None] * 4, [])
             continue
         assert prediction.allocation.compute <= budget

@@ -300,8 +300,8 @@ def test_how_far_it_goes(laws: dict[str, Law], case: str, budget: float) -> None
     if int(budget) > 10 * reach:
         assert p.options == []
         assert (p.allocation, p.unspent, p.reward.status) == (None, None, "refused")
-        nothing = ["rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_regret"]
-        assert [data[key] for key in [*nothing, "probability_within_0.005", "epochs"]] == [None] * 7
+        nothing = ["rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_loss"]
+        assert [data[key] for key in [*nothing, "probability_within_tolerance", "epochs"]] == [None] * 7
         assert data["reward"] == {"value": None, "interval": None, "status": "refused"}
         assert {q.status for q in (p.n_star, p.law_n)} <= {"not_identified", "refused"}
         assert p.n_star.interval is None
@@ -577,10 +577,10 @@ def test_the_shape_of_the_json(laws: dict[str, Law], case: str) -> None:
     }
     for option in data["options"]:
         assert set(option["reward"]) == {"value", "interval", "status"}
-        probability = option["probability_within_0.005"]
+        probability = option["probability_within_tolerance"]
         assert probability is None or 0 <= probability <= 1
-        assert option["expected_regret"] >= 0
-    assert data["expected_regret"] == first["expected_regret"]
+        assert option["expected_loss"] >= 0
+    assert data["expected_loss"] == first["expected_loss"]
     assert isinstance(p, Prediction)
 
 

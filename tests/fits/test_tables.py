@@ -66,7 +66,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
         assert (row.problems_per_batch, row.rollouts_per_problem, row.steps, row.unspent) == (
             a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
         )  # fmt: skip
-        assert row.expected_regret == one.options[0].expected_regret
+        assert row.expected_loss == one.options[0].expected_regret
         assert row.probability == one.options[0].probability
         assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
         assert row.flags == ", ".join(flag.code for flag in one.flags)
@@ -77,7 +77,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
         "steps",
         "unspent",
         "reward",
-        "expected_regret",
+        "expected_loss",
     ):
         assert pd.isna(far[name]), name
     assert "far" in far["flags"]

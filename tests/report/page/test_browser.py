@@ -194,7 +194,7 @@ def test_the_slider_shows_what_predict_says(
     law = numbers.quantity(law_n) if law_n.value is not None else ""
     assert page.locator("dd[data-show=law_n]").text_content() == law
     lost = page.locator("dd[data-show=lost]").inner_text()
-    assert lost.startswith(f"{said['expected_regret']:.4f} in avg@4 against the best allocation")
+    assert lost.startswith(f"{said['expected_loss']:.4f} in avg@4 against the best allocation")
     assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
@@ -203,7 +203,7 @@ def test_the_slider_shows_what_predict_says(
         [
             f"{o['rollouts_per_problem']:,}", f"{o['problems_per_batch']:,}", f"{o['steps']:,}",
             "yes" if o["measured"] else "no",
-            f"{o['expected_regret']:.4f}", f"{math.floor(100 * o['probability_within_0.005'])}%",
+            f"{o['expected_loss']:.4f}", f"{math.floor(100 * o['probability_within_tolerance'])}%",
         ]
         for o in said["options"][1:]
     ]  # fmt: skip
