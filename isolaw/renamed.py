@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 KEYWORDS = {"setting": "hold", "fixed": "where", "bootstrap": "draws"}
 # What a law holds: today's value of ``hold`` for each of ``setting``.
 HOLDS = {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}
-Function = TypeVar("Function", bound=Callable[..., Any])
+Modern = TypeVar("Modern", bound=Callable[..., Any])
 
 
-def renamed(function: Function) -> Function:
+def renamed(function: Modern) -> Modern:
     """Return a function of today's keywords that accepts the old ones, too, with a `DeprecationWarning`.
 
     >>> @renamed
@@ -45,4 +45,4 @@ def renamed(function: Function) -> Function:
                 keywords[new] = today
         return function(*args, **keywords)
 
-    return cast(Function, wrapper)
+    return cast(Modern, wrapper)
