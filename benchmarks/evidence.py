@@ -83,15 +83,15 @@ SWEEPS = (
         RealSweep(
             f"sums, {kind}, B_p = 16, lr {lr}",
             "real-arithmetic.parquet",
-            where={"problem_set": kind, "lr": float(lr)},
+            fixed={"problem_set": kind, "lr": float(lr)},
         )
         for kind, lr in (("easy", "5e-4"), ("easy", "1e-3"), ("hard", "1e-3"))
     ),
     RealSweep(
         "sums, easy, B_p = 16, the long sweep",
         "real-long.parquet",
-        where={"lr": 5e-4},
-        shares=(0.1,),  # a quarter is what the statement saw
+        fixed={"lr": 5e-4},
+        shares=(0.25,),  # a tenth is what the statement saw
         statement="real-long-forecast.json",
     ),
 )

@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "real-sweep.md"
 BEGIN, END = "<!-- long:begin -->", "<!-- long:end -->"
 COMPUTES = (10_240, 40_960, 102_400, 204_800, 409_600, 1_024_000)
 LR = 5e-4
+RETUNED = 102_400  # where the runs with other lr and B_p end
 
 
 def difference(own: dict[int, float], other: dict[int, float]) -> tuple[float, float] | None:
@@ -60,10 +61,35 @@ def tables(runs: Runs) -> str:
     return "\n".join(out)
 
 
+def retuned(runs: Runs, others: Runs) -> str:
+    """Return rewards by lr and n at `RETUNED`, with standard errors over seeds, as Markdown."""
+    batch, levels = ([int(x) for x in sorted(others.points[own].unique())] for own in
+        ("problems_per_batch", "rollouts_per_problem"))  # fmt: skip
+    rows = [(others, b, float(lr)) for b in batch for lr in sorted(others.table()["lr"].unique())]
+    rows = [row for row in rows if (row[1] == batch[0]) != (row[2] == LR)] + [(runs, batch[0], LR)]
+    out = ["| B_p | lr at B = 1,024 | " + " | ".join(f"n = {n}" for n in levels) + " |"]
+    out.append("|--:|--:|" + "--:|" * len(levels))
+    for source, b, lr in sorted(rows, key=lambda row: row[1:]):
+        own = by_seed(source, RETUNED, {"lr": lr, "problems_per_batch": b})
+        means = {n: (np.mean(v := list(own[n].values())), np.std(v, ddof=1) / len(v) ** 0.5) for n in levels}
+        cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in means.values()]
+        out.append(f"| {b} | {lr:g} | " + " | ".join(cells) + " |")
+    return "\n".join(out)
+
+
+def both() -> str:
+    """Return all tables of the page."""
+    runs = isolaw.read(DATA / "real-long.parquet")
+    more = retuned(runs, isolaw.read(DATA / "real-long-lr.parquet"))
+    return (
+        f"{tables(runs)}\n\navg@4 at C = {RETUNED:,} with other lr and B_p, ± one standard error:\n\n{more}"
+    )
+
+
 def main() -> None:
     """Write the tables into the page."""
     before, rest = DOCS.read_text().split(BEGIN)
-    found = tables(isolaw.read(DATA / "real-long.parquet"))
+    found = both()
     DOCS.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.split(END)[1]}")
 
 

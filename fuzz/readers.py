@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 
 with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.errors import DataError, InputError
-    from isolaw.readers import configs, containers, frameworks, table_files
+    from isolaw.readers import configs, containers, frameworks, table_files, tables
+    from isolaw.readers.mapping import ColumnMapping
     from isolaw.readers.read import survey
 
     for name in containers.CONTAINERS:
@@ -120,7 +121,7 @@ def as_table(folder: Path, content: bytes) -> None:
     """A table whose first bytes say Parquet, or say nothing."""
     write(folder, ["table"], content)
     with contextlib.suppress(DataError):
-        table_files.load(folder / "table")
+        tables.read_table(folder / "table", ColumnMapping(constants={"n": 8, "B_p": 4}), "acc")
     table_files.columns_of(folder / "table", content[:65_536])
 
 
@@ -200,16 +201,17 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     )
     project = folder / "a.db"
     fixtures("containers/test_trackio").database(project).close()
-    texts = [*metrics, *documents, console, *stdout, *state, *exports, *events]
+    forms = (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
+    consoles = [own([0.5, 0.25]).encode() for own in forms]
+    line = b"Epoch %d/2 step %d: acc=0.5 samples=%d | eval: acc=0.25\n"
+    plain = b"Group size: 8\n" + b"".join(line % (i // 3 + 1, i % 3, 32 * i) for i in range(6))
+    texts = [*consoles, *metrics, *documents, console, *stdout, *state, *exports, *events]
     return {
         "jsonl": metrics,
         "json": documents,
         "verl-console": [console, hostile["train.log"]],
         "prime-rl-console": ["\n".join(fixtures("containers/test_prime_rl_console").LINES).encode()],
-        "step-console": [
-            own([0.5, 0.25]).encode()
-            for own in (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
-        ],
+        "step-console": consoles,
         "notebook": [book.read_bytes()],
         "trackio": [project.read_bytes()],
         "stdout-dicts": [*stdout, hostile["stdout.txt"]],
@@ -228,7 +230,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
             b"a.b.c.d.e.f.g.h.i = {j.k = 1}\n[[l.m]]\n",
             b"%TAG !a! b\n--- {a: !a!b &c 1, d: *c, e: '${a}'}\n",
         ],
-        "table": [(folder / "t.parquet").read_bytes(), b"step,acc\n1,0.5\n", hostile["rows.jsonl"]],
+        "table": [plain, (folder / "t.parquet").read_bytes(), b"step,acc\n1,0.5\n", hostile["rows.jsonl"]],
         "read": [text + SEPARATOR + config for text in texts],
     }[reader]
 
@@ -241,7 +243,8 @@ def dictionary(path: Path) -> Path:
         "val-core/a/acc/mean@8|Step |1e999|-Infinity|!!python/object/apply:|&a |*a|${a}|_step|_runtime|"
         "run_name,metric,step,value| - |__MIN|100%|##|config: {|config_cb None None {|"
         "'global_step/max_steps': '1/2'| | Total steps = 1,000| 1/2 [|"
-        "Initial validation metrics: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
+        "Initial validation metrics: {|Epoch 1/2 step 3: |eval: |total_episodes|group size = 4|"
+        "metrics_tag: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
     )
     escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in words.split("|"))
     path.write_text("".join(f'"{word}"\n' for word in escaped if word))

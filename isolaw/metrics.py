@@ -26,6 +26,8 @@ _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
 _MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
+_REWARD = {"reward", "rewards", "score", "scores", "success", "solve", "solved", "correct", "win"}
+_SPREAD = {"std", "min", "max", "var", "stddev"}
 
 
 class Landscape(NamedTuple):
@@ -58,6 +60,16 @@ def is_mean_accuracy(metric: str) -> bool:
     [True, True, True, False, False]
     """
     return bool(_MEAN.fullmatch(metric)) or _is_plain_accuracy(metric)
+
+
+def is_reward(metric: str) -> bool:
+    """Return whether a name denotes an accuracy, a reward, a score or a rate of solved problems.
+
+    >>> [is_reward(name) for name in ("acc", "mean_reward", "success_rate", "reward_std", "kl")]
+    [True, True, True, False, False]
+    """
+    words = set(_words(metric))
+    return is_accuracy(metric) or (not words.isdisjoint(_REWARD) and not words & (_SPREAD | _FALLING))
 
 
 def falls(metric: str) -> bool:

@@ -12,7 +12,6 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import isolaw
 from benchmarks import evidence, long_sweep
 from benchmarks.designs import rivals
 from isolaw.fits import ESTIMATOR, SURFACE
@@ -48,7 +47,7 @@ def test_the_page_of_the_long_sweep_has_its_tables() -> None:
     """Otherwise: python -m benchmarks.long_sweep."""
     page = long_sweep.DOCS.read_text()
     shown = page.split(long_sweep.BEGIN)[1].split(long_sweep.END)[0].strip()
-    assert shown == long_sweep.tables(isolaw.read(evidence.DATA / "real-long.parquet"))
+    assert shown == long_sweep.both()
 
 
 def test_a_difference_is_that_of_paired_seeds() -> None:

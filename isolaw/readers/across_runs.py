@@ -13,7 +13,7 @@ from isolaw.readers.assignments import ASSUMED, SPLIT
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.logged_run import LoggedRun
-from isolaw.readers.mapping import changes_unit
+from isolaw.readers.measures import changes_unit
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import RunCurves

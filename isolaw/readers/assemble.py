@@ -93,7 +93,8 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.configurations = [
             RawLog(
                 *(part.source, part.container, name, part.config, part.config_source),
-                series={key: part.series[key] for key in framework.counts if key in part.series},
+                step=part.step,
+                series={key: part.series[key] for key in part.series if framework.is_counter(key)},
             )
             for part in parts
         ]

@@ -9,8 +9,10 @@
 
 A row for each such line that counts to the same number: ``step``, and a column for each key. A value with %
 is divided by 100, and ``2/4`` is a share. Lists and texts are left out. Where only some lines have a word of
-evaluation next to the counter (``[eval] step 12``), a column ``phase`` tells them from the others. B_p, n and
-the reward's name are the user's to give, as for any table.
+evaluation next to the counter (``[eval] step 12``), a column ``phase`` tells them from the others; a key
+behind such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets it as a prefix. What other
+lines say of B_p and n (``Rollouts per prompt: 4``) is a column. B_p, n and the reward's name are the user's
+to give, as for any table.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from pathlib import Path
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.readers.phases import eval_set_of
+from isolaw.readers.assignments import SPLIT
+from isolaw.readers.measures import eval_set_of
+from isolaw.readers.names import CALLED, UNITS, plain
 from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines, of which a console is known
@@ -36,11 +40,12 @@ _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
 )
-# What else a counter may count; episodes may be steps, or rollouts.
-UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
-_EPOCH = re.compile(r"epochs?[\W_]{0,4}$", re.I)  # before a counter
+_EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
+# Of two words or more: model output may well say "n = 4".
+_FACTS = {own for name in SPLIT[:2] for own in CALLED[name].split() if "_" in own}
+_SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
 _BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is no part of a path
 # A key of several words begins behind a separator.
@@ -76,20 +81,22 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
 
     Raises `DataError` where the counter does not rise: a second training in one file.
     """
-    found = list(_lines(content))
+    said: dict[str, int] = {}  # what lines say of B_p and n: the name, and the line
+    found = list(_lines(content, said))
     distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in found)
     counts = Counter(own[:2] for own in distinct)
     ((most, _),) = counts.most_common(1)
     (unit, total), rows = most, [own for own in found if (own.unit, own.total) == most]  # model output, too
     for before, row in pairwise(rows):
-        if row.held_out and not row.epoch:  # an evaluation in the middle of an epoch
+        if row.held_out and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = before.epoch
     if any(
-        row.epoch > before.epoch and row.values["step"] <= before.values["step"]
+        row.epoch > before.epoch >= 0 and row.values["step"] <= before.values["step"]
         for before, row in pairwise(rows)
     ):
+        size, first = total or _steps_an_epoch(rows, path), min(1, *(row.epoch for row in rows))
         for row in rows:  # steps that start again with each epoch
-            row.values["step"] += max(row.epoch - 1, 0) * total
+            row.values["step"] += max(row.epoch - first, 0) * size
     for before, row in pairwise(rows):
         if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
             raise DataError(
@@ -99,12 +106,36 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
     )
-    if len({own.held_out for own in rows}) == 1:  # the word is of the logger or the run
-        frame = frame.drop_duplicates("step", keep="last")
-    else:
+    if said:
+        frame[list(said)] = frame[list(said)].bfill()
+        frame.attrs["notes"] = [
+            f"{path.name} says {name} in line {line}: a column" for name, line in said.items()
+        ]
+    keys = ["step"]
+    if len({own.held_out for own in rows}) > 1:  # else the word is of the logger or the run
         frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
-        frame = frame.drop_duplicates(["step", "phase"], keep="last")
-    return frame.rename(columns={"step": unit})
+        keys.append("phase")
+    _check_repeated(frame[[not own.bar for own in rows]], keys, path)
+    # Lines of one step complete each other, and a bar is drawn again and again.
+    whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
+    whole.attrs = frame.attrs
+    return whole.rename(columns={"step": unit})
+
+
+def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
+    """Raise `DataError` where several steps have a key twice in a row, with other values."""
+    again = (frame[keys] == frame[keys].shift()).all(axis=1)
+    values = frame.drop(columns=keys)
+    differs = values.ne(values.shift()) & values.notna() & values.shift().notna()
+    wrong = differs.index[again & differs.any(axis=1)]
+    if len(wrong) > 1:
+        at, column = int(wrong[0]), differs.loc[wrong[0]].idxmax()
+        before = frame.index[frame.index.get_loc(at) - 1]
+        one, other = (f"{frame[column][line]:g} in line {line}" for line in (before, at))
+        raise DataError(
+            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps repeat "
+            "so: lines of several runs or processes. Keep the lines of one"
+        )
 
 
 @dataclass
@@ -114,45 +145,86 @@ class _Line:
     line: int
     unit: str  # what it counts: ``step``, or one of `UNITS`
     total: int  # what it counts to; 0 if it does not say
-    epoch: int  # 0 without one
+    epoch: int  # -1 without one
     values: dict[str, float]
+    bar: bool  # whether it is a progress bar
     held_out: bool  # whether a word of evaluation is next to the counter
 
 
-def _lines(content: bytes) -> Iterator[_Line]:
+def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
+    """Return how many steps an epoch has, where each is printed; raise `DataError` where they are not."""
+    of: dict[int, list[float]] = {}
+    for row in rows:
+        of.setdefault(row.epoch, []).append(row.values["step"])
+    whole = [sorted(set(steps)) for _, steps in sorted(of.items())[:-1]]
+    sizes = {len(steps) for steps in whole if steps[-1] - steps[0] == len(steps) - 1 and steps[0] in (0, 1)}
+    if len(sizes) != 1 or any(len(steps) not in sizes or steps[0] > 1 for steps in whole):
+        raise DataError(
+            f"{path}: steps start again with each epoch, and no line says how many an epoch has: expected "
+            "every step, or a counter as 'step 3/400'"
+        )
+    return sizes.pop()
+
+
+def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line]:
+    """Yield the steps; ``said`` gets the names of the facts that lines between them say."""
+    facts: dict[str, float] = {}
     for number, line in enumerate(content.replace(b"\r", b"\n").split(b"\n"), 1):
-        if len(line) > _LONGEST or not (b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line):
+        counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
+        if len(line) > _LONGEST or not (counting or b"er" in line or b"roup" in line or b"um_" in line):
             continue
         text = clean(line)
         counters = [own for own in _COUNTER.finditer(text) if int(own[1]) <= int(own[2])]
-        epochs = [own for own in counters if _EPOCH.search(text, max(own.start(1) - _NEAR, 0), own.start(1))]
+        epoch = _EPOCH.search(text)
+        epochs = [own for own in counters if epoch and own.start(1) == epoch.start(1)]
         units = {
             own: found[1].lower()
             for own in counters
             if (found := _UNIT.search(text, max(own.start(1) - _NEAR, 0), own.start(1)))
         }
         steps = [own for own in counters if own not in epochs and own not in units]
-        counter = next(iter(steps or ([] if units else epochs)), None) or _STEP.search(text)
-        counter = counter or next(iter(units), None)
+        counter = next(iter(steps), None) or _STEP.search(text)
+        counter = counter or next(iter(units or epochs), None)
         if counter is None:
+            for words, value in _SAID.findall(text):
+                parts = plain(words).split("_")
+                names = ["_".join(parts[at:]) for at in range(len(parts))]
+                if name := next((own for own in names if own in _FACTS), ""):
+                    facts[name] = float(value)
+                    (said if said is not None else {}).setdefault(name, number)
             continue
         total = int(counter[2]) if counter.re is _COUNTER else 0
         values: dict[str, float] = {}
         pairs = list(_PAIR.finditer(text, counter.end()))
-        for words, word, value, percent, whole in (own.groups() for own in pairs):
+        phases = _phases(text, counter, pairs)
+        mixed = "validation" in phases and len(set(phases)) > 1
+        for pair, phase in zip(pairs, phases, strict=True):
+            words, word, value, percent, whole = pair.groups()
             key, scale = words or word, 100.0 if percent else float(whole or 1)
             if scale and key.lower() not in ("step", "eta"):
+                key = f"val_{key}" if mixed and phase == "validation" else key
                 again = sum(own == key or own.startswith(f"{key}#") for own in values)
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         if values:
-            epoch = int(epochs[0][1]) if epochs and steps else 0
-            beside = f"{text[: counter.start()]} {text[counter.end() : pairs[0].start()]}"
-            held_out = any(eval_set_of(word) == "validation" for word in _BESIDE.findall(beside))
             yield _Line(
                 number,
                 units.get(counter, "step"),
                 total,
-                epoch,
-                {"step": float(counter[1]), **values},
-                held_out,
+                int(epoch[1]) if epoch and counter not in epochs else -1,
+                {"step": float(counter[1]), **facts, **values},
+                "it/s" in text or "s/it" in text,
+                "validation" in phases and not mixed,
             )
+
+
+def _phases(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
+    """Return whether each pair is of training or of an evaluation, by the words before it; "" without any."""
+    out: list[str] = []
+    last, said = counter.end(), [eval_set_of(word) for word in _BESIDE.findall(text[: counter.start()])]
+    for pair in pairs:
+        said += [eval_set_of(word) for word in _BESIDE.findall(text[last : pair.start()])]
+        known = list(filter(None, said))
+        phase = "validation" if not out and "validation" in known else known[-1] if known else ""
+        out.append(phase or (out[-1] if out else ""))
+        last, said = pair.end(), []
+    return out

@@ -34,6 +34,7 @@ from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError, option, unknown
 from isolaw.metrics import is_accuracy
 from isolaw.readers.assignments import ALIASES
+from isolaw.readers.measures import named_percent
 from isolaw.runs import full_names
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -45,8 +46,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _EXPECTED = "numbers, column names, + - * / // and brackets"
 _LONGEST = 1_000
-_PERCENT = {"pct", "percent", "percentage", "perc"}
-_LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 
 class MetricColumn(BaseModel):
@@ -67,33 +66,6 @@ class MetricColumn(BaseModel):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"column": value} if isinstance(value, str) else value
-
-
-def named_percent(name: str) -> bool:
-    """Return whether a name says that its values are in percent.
-
-    >>> [named_percent(name) for name in ("acc_pct", "val/percent_solved", "acc%", "acc")]
-    [True, True, True, False]
-    """
-    return "%" in name or not _PERCENT.isdisjoint(re.split(r"[^a-z]+", name.lower()))
-
-
-def in_percent(metric: str, value: pd.Series) -> bool:
-    """Return whether values are in percent: by the name, or of an accuracy if some exceed 1."""
-    sure = named_percent(metric)
-    least = 0 if sure else 1
-    return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
-
-
-def changes_unit(value: Any) -> bool:
-    """Return whether an accuracy goes from a fraction to percent, or back, within one run.
-
-    >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
-    (True, False)
-    """
-    known = np.asarray(value, dtype=np.float64)
-    low, high = np.minimum(known[1:], known[:-1]), np.maximum(known[1:], known[:-1])
-    return bool(np.any((low > _LEAST_FRACTION) & (low <= 1) & (high > _LEAST_JUMP * low)))
 
 
 def _is_reward(name: str) -> bool:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from isolaw import commands
 from isolaw.config.writing import toml_value
-from isolaw.metrics import is_accuracy
-from isolaw.readers.mapping import in_percent
-from isolaw.readers.phases import HELD_OUT, REWARD, SOLVED, of_training, words_of
-from isolaw.readers.table_files import STEP_NAMES, load
+from isolaw.readers.measures import measure
+from isolaw.readers.names import guess
+from isolaw.readers.table_files import load
 
-# The data model's columns → their names elsewhere. The user sees every guess.
-CALLED = {
-    "step": " ".join(STEP_NAMES),
-    "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
-    "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
-    "num_samples_per_prompt_rollout num_generations_per_prompt",
-    "problems_per_batch": "problems_per_batch b_p bp prompts_per_step prompts_per_batch problems_per_step "
-    "num_prompts_per_step num_unique_prompts_rollout train_batch_size rollout_batch_size",
-    "compute": "compute compute_rollouts rollouts_seen total_rollouts",  # num_rollouts may be n
-    "seed": "seed random_seed rng_seed",
-    "run_id": "run_id run run_name experiment experiment_name",
-    "problem_set": "problem_set train_set dataset",
-    "algorithm": "algorithm algo",
-    "eval_set": "eval_set",
-    "tokens": "tokens num_tokens total_tokens tokens_seen",
-    "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
-}
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _SHOWN = 200
 HEADINGS = {
@@ -94,13 +74,6 @@ def described(frame: pd.DataFrame) -> list[str]:
     return [head, *(_described(frame, column) for column in columns[:_SHOWN]), *more]
 
 
-def guess(columns: list[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
-    """Return our name → the column with one of its names (``called``), in any case and separators."""
-    plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
-    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in called.items()}
-    return {ours: own[0] for ours, own in found.items() if own}
-
-
 def _compute(columns: list[str], guessed: dict[str, str]) -> str:
     prompts, n = next(filter(_counts_prompts, columns), None), guessed.get("rollouts_per_problem")
     sure = prompts and n and prompts not in guessed.values()
@@ -117,36 +90,18 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
     lines: list[str] = []
     taken: set[tuple[str, str]] = set()
     for column in columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[column])
-        if not numeric or pd.api.types.is_bool_dtype(frame[column]) or _counts_prompts(column):
+        own = measure(frame, column)
+        if own is None or _counts_prompts(column):
             continue
-        words = words_of(column)
-        reward, accuracy = bool(words & REWARD), is_accuracy(column)
-        trained = of_training(column, list(map(str, frame.columns)))
-        held_out = bool(words & HELD_OUT) or (accuracy and not trained)
-        eval_set = "validation" if held_out else "train"
+        reward = own.reward and not own.accuracy
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
-        percent = in_percent(column, frame[column])
-        entry = {"column": column, "eval_set": eval_set, **({"percent": True} if percent else {})}
-        first = (accuracy or reward) and eval_set not in {own for _, own in taken}
+        entry = {"column": column, "eval_set": own.eval_set, **({"percent": True} if own.percent else {})}
+        first = own.reward and own.eval_set not in {of for _, of in taken}
         if first:
-            taken.add((name, eval_set))
-        hint = f"   # up to {frame[column].max():g}" if percent else ""
+            taken.add((name, own.eval_set))
+        hint = f"   # up to {frame[column].max():g}" if own.percent else ""
         lines.append(f"{'' if first else '# '}{toml_value(name)} = {toml_value(entry)}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
-
-
-def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
-    """Return the column of numbers that looks most like a held-out accuracy or reward; "" if none does."""
-    ranks: list[tuple[bool, bool, bool, str]] = []
-    for column in columns:
-        words = words_of(column)
-        if pd.api.types.is_numeric_dtype(frame[column]) and (
-            is_accuracy(column) or words & (REWARD | SOLVED)
-        ):
-            trained = of_training(column, list(map(str, frame.columns)))
-            ranks.append((trained, not words & HELD_OUT, not is_accuracy(column), column))
-    return min(ranks, key=lambda rank: rank[:3])[3] if ranks else ""
 
 
 def _described(frame: pd.DataFrame, column: str) -> str:

@@ -16,13 +16,14 @@ A pattern with a ``/`` is about as many parts of a run's path, from its end.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 
 from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, assignment, settable
+from isolaw.readers.names import written
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # no part of a longer number
@@ -30,27 +31,8 @@ _VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
 _SETTING = re.compile(
     r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
 )
-_REPETITIONS = {
-    "run",
-    "rep",
-    "repeat",
-    "trial",
-    "try",
-    "r",
-    "job",
-    "v",
-    "version",
-    "exp",
-    "id",
-    "copy",
-    "part",
-}
-# How people abbreviate, before the number.
-_WRITTEN = {
-    "n": r"n|g|k|rollouts?|rollout_?n|num_generations|group_?size|gen",
-    "B_p": r"b_?p|p|prompts?|problems?|bsz?|batch(?:_?size)?",
-    "seed": r"s|seed",
-}
+_REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
+_REPETITIONS |= {"part"}
 
 
 @dataclass(frozen=True)
@@ -114,16 +96,11 @@ def ending(path: str, parts: int) -> str:
     return "/".join(PurePath(path).parts[-parts:])
 
 
-def offer(
-    runs: Sequence[str],
-    needs: Sequence[str],
-    below: Sequence[str] = (),
-    written: Mapping[str, str] = _WRITTEN,
-) -> tuple[str, list[str]]:
+def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
 
     Of all endings of the runs' paths ``below`` the folders that were given, it takes the shortest with the
-    most values. ``written`` says how a name writes each value. The pattern is empty where names do not carry
+    most values (`isolaw.readers.names.written`). The pattern is empty where names do not carry
     a value, or carry it in several places.
     """
     depths = [len(PurePath(run).parts) for run in runs]
@@ -135,7 +112,7 @@ def offer(
         ]
     best: tuple[str, list[str]] = "", []
     for parts in range(1, max(depths, default=0) + 1):
-        found = _offered(runs, parts, needs, written)
+        found = _offered(runs, parts, needs)
         best = found if len(found[1]) > len(best[1]) else best
     return best
 
@@ -177,15 +154,13 @@ def words_that_differ(runs: Sequence[str]) -> list[str]:
     return words[0] if words else []
 
 
-def _offered(
-    runs: Sequence[str], parts: int, needs: Sequence[str], written: Mapping[str, str]
-) -> tuple[str, list[str]]:
+def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str, list[str]]:
     names = [ending(run, parts) for run in runs]
     if len(set(names)) < len(names) or len(names) < 2:
         return "", []
     found: dict[str, list[re.Match[str]]] = {}
-    for need in (need for need in needs if need in written):
-        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{written[need]})(?:[-_=]|: ?)?([0-9]+)", re.I)
+    for need in (need for need in needs if need in ("n", "B_p", "seed")):
+        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{written(need)})(?:[-_=]|: ?)?([0-9]+)", re.I)
         own = [list(expression.finditer(name)) for name in names]
         before = {matches[0][0][: -len(matches[0][1])] for matches in own if len(matches) == 1}
         if len(before) == 1 and all(len(matches) == 1 for matches in own):

@@ -1,7 +1,8 @@
-"""Files that are no log, but of a run: empty ones, and consoles that end before the first step."""
+"""Files that are no log of a training: empty ones, consoles that end before the first step, evaluations."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from isolaw.readers import frameworks
@@ -13,6 +14,9 @@ _CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
 # What a printed configuration contains, in any of its forms.
 # What veRL prints before its first step.
 _VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
+# The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
+_ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')
+_KEYS = ((b'"example_id":', b'"completion":', b'"reward":'), (b'"env":', b'"task":', b'"traces":'))
 _SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
 
@@ -24,6 +28,8 @@ def reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not head:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
+    if _ROLLOUT.match(head) and b'"step":' not in head and any(all(k in head for k in own) for own in _KEYS):
+        return "rollouts of one evaluation by verifiers, one a line: no steps of a training", "verifiers"
     if path.suffix.lower() not in _CONSOLES or not is_text(head):
         return None
     if all(sign in head for sign in _VERL_BEGINS):

@@ -17,13 +17,10 @@ from typing import Any
 
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.names import SYMBOL
 from isolaw.readers.raw_log import RawLog, whole
 
-_SYMBOL = {
-    "problems_per_batch": "B_p",
-    "rollouts_per_problem": "n",
-    "rollouts_per_step": "rollouts per step",
-}
+_SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
 # What may not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
@@ -58,7 +55,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
             out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments, one_file)
-        if counted := framework.counted(part.series):
+        for counted in framework.counted(part):
             _add(out, "rollouts_per_step", counted, assignments, one_file)
             out.counted = True
     _question_single(out)

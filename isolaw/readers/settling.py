@@ -12,7 +12,12 @@ from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, word
 from isolaw.readers.resolve import ALGORITHMS, only, setting
 
 _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
-_VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
+_VALUES = {
+    "percent": "<true|false>",
+    "on_policy": "<true|false>",
+    "problem_set": "<name>",
+    "algorithm": "<name>",
+}
 
 
 def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
@@ -23,9 +28,12 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
-    pattern, given = offer([own.run for own in needing], _carried(needing), sources)
+    carried, runs = _carried(needing), [own.run for own in needing]
+    pattern, given = offer(runs, carried, sources)
+    if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
+        pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
     if not pattern and _needs(needing) == ["seed"]:
-        pattern = offer_setting([own.run for own in needing], sources)
+        pattern = offer_setting(runs, sources)
         given = ["seed"] if pattern else []
     out = []
     names = [own.run for own in candidates]
@@ -79,6 +87,18 @@ def _carried(candidates: Sequence[FoundLog]) -> list[str]:
     """What to look for in names: what runs need, and seeds that are only assumed, or they would come next."""
     assumed = all(own.facts["seed"].origin == ASSUMED for own in candidates if "seed" in own.facts)
     return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
+
+
+def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
+    """Whether the seeds in names tell the runs apart that are one without them, and no log has its own."""
+    groups: dict[str, list[FoundLog]] = {}
+    for own in (one for one in candidates if "seed" in one.needs):
+        groups.setdefault(own.message, []).append(own)
+    return all(
+        len({tuple(pattern.assigned(own.run, own.sources)) for own in group}) == len(group)
+        and all(own.facts["seed"].origin == ASSUMED for own in group if "seed" in own.facts)
+        for group in groups.values()
+    )
 
 
 def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:

@@ -18,10 +18,11 @@ from itertools import islice
 from pathlib import Path
 
 from isolaw.errors import DataError
+from isolaw.metrics import is_reward
 from isolaw.readers import limits
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
-from isolaw.readers.mapping_draft import guess
+from isolaw.readers.names import RUN_NAMES, guess
 from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of
@@ -123,7 +124,7 @@ class Search:
                 there = columns_of(path, head)
                 wanted = there and self.columns <= set(there)
             elif not wanted and (
-                _counts_steps(columns_of(path, head)) or (path.suffix in _CONSOLES and is_console(head))
+                _of_runs(columns_of(path, head)) or (path.suffix in _CONSOLES and is_console(head))
             ):
                 self.tables.append(path)
         except DataError as error:
@@ -243,8 +244,11 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
     return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
-def _counts_steps(columns: list[str]) -> bool:
-    return len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
+def _of_runs(columns: list[str]) -> bool:
+    """Whether a table's columns count steps or, with a reward of each, name runs."""
+    counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
+    names = guess(columns, {name: name for name in RUN_NAMES})
+    return counts or (bool(names) and any(map(is_reward, columns)))
 
 
 def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, option
 from isolaw.readers.assignments import SPLIT
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.mapping_draft import CALLED
+from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
-_SYMBOL = {_B: "B_p", _N: "n"}
 _SLACK = 0.98  # compute may be read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond, compute is tokens or FLOPs
-# Other columns that say n, B_p or C, and nothing else.
+_LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
+_LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
+_LEAST_BATCH = 16  # evaluations every 10 steps are usual
+_LEAST_TOKENS = 0.5  # of those that the responses' lengths make
+# Other columns that say n, B_p, B or C, and nothing else.
 _SAY = {
-    _N: {*CALLED[_N].split(), "n_agent", "rollouts_n"},
-    _B: {*CALLED[_B].split()} - {"train_batch_size", "rollout_batch_size"},  # which may be B
-    "compute": {*CALLED["compute"].split(), "cumulative_rollouts", "rollouts_total"},
+    _N: set(CALLED[_N].split()),
+    _B: set(CALLED[_B].split()) - AMBIGUOUS,
+    _BATCH: set(BATCH.split()),
 }
 
 
@@ -86,8 +89,8 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
             for part in (before[3], own)
         ]
         raise DataError(
-            f"{source}: {_SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
-            f"its C is not B_p · n · step: keep the rows of one {_SYMBOL[name]}. If these are several runs, "
+            f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
+            f"its C is not B_p · n · step: keep the rows of one {SYMBOL[name]}. If these are several runs, "
             f"a column that names them tells them apart: {option('columns', 'run_id', '<column>')}"
         )
 
@@ -95,36 +98,83 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
 def check_said_twice(
     table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
 ) -> None:
-    """Raise `DataError` if a column that is not mapped says another n, B_p or C than the table's rows have.
+    """Raise `DataError` if a column that is not mapped says another n, B_p or B than the table's rows have.
 
     Of rows of training, where there are any. What the user maps to a column or a formula holds.
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     for name, called in _SAY.items():
-        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != _SYMBOL.get(name):
+        if name == _BATCH:
+            b, n = (pd.to_numeric(rows[own], errors="coerce") for own in (_B, _N))
+            rows = rows.assign(**{name: b * n})
+        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != SYMBOL[name]:
             continue
         overridden = [name] if name in mapping.constants and name in frame else []
-        for column in [*overridden, *(own for own in unused if _plain(own) in called)]:
+        for column in [*overridden, *(own for own in unused if plain(own) in called)]:
             there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
             ours = pd.to_numeric(rows[name], errors="coerce")
-            least = most = ours
-            if name == "compute":  # steps may be counted from 0 or 1
-                step = pd.to_numeric(rows[_B]) * pd.to_numeric(rows[_N])
-                least, most = (ours - step) * _SLACK, (ours + step) / _SLACK
-            wrong = (there < least) | (there > most)
+            wrong = there.notna() & (there != ours)
             if wrong.any():
-                at = rows.index[wrong][0]
-                what = _SYMBOL.get(name, "C = B_p · n · step")
+                at, what = rows.index[wrong][0], SYMBOL[name]
                 given = "is set to" if name in mapping.constants else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
                     f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct what is wrong, or take "
-                    f"the column: {option('columns', _SYMBOL.get(name, name), column)}"
+                    f"the column: {option('columns', what, column)}"
                 )
 
 
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+def check_counters(
+    table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
+) -> None:
+    """Raise `DataError` if a column that counts rollouts, problems or tokens from the start contradicts C.
+
+    It rises within a run, by a number for each step. What the user maps to C holds.
+    """
+    if "compute" in {*mapping.columns, *mapping.derive}:
+        return
+    lengths = next((own for own in frame if plain(own) in _LENGTHS), None)
+    names = [*SPLIT[:2], "step", "compute"]
+    table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
+    if table[names].isna().any(axis=None) or (table[_N] < 1).any():
+        return  # `Runs` says so
+    for column in (own for own in unused if counts(own)):
+        there = pd.to_numeric(frame[column], errors="coerce").reindex(table.index)
+        for _, rows in table.assign(_counted=there)[there.notna()].groupby("run_id", sort=False):
+            own = rows.drop_duplicates("step").sort_values("step")
+            first, last = own.iloc[0], own.iloc[-1]
+            rise, steps, rollouts = (last[name] - first[name] for name in ("_counted", "step", "compute"))
+            if len(own) < 2 or not own["_counted"].is_monotonic_increasing or rise in (0, steps):
+                continue
+            unit, problems = counts(column), rollouts / float(first[_N])
+            length = frame.loc[own.index, lengths].mean() if lengths else 1
+            wanted = {"problems": [problems], "both": [rollouts, problems], "tokens": [length * rollouts]}
+            makes = wanted.get(unit, [rollouts])
+            fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in makes)
+            if not fits and not (unit == "tokens" and rise >= _LEAST_TOKENS * makes[0]):
+                before, after = (
+                    f"{there[at]:g} in {rows.index.name} {at} (step {own['step'][at]:g})"
+                    for at in own.index[[0, -1]]
+                )
+                least = "at least " if unit == "tokens" else ""
+                raise DataError(
+                    f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
+                    f"and n = {first[_N]:g} make {least}{makes[0]:g}: correct what is wrong. If {column} "
+                    f"is C: {option('columns', 'C', column)}; if it counts something else: "
+                    f"{option('derive', 'C', f'{_B}*{_N}*step')}"
+                )
+
+
+def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
+    """Return a note where all steps are multiples of B_p · n, one apart: they may count rollouts."""
+    b, n, step = (pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step"))
+    batch, steps = (b * n).iloc[0], np.unique(step)
+    if batch < _LEAST_BATCH or (b * n).nunique() > 1 or len(steps) < 3 or (np.diff(steps) != batch).any():
+        return []
+    return [
+        f"steps rise by {batch:g}, which is B_p · n: if they count rollouts, they are C: "
+        f"{option('columns', 'C', 'step')}"
+    ]
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:

@@ -22,14 +22,11 @@ from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.html_tables import tables
 from isolaw.readers.limits import MB, os_errors
+from isolaw.readers.measures import eval_set_of
+from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.raw_log import HEAD
 
 PARQUET_MAGIC = b"PAR1"
-STEP_NAMES = (
-    *("step", "steps", "global_step", "training_step", "train_step", "trainer_step", "iteration", "iter"),
-    *("update", "updates"),
-)
-CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings", "meta")
 WRITTEN_NAN = "written_nan"  # in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # as text; Parquet has its own limits
 _LONGEST_LINE = 1 * MB  # of JSON
@@ -179,7 +176,7 @@ def _is_header(rows: list[dict[str, Any]]) -> bool:
     """Whether the first record lacks the step that every other one has."""
     return any(
         name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
-        for name in STEP_NAMES
+        for name in STEPS.split()
     )
 
 
@@ -260,7 +257,8 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
                 plain |= {key: own for key, own in flatten(below).items() if _plain(own)}
         for name, below in document.items():
             if name not in CONFIGURATIONS:
-                yield from _lists(below, beside | plain, depth + 1)
+                phase = {"phase": of} if (of := eval_set_of(name)) else {}
+                yield from _lists(below, beside | plain | phase, depth + 1)
 
 
 def _read_html(path: Path, content: bytes) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
@@ -13,17 +12,13 @@ import pandas as pd
 from isolaw import commands
 from isolaw.errors import DataError, at_command_line, nearest, option
 from isolaw.readers.assignments import ALIASES, SPLIT
-from isolaw.readers.console_table import UNITS
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.mapping_draft import guess, likely_reward
+from isolaw.readers.measures import likely_reward
 from isolaw.readers.name_patterns import offer
-from isolaw.readers.table_segments import RUN_NAMES, names_of
+from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
+from isolaw.readers.table_segments import names_of
 
-_SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
-_ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
-)  # fmt: skip
 _SHOWN = 60  # columns
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
@@ -190,11 +185,11 @@ def reading(
 
 
 def _named(name: str) -> str:
-    return f"{_SYMBOL[name]} ({name})" if name in _SYMBOL else name
+    return f"{SYMBOL[name]} ({name})" if name in SYMBOL else name
 
 
 def _short(name: str) -> str:
-    return _SYMBOL.get(name, name)
+    return SYMBOL.get(name, name)
 
 
 def _literal(value: Any) -> str:
@@ -209,11 +204,5 @@ def _absent(column: str, columns: list[str]) -> str:
 
 
 def _words(expression: str) -> list[str]:
-    """The names in an expression; none in one that is not arithmetic, which `derive` refuses."""
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    nodes = list(ast.walk(tree))
-    arithmetic = all(isinstance(node, _ARITHMETIC) for node in nodes)
-    return list(dict.fromkeys(node.id for node in nodes if arithmetic and isinstance(node, ast.Name)))
+    """The names in an expression; none in one with anything but arithmetic, which `derive` refuses."""
+    return re.findall(r"[^\W\d]\w*", expression) if re.fullmatch(r"[\w\s.+*/()-]+", expression) else []

@@ -19,21 +19,9 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.readers.assignments import ALIASES, Rule, applying
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.mapping_draft import guess
+from isolaw.readers.names import RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
-# Columns that name a run, or a start of it: the coarsest is the run's name.
-RUN_NAMES = (
-    *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
-    *("id", "uid", "uuid", "wandb_id"),
-)
-# Settings of a recipe, by which runs of one name differ.
-_SETTINGS = {
-    "lr": "lr learning_rate",
-    "kl": "kl kl_coef kl_coeff kl_loss_coef kl_beta",
-    "entropy": "entropy_coef entropy_coeff ent_coef",
-    "temperature": "temperature temp",
-}
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NONE = "none"  # of what only some names say
 _SHOWN = 4
@@ -117,7 +105,7 @@ def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> N
     varying = [column for column in free if column not in names and table[column].nunique() > 1]
     of_segment = table.groupby(names, sort=False)[varying].nunique(dropna=False)
     fixed = [c for c in varying if (of_segment[c] == 1).all() and table[c].notna().all()]
-    recipe = guess(fixed, _SETTINGS)
+    recipe = guess(fixed, RECIPE)
     rest = [c for c in fixed if c not in recipe.values() and table[c].dtype.kind not in "iuf"]
     dates = [c for c in rest if table[c].map(lambda value: bool(_DATE.match(str(value)))).all()]
     runs = table.groupby([names[0], *recipe.values()], sort=False)

@@ -21,9 +21,24 @@ from isolaw.evidence import Simulated
 from isolaw.readers import table_segments
 from isolaw.readers.assignments import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
-from isolaw.readers.mapping import ColumnMapping, changes_unit, in_percent, named_percent
-from isolaw.readers.phases import HELD_OUT, of_rows, of_training, words_of
-from isolaw.readers.table_conflicts import check_compute, check_said_twice, of_training_rows, split_batch
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.measures import (
+    HELD_OUT,
+    changes_unit,
+    in_percent,
+    named_percent,
+    of_rows,
+    of_training,
+    words_of,
+)
+from isolaw.readers.table_conflicts import (
+    check_compute,
+    check_counters,
+    check_said_twice,
+    of_training_rows,
+    split_batch,
+    steps_of_rollouts,
+)
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
@@ -129,6 +144,8 @@ def _as_runs(
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
     check_said_twice(table, frame, mapping, unused, source)
+    notes += steps_of_rollouts(table) if {"step"} <= {*mapping.names, *frame.columns} else []
+    check_counters(table, frame, mapping, unused, source)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
         measured = table["value"].notna() | table.index.isin(list(nan))

@@ -139,3 +139,62 @@ def test_a_folder_of_consoles_is_read_like_one_of_tables(tmp_path: Path) -> None
     runs = isolaw.read(tmp_path, metric="reward", name_pattern="n{n}", settings=["B_p=2"])
     assert runs.table()["rollouts_per_problem"].tolist() == [4, 8]
     assert runs.points.groupby("run_id")["compute"].max().tolist() == [32, 64]
+
+
+def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
+    """Without their number: each step is printed, or it is asked."""
+    lines = [f"Epoch {1 + i // 3}/2 step {1 + i % 3}: reward={i / 10}\n".encode() for i in range(6)]
+    assert read_console(tmp_path / "a.log", b"".join(lines))["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    zero = [f"epoch {i // 3} | step {i % 3} | reward={i / 10}\n".encode() for i in range(6)]
+    assert read_console(tmp_path / "a.log", b"".join(zero))["step"].tolist() == [0, 1, 2, 3, 4, 5]
+    told = [f"Epoch {i // 3} step {1 + i % 3}/3: reward={i / 10}\n".encode() for i in range(6)]
+    assert read_console(tmp_path / "a.log", b"".join(told))["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(DataError, match="no line says how many an epoch has"):
+        read_console(tmp_path / "a.log", b"".join(own for i, own in enumerate(lines) if i != 1))
+
+
+@pytest.mark.parametrize("form", [
+    "step {i}: loss=0.5 reward={r} | eval: reward={v} acc=0.25",
+    "[step {i}/9] train reward={r} val reward={v} acc=0.25",
+    "{i}/9 | reward={r} | validation | reward={v}, acc=0.25",
+])  # fmt: skip
+def test_training_and_evaluation_in_one_line(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(form.format(i=i, r=r, v=r / 2) + "\n" for i, r in enumerate(REWARDS, 1)))
+    given: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}}
+    points = isolaw.read(path, metric="val_reward", **given).points
+    assert points["value"].tolist() == [r / 2 for r in REWARDS]
+    assert set(points["eval_set"]) == {"validation"}
+    (own,) = {"reward", "train reward"} & set(load(path).columns)
+    train = isolaw.read(path, metric=own, **given).points
+    assert (set(train["eval_set"]), train["value"].tolist()) == ({"train"}, REWARDS)
+
+
+@pytest.mark.parametrize(
+    "said", ["Rollouts per prompt: 4", "  - group size = 4", "INFO num_generations=4, lr=1e-6"]
+)
+def test_what_sentences_say_is_proposed_and_contradicts(tmp_path: Path, said: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"{said}\n" + "".join(f"step {i}: acc={r}\n" for i, r in enumerate(REWARDS, 1)))
+    with pytest.raises(DataError, match=r'"n": "(rollouts_per_prompt|group_size|num_generations)"'):
+        isolaw.read(path)
+    with pytest.raises(DataError, match=r"n is set to 8, but the column .* says 4"):
+        isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 8})
+    assert isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 4}).points["compute"].max() == 160
+
+
+def test_lines_of_one_step_complete_each_other_or_are_of_several_runs(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {i}: loss=0.5\nstep {i}: reward={r}\n" for i, r in enumerate(REWARDS)))
+    frame = load(path)
+    assert (frame["reward"].tolist(), frame["loss"].tolist()) == (REWARDS, [0.5] * 5)
+    path.write_text(
+        "".join(f"[{k}] step {i}: reward={r + k}\n" for i, r in enumerate(REWARDS) for k in (0, 1))
+    )
+    with pytest.raises(
+        DataError, match=r"reward of step 0 is 0.1 in line 1 and 1.1 in line 2, and other steps"
+    ):
+        load(path)
+    bar = "Training: 10%|#  | {i}/9 [00:02<00:10, 2.1s/it, reward={r}]\r"
+    path.write_text("".join(bar.format(i=i, r=r + k) for i, r in enumerate(REWARDS) for k in (0, 1)))
+    assert load(path)["reward"].tolist() == [r + 1 for r in REWARDS]  # it is drawn again

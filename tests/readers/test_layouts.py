@@ -137,3 +137,16 @@ def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
     (tmp_path / "logging.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
     (own,) = survey([tmp_path / "logging.jsonl"], settings=["n=8", "B_p=4"]).candidates
     assert "reward stands twice at 2 steps, as at step 4 with 0.9 and 0.3" in own.message
+
+
+def test_a_pattern_that_tells_nothing_apart_is_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two files with the same runs, whose names have the seeds that both files have."""
+    for name, shift in (("first", 0.0), ("second", 0.01)):
+        rows = [f"{t},{s},4,8,{curve(8, s, t) + shift}\n" for s in (0, 1) for t in STEPS]
+        (tmp_path / f"{name}.csv").write_text("step,seed,B_p,n,avg@4\n" + "".join(rows))
+    run(["read", *map(str, tmp_path.iterdir())])
+    text = capsys.readouterr().out
+    assert "2 runs of one configuration and seed" in text
+    assert "--name-pattern" not in text

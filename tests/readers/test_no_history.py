@@ -24,6 +24,10 @@ FAILED = """\
 Error executing job with overrides: ['data.train_batch_size=32', 'actor_rollout_ref.rollout.n=4']
 Traceback (most recent call last):
 """
+# `results.jsonl` of verifiers 0.1.9, and `traces.jsonl` of 0.4.0, shortened.
+RESULTS = '{"example_id":0,"prompt":[],"completion":[],"task":"a","reward":1.0,"total_ms":9.0}\n'
+TRACES = '{"id":"ab","env":{"id":"gsm8k"},"task":{"type":"Task"},"ok":true,"errors":[],"traces":[{}]}\n'
+EVALUATION = "rollouts of one evaluation by verifiers, one a line: no steps of a training"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,9 @@ Traceback (most recent call last):
     [
         ("output.log", BEGAN, ("training began, but no step was logged", "veRL")),
         ("train.log", FAILED, ("it holds a configuration, but no step was logged", "veRL")),
+        ("results.jsonl", RESULTS, (EVALUATION, "verifiers")),
+        ("traces.jsonl", TRACES, (EVALUATION, "verifiers")),
+        ("rows.jsonl", RESULTS.replace('"task"', '"step":1,"task"'), None),
         ("empty.wandb", "", ("the file is empty", "")),
         ("notes.md", BEGAN, None),
         ("train.log", "Training Progress:   0%|", None),

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.readers import containers
 from isolaw.readers.sources import Search, natural, search
@@ -198,3 +199,11 @@ def test_the_documentation_names_every_container_and_framework() -> None:
         assert f"`{name}`" in formats
     for name in frameworks.FRAMEWORKS:
         assert name in readme
+
+
+def test_a_folder_with_the_ends_of_runs_says_that_they_are_no_curves(tmp_path: Path) -> None:
+    rows = "".join(f"m-r{n},{n},0.6\n" for n in (4, 8, 16))
+    (tmp_path / "final.csv").write_text("run_name,num_rollouts,final_accuracy\n" + rows)
+    (tmp_path / "README").write_text("The end of each run, as a table.\n")
+    with pytest.raises(DataError, match="the end of a run is no learning curve"):
+        isolaw.read(tmp_path)

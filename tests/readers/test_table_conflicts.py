@@ -86,7 +86,10 @@ def test_cumulative_rollouts(tmp_path: Path) -> None:
     same = "step,total_rollouts,acc\n" + "".join(f"{m},{32 * (m + 1)},0.1\n" for m in range(4))
     assert len(read(tmp_path, same, constants=SET)) == 1
     other = "step,total_rollouts,acc\n" + "".join(f"{m},{64 * m},0.1\n" for m in range(4))
-    with pytest.raises(DataError, match=r"n · step is 64, but .* total_rollouts says 128 in line 4"):
+    with pytest.raises(
+        DataError,
+        match=r"total_rollouts rises from 0 in line 2 .* to 192 in line 5 .*; B_p = 4 and n = 8 make 96",
+    ):
         read(tmp_path, other, constants=SET)
     runs = read(tmp_path, other, constants=SET, columns={"compute": "total_rollouts"})
     assert runs.points["compute"].max() == 192
@@ -98,3 +101,46 @@ def test_compute_in_tokens(tmp_path: Path) -> None:
         read(tmp_path, text, constants=SET)
     given = {"compute": "problems_per_batch*rollouts_per_problem*step"}
     assert read(tmp_path, text, constants=SET, derive=given).points["compute"].max() == 96
+
+
+COUNTED = "step,{name},response_length,acc\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [
+        ("total_episodes", 64),
+        ("rollouts_so_far", 16),
+        ("prompts_seen", 8),
+        ("samples", 16),
+        ("num_tokens", 40),
+    ],
+)
+def test_a_counter_that_contradicts(tmp_path: Path, name: str, each: int) -> None:
+    """B_p · n = 4 · 8 = 32 rollouts of 10 tokens a step."""
+    text = COUNTED.format(name=name) + "".join(f"{t},{each * t},10,0.5{t}\n" for t in range(1, 7))
+    first, last = (rf"{each * t} in line {t + 1} \(step {t}\)" for t in (1, 6))
+    with pytest.raises(DataError, match=rf"{name} rises from {first} to {last}") as error:
+        read(tmp_path, text, constants=SET)
+    assert "B_p = 4 and n = 8 make" in str(error.value)
+    read(tmp_path, text, constants=SET, derive={"C": "problems_per_batch*rollouts_per_problem*step"})
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [("total_episodes", 32), ("episode", 1), ("prompts_seen", 4), ("samples", 4), ("samples_seen", 32),
+     ("num_tokens", 500), ("episode_reward", 7), ("num_rollouts", 0)],
+)  # fmt: skip
+def test_a_counter_that_agrees_or_counts_something_else(tmp_path: Path, name: str, each: int) -> None:
+    for offset in (0, 1_000):
+        text = COUNTED.format(name=name) + "".join(
+            f"{t},{offset + each * t},10,0.5{t}\n" for t in range(1, 7)
+        )
+        assert read(tmp_path, text, constants=SET).points["compute"].max() == 192
+
+
+def test_steps_that_may_count_rollouts_are_said(tmp_path: Path) -> None:
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{32 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    assert any("steps rise by 32, which is B_p · n" in note for note in runs.notes)
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{10 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    assert not any("steps rise" in note for note in runs.notes)

@@ -105,3 +105,10 @@ def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path) -> None:
     runs = isolaw.read(trl, metric="rewards/correct/mean", constants={"B_p": 8, "n": 4})
     assert set(runs.points["eval_set"]) == {"train"}
     assert any("is of training batches" in note for note in runs.notes)
+
+
+@pytest.mark.parametrize(("key", "eval_set"), [("train", "train"), ("eval", "validation")])
+def test_the_key_of_a_list_says_what_it_is_of(tmp_path: Path, key: str, eval_set: str) -> None:
+    rows = [{"step": i, "reward": i / 8} for i in range(4)]
+    (tmp_path / "a.json").write_text(json.dumps({"args": {"n": 8, "B_p": 4}, key: rows, "other": rows[:2]}))
+    assert set(isolaw.read(tmp_path / "a.json", metric="reward").points["eval_set"]) == {eval_set}

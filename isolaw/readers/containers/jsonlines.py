@@ -18,10 +18,11 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.phases import PHASES, eval_set_of
+from isolaw.readers.containers.printed_config import changed
+from isolaw.readers.measures import PHASES, eval_set_of
+from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
-from isolaw.readers.table_files import CONFIGURATIONS
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined
@@ -74,7 +75,9 @@ def read(path: Path) -> Iterator[RawLog]:
             if line.strip(b"\0 \t\r"):
                 torn = at
             continue
-        if not log.step and "step" not in record and (header := _configuration(record)):
+        if "step" not in record and (header := _configuration(record)):
+            if log.step and changed(log.config, header):  # a job goes on with others: a part without values
+                yield RawLog(log.source, log.container, log.run, log.config, log.config_source, held=log.held)
             log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
             continue
         began = add(log, record, began, escaped=b"\\" in line)

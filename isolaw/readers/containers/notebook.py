@@ -12,7 +12,6 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +61,9 @@ def read(path: Path) -> Iterator[RawLog]:
         for log in container.read(text):
             name = log.run.replace(str(text), str(path))
             config = found.config | log.config
-            yield replace(
-                log,
-                source=str(path),
-                container="notebook",
-                run=name,
-                config=config,
-                config_source="the notebook",
-            )
+            log.source, log.container, log.run = str(path), "notebook", name
+            log.config, log.config_source = config, "the notebook"
+            yield log
 
 
 class _Notebook:

@@ -176,8 +176,20 @@ def _command(text: str) -> dict[str, Any]:
         return overrides(word.strip("'\"") for word in words.split())
 
 
+def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether a setting has another value in the other of two configurations of one console.
+
+    >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
+    (True, False)
+    """
+    return any(one[key] != other[key] for key in one.keys() & other.keys())
+
+
 class PrintedArguments:
-    """Collects printed arguments line by line; ``config`` holds what has been found."""
+    """Collects printed arguments line by line; ``config`` holds what has been found.
+
+    Where arguments are printed again with other values, a job goes on with them.
+    """
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -208,9 +220,11 @@ class PrintedArguments:
             self.config.setdefault("model_name_or_path", model[1])
         elif " = " in line:
             for size in _SIZE.finditer(line[:1_000]):
-                self.config.setdefault(_SIZES[size[1].lower()], int(size[2].replace(",", "")))
+                name, value = _SIZES[size[1].lower()], int(size[2].replace(",", ""))
+                if self.config.get(name) != value:
+                    self.config = {**self.config, name: value}
 
     def _end(self) -> None:
         if self._form is _DOTS or _TRAINER in self._found:
-            self.config |= self._found
+            self.config = {**self.config, **self._found}
         self._form, self._found, self._foreign = None, {}, 0

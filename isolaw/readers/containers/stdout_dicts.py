@@ -18,10 +18,11 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import beside
-from isolaw.readers.containers.printed_config import PrintedArguments
+from isolaw.readers.containers.printed_config import PrintedArguments, changed
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
@@ -70,7 +71,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read, or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
     since: list[tuple[str, str]] = []  # the last training's end, of which it is open what they belong to
-    for _, line in lines(path, readers[0].log, returns=True):
+    for at, line in lines(path, readers[0].log, returns=True):
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue
@@ -83,13 +84,18 @@ def read(path: Path) -> Iterator[RawLog]:
         elif reader.ended and "'epoch': " not in own[1]:
             since.append(own)
             continue
+        reader.line = at
         for one in (*since, own):
             reader.add(*one)
         since = []
     for one in since:
         readers[-1].add(*one)
     for reader in [own for own in readers if own.log.step] or readers[:1]:  # the last may be torn off
-        yield _finished(reader, path)
+        log = _finished(reader, path)
+        for config, until in reader.before:  # parts without values
+            where = f"{path.name} before line {until}"
+            yield RawLog(log.source, log.container, log.run, log.config | config, where, held=log.held)
+        yield log
 
 
 def _counters(text: str) -> dict[str, float]:
@@ -114,6 +120,8 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
     log.config = config | printed
     # Of a model's arguments alone, one is kept.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
+    if reader.before:
+        log.config_source = f"{path.name} before its last step"
     return log
 
 
@@ -129,6 +137,10 @@ class _Reader:
     def __init__(self, log: RawLog) -> None:
         self.log = log
         self.arguments = PrintedArguments()
+        self.line = 0
+        # Arguments that others followed in the middle of this training, and the first line of those steps.
+        self.before: list[tuple[dict[str, Any], int]] = []
+        self._config: dict[str, Any] = {}  # the arguments at the last step
         self._part: list[str] = []  # the lines of a dictionary that has not ended yet
         self._size = self._ends = 0  # their characters, and how many of them end in a brace
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
@@ -229,6 +241,10 @@ class _Reader:
             if trained and (counters := _counters(text)):
                 self._first = self._first or counters
                 self._last, self.ended = counters, False
+        config = self.arguments.config
+        if changed(self._config, config):
+            self.before.append((self._config, self.line))
+        self._config = config
         self.log.add(values, step)
 
     def _give_up(self) -> None:

@@ -25,7 +25,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.printed_config import PrintedConfig
+from isolaw.readers.containers.printed_config import PrintedConfig, changed
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
@@ -176,8 +176,11 @@ def read(path: Path) -> Iterator[RawLog]:
             reader.take(line)
     reader.close()
     found, source = configs.beside(path)
-    for own in (one for one in reader.logs if one.step):
-        own.config_source = "the printed configuration" if own.config else source
+    logs = [own for own in reader.logs if own.step]
+    for own in logs:
+        parts = sum(one.run == own.run for one in logs) > 1
+        where = f" before step {own.step[0]:g}" if parts else ""
+        own.config_source = f"the printed configuration{where}" if own.config else source
         own.config = own.config or found
         yield own
 
@@ -213,11 +216,17 @@ class _Reader:
         log, config = self.logs[-1], self.printed.config
         if step <= self._first < self._last and not (config and config == log.config):
             name = f"{self.logs[0].run}#{len(self.logs) + 1}"
-            self.logs.append(RawLog(log.source, log.container, name, held=log.held))
+            self._append(name)
             self._first = -1
+        elif changed(log.config, config):
+            self._append(log.run)  # a part of the same run, which may have another n
         self.logs[-1].config = dict(config)
         self._first = step if self._first < 0 else self._first
         self._last = self._step = step
+
+    def _append(self, run: str) -> None:
+        log = self.logs[-1]
+        self.logs.append(RawLog(log.source, log.container, run, held=log.held))
 
     def close(self) -> None:
         """Add the values of the last step."""

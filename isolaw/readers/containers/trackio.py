@@ -82,15 +82,10 @@ def read(path: Path) -> Iterator[RawLog]:
 def _exported(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
     frame = read_parquet(path).to_pandas()
     metrics = [own for own in frame.columns if own not in _NO_METRIC]
-    rows = [
-        (
-            row["run_name"],
-            row["step"],
-            row["timestamp"],
-            {key: row[key] for key in metrics if row[key] == row[key]},
-        )
-        for row in frame.to_dict("records")
-    ]
+    rows = []
+    for row in frame.to_dict("records"):
+        measured = {key: row[key] for key in metrics if row[key] == row[key]}
+        rows.append((row["run_name"], row["step"], row["timestamp"], measured))
     beside = path.with_name(f"{path.stem}_configs.parquet")
     found = read_parquet(beside).to_pandas().to_dict("records") if beside.is_file() else []
     return rows, {

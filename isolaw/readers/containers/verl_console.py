@@ -18,7 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.printed_config import PrintedConfig
+from isolaw.readers.containers.printed_config import PrintedConfig, changed
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import LONGEST, clean, is_text, lines, unprefixed
 
@@ -40,16 +40,11 @@ _TELLING = re.compile(
     r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
     r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
 )
-# How many rollouts a step has; one training may be continued with another number.
-_ROLLOUTS = re.compile(
-    r"(?:(?:actor_rollout_ref|worker|env)\.rollout|agent_grpo)\.(?:n|n_agent)"
-    r"|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size)|es_manager\.train\.(?:env_groups|group_size)"
-)
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 # File names that say what a file is, not of which run: the run is the directory.
 _GENERIC = {
-    *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"),
+    *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl")
 }
 
 
@@ -90,7 +85,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read one console in one pass; raise `DataError` if it cannot be read, or has no step's metrics."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
-    for reader.line, line in lines(path, log, returns=True):
+    for _, line in lines(path, log, returns=True):
         if (
             reader.waiting
             or b"step:" in line
@@ -131,11 +126,9 @@ class _Reader:
         self.log = log
         self.before: list[RawLog] = []  # the trainings before, in one console
         self.printed = PrintedConfig()
-        self.line = 0
         self._config: dict[str, Any] = {}  # which was printed before the last step
-        self._config_line = self._latest_line = 0  # in which that one ends, and the latest
         self._first = 0.0  # step of this training
-        self._parts = False  # whether a training went on with another n or batch
+        self._parts = False  # whether a training went on with another configuration
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
@@ -167,10 +160,7 @@ class _Reader:
             self._step = _Step(worker, at, items)
         if not found:
             self._validation(text)
-            latest = self.printed.config
             self.printed.add(worker, text)
-            if self.printed.config is not latest:
-                self._latest_line = self.line
 
     def finish(self, torn: bool) -> None:
         """Take what is left when the file ends; ``torn`` if in the middle of a line."""
@@ -196,12 +186,12 @@ class _Reader:
             runs = list(dict.fromkeys(own.run for own in (*self.before, self.log)))
             self._begin(f"{runs[0]}#{len(runs) + 1}")
             self._first = step.number
-        elif _differ(self._config, config, _ROLLOUTS):
+        elif changed(self._config, config):
             self._parts = True
-            self._begin(self.log.run)  # a part of the same run, which has rollouts of its own
+            self._begin(self.log.run)  # a part of the same run, which may have another n
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
-        self._initial, self._config, self._config_line = {}, config, self._latest_line
+        self._initial, self._config = {}, config
         self.log.add(values, step.number)
 
     def _begin(self, run: str) -> None:
@@ -213,7 +203,7 @@ class _Reader:
     def configure(self) -> None:
         """Give the log the configuration that was printed before its last step."""
         self.log.config = self._config or self.printed.config
-        where = f", which ends in line {self._config_line}" if self._parts else ""
+        where = f" before step {self.log.step[0]:g}" if self._parts else ""
         self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
@@ -228,9 +218,9 @@ class _Reader:
                 self._quoted = None
 
 
-def _differ(one: dict[str, Any], other: dict[str, Any], telling: re.Pattern[str] = _TELLING) -> bool:
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two printed configurations differ in what tells one training from another."""
-    keys = {key for key in (*one, *other) if telling.fullmatch(key)} if one and other else set()
+    keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
     return any(one.get(key) != other.get(key) for key in keys)
 
 

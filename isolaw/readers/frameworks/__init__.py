@@ -48,14 +48,8 @@ def possible(keys: Collection[str]) -> list[Framework]:
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
 
 
-_OF_TRAINING = (
-    "train/",
-    "train_",
-    "training/",
-    "training_",
-    "rewards/",
-    "completions/",
-)  # the last are TRL's
+# The last two are TRL's.
+_OF_TRAINING = ("train/", "train_", "training/", "training_", "rewards/", "completions/")
 
 
 def of_training(key: str) -> bool:
@@ -67,12 +61,12 @@ def of_training(key: str) -> bool:
     if key.lower().startswith(_OF_TRAINING):
         return True
     own = find([key], {})
-    target = own.metric(key) if own else None
+    target = own.target(key) if own else None
     return target is not None and target[0] == "train"
 
 
 def _rewards(framework: Framework, key: str) -> bool:
-    target = framework.metric(key)
+    target = framework.target(key)
     return target is not None and target[0] in ("train", "validation") and target[1] == "reward"
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from isolaw.metrics import STEP_SECONDS
 from isolaw.readers.assignments import WHOLE
-from isolaw.readers.raw_log import Series, finite, whole
+from isolaw.readers.names import counts
+from isolaw.readers.raw_log import RawLog, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
 APART = "rollouts are generated while the policy is trained"
+_HELD_OUT = re.compile(r"(?:val(?:id(?:ation)?)?|eval(?:uation)?|held_?out)[/_.]|test/", re.I)
 _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 
@@ -114,6 +118,8 @@ class Framework:
     first_step: int = 1  # what the framework counts the first update as, 1 or 0
     # Whether an evaluation in the record of step s, counted from 0, is of the policy after s updates.
     evaluates_first: bool = False
+    # Whether a key that begins with val, eval or test is of an evaluation, whatever rule it falls under.
+    prefixed: bool = True
     # Brings the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
 
@@ -123,15 +129,43 @@ class Framework:
 
     def target(self, key: str) -> Target | None:
         """Return (eval_set, metric) of a key, None for what is not kept."""
-        return ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
+        target = ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
+        held_out = target and target[0] == "train" and self.prefixed and _HELD_OUT.match(key)
+        return ("validation", target[1]) if target and held_out else target
 
-    def counted(self, series: Mapping[str, Series]) -> Fact | None:
-        """Return the rollouts of a step where a log counts them, and always as many."""
-        for key in self.counts:
-            found = set(series[key].value) if key in series else set()
-            if len(found) == 1 and (value := whole(found.pop(), 1)) is not None:
-                return Fact(value, f"{key} in every record")
-        return None
+    def is_counter(self, key: str) -> bool:
+        """Return whether a key counts the rollouts of a step, those of all steps, or the steps."""
+        return key in (*self.counts, *self.step_keys) or _so_far(key)
+
+    def counted(self, log: RawLog) -> list[Fact]:
+        """Return the rollouts of a step where a log counts them: one, or two where it changes once.
+
+        Nothing where they vary, as with a filter, or of a short last batch.
+        """
+        keys = {key: log.series[key] for key in self.counts if key in log.series}
+        counted = {f"{key} in every record": (own.record, own.value) for key, own in keys.items()}
+        for key in filter(_so_far, log.series):
+            counted[f"{key}, by step"] = log.series[key].record, self._a_step(log, key)
+        for where, (record, values) in counted.items():
+            at = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])] if values else []
+            steady = len(at) == 1 or (len(at) == 2 and min(at[1], len(values) - at[1]) > 1)
+            known = [found for i in at if steady and (found := whole(values[i], 1))]
+            if len(at) == len(known) > 0 and known != [1]:
+                after = [f"{where}{word}" for word in ("", f" from record {record[at[-1]] + 1} on")]
+                return [Fact(value, text) for value, text in zip(known, after, strict=False)]
+        return []
+
+    def _a_step(self, log: RawLog, key: str) -> array[float]:
+        """How much a count rises with each step, from one record to the next."""
+        keys = [own for own in self.step_keys if own in log.series]
+        of_tracker = log.container.startswith(("wandb", "trackio"))  # it may count records
+        steps = dict(enumerate([] if keys or of_tracker else log.step))
+        for own in reversed(keys):
+            steps |= dict(zip(log.series[own].record, log.series[own].value, strict=True))
+        count = zip(log.series[key].record, log.series[key].value, strict=True)
+        points = [(steps[record], value) for record, value in count if record in steps]
+        rises = [(s1 - s0, v1 - v0) for (s0, v0), (s1, v1) in pairwise(points)]
+        return array("d", [value / step for step, value in rises if step > 0])
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
         """Return what the configuration, read from ``source``, says of the run."""
@@ -144,6 +178,11 @@ class Framework:
                 facts[name] = own.number(*settings) if name in _NUMBERS else own.text(*settings)
         facts |= self.more_facts(own, facts)
         return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _so_far(key: str) -> bool:
+    """Whether a key counts all rollouts so far, by its name."""
+    return counts(key.rpartition("/")[2]) == "rollouts"
 
 
 def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> bool:

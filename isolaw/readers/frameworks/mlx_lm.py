@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from isolaw.readers.frameworks.base import Config, Facts, Framework, by_rules
 
-_NAMES = {
-    "total_rewards_mean": "reward",
-    "average_generated_tokens": "response_length",
-    "kl": "kl",
-}
+_NAMES = {"total_rewards_mean": "reward", "average_generated_tokens": "response_length", "kl": "kl"}
 
 
 def _facts(config: Config, facts: Facts) -> Facts:

@@ -75,4 +75,5 @@ FRAMEWORK = Framework(
     },
     more_facts=_facts,
     step_keys=("training_step",),
+    prefixed=False,
 )

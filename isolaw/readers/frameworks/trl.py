@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer: its metric names, old and new, and what its arguments say.
+"""TRL's GRPOTrainer, and verifiers' RLTrainer (0.1): their metric names, and what their arguments say.
 
 Names come bare (``reward``, ``eval_reward``: `trainer_state.json`, stdout) or as trackers get them
 (``train/reward``, ``eval/reward``). ``step`` counts optimiser steps.
@@ -9,7 +9,8 @@ micro-steps. The rollouts generated for a step are, on average, generation_batch
 gradient_accumulation_steps / (steps_per_generation · num_iterations), which is per_device_train_batch_size ·
 devices · gradient_accumulation_steps / num_iterations. Neither the devices nor, in ``trainer_state.json``,
 the accumulation is in the log. Before 0.15 the per-device batch counted prompts, later completions; only
-arguments that came later show which.
+arguments that came later show which. RLTrainer's ``batch_size`` counts rollouts; it
+generates a step ahead.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from __future__ import annotations
 import math
 import re
 
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework
+from isolaw.readers.frameworks.base import APART, Config, Fact, Facts, Framework
 
 _NAMES = {
     "completions/mean_length": "response_length",
     "completion_length": "response_length",
     "completions/clipped_ratio": "truncated_fraction",
+    "tokens/completion": "response_length",  # RLTrainer's
     "num_tokens": "tokens",
     "entropy/mean": "entropy",  # ms-swift's
 }
 # With `reward`: what no other framework calls so, bare or after train/.
-_OWN = "completion_length|completions/mean_length|frac_reward_zero_std|reward_std|rewards/.*"
+_OWN = (
+    "completion_length|completions/mean_length|frac_reward_zero_std|reward_std|rewards/.*|advantage/absmean"
+)
 _PREFIX = "(?:train/|eval/|eval_)?"
 _NOT_KEPT = re.compile(
     r"(?:epoch|step|global_step|learning_rate|num_input_tokens_seen|total_flos|train_.*|.*runtime|.*_per_second"
     r"|.*_time|(?:.*_)?mem_.*|.*_loss|completions/.*|clip_ratio/.*(?:min|max)|.*/(?:min|max|std)|memory\(GiB\)|train_speed\(.*"
-    "|percentage)",
+    "|percentage|(?:timing|wall_clock)/.*)",
     re.S,
 )
 # GRPOConfig did not have them while its batch counted prompts.
@@ -57,6 +61,9 @@ def metric(key: str) -> tuple[str, str] | None:
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
+    if config.count("rollouts_per_example"):
+        ahead = Fact(False, f"verifiers' RLTrainer: {APART}")
+        return {"rollouts_per_step": config.count("batch_size"), "on_policy": ahead}
     rollouts = _rollouts_per_step(config)
     return {
         "rollouts_per_step": rollouts,
@@ -135,9 +142,12 @@ FRAMEWORK = Framework(
         ("(?:train|eval)/reward", "train/global_step", "train/learning_rate"),
         ("(?:train/|eval/|eval_)(?:completions/.*|completion_length|frac_reward_zero_std|rewards/.*/mean)",),
     ),
-    own_config=(("num_generations", "per_device_train_batch_size"),),
+    own_config=(
+        ("num_generations", "per_device_train_batch_size"),
+        ("rollouts_per_example", "micro_batch_size", "per_device_train_batch_size"),
+    ),
     settings={
-        "rollouts_per_problem": ("num_generations",),
+        "rollouts_per_problem": ("num_generations", "rollouts_per_example"),
         "seed": ("seed",),
         "problem_set": ("dataset_name",),
         "lr": ("learning_rate",),
@@ -151,8 +161,5 @@ FRAMEWORK = Framework(
     more_facts=_facts,
     step_keys=("step", "train/global_step", "global_step"),
     counted_by_trackers=False,
-    seconds_keys=(
-        "step_time",
-        "train/step_time",
-    ),
+    seconds_keys=("step_time", "train/step_time"),
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.errors import Refused
 from isolaw.fits import choices
-from isolaw.metrics import is_accuracy, is_mean_accuracy
+from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading import Reading
@@ -19,8 +18,6 @@ from isolaw.report.text.numbers import count, number
 from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2
-_REWARD = {"reward", "rewards", "score", "scores"}
-_OF_ITS_SPREAD = {"std", "min", "max"}
 _MOST_NAMED = 4
 # Status → in the table, after "1", after a larger number.
 _WORDS = {
@@ -137,9 +134,7 @@ def metrics(own: FoundLog) -> list[tuple[str, str]]:
 
 
 def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
-    words = set(re.split(r"[^a-z]+", metric.lower()))
-    reward = is_accuracy(metric) or (words & _REWARD and not words & _OF_ITS_SPREAD)
-    return not reward, where == "train", metric != "reward" and not is_mean_accuracy(metric)
+    return not is_reward(metric), where == "train", metric != "reward" and not is_mean_accuracy(metric)
 
 
 def _metrics(own: FoundLog) -> str:

@@ -18,6 +18,7 @@ from isolaw.errors import DataError
 from isolaw.readers import frameworks
 from isolaw.readers.containers.jsonlines import CONTAINER
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.read import survey
 
 HEAD = 65_536
 
@@ -316,3 +317,18 @@ def test_time_is_linear(tmp_path: Path, piece: str) -> None:
     with contextlib.suppress(DataError):
         list(CONTAINER.read(path))
     assert time.process_time() - started < 5
+
+
+def test_a_configuration_in_the_middle_that_has_another_n_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for n in (4, 8):
+        lines: list[dict[str, Any]] = []
+        for first, own in ((1, 4), (4, n)):
+            rollout = {"rollout": {"n": own}}
+            lines.append({"config": {"actor_rollout_ref": rollout, "data": {"train_batch_size": 16}}})
+            lines += [{"step": i, "data": {"critic/score/mean": 0.5}} for i in range(first, first + 3)]
+        path.write_text("".join(json.dumps(own) + "\n" for own in lines))
+        (found,) = survey([path]).candidates
+        assert found.needs == ([] if n == 4 else ["n"])
+    assert "4 (actor_rollout_ref.rollout.n in line 1 of run.jsonl)" in found.message
+    assert "8 (actor_rollout_ref.rollout.n in line 5 of run.jsonl)" in found.message

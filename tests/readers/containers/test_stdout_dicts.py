@@ -18,7 +18,9 @@ import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
+from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.read import survey
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "logs" / "trl" / "nhockid235"
@@ -492,3 +494,35 @@ def test_a_second_training_that_is_torn_off_hides_no_first(tmp_path: Path) -> No
     path.write_text(first + "{'loss': 0.1, 'epoch': 0.5, 'rewa")
     (log,) = CONTAINER.read(path)
     assert list(log.series["reward"].value) == [0.25, 0.5]
+
+
+def openrlhf(steps: Iterable[int]) -> str:
+    ray = "(PPOTrainer pid=5) INFO 09-01 10:00:00 ppo_trainer.py:551] ✨ "
+    return "".join(
+        f"{ray}Global step {s}: {{'actor_lr': 0, 'rollout/reward_mean': {s / 8}}}\n" for s in steps
+    )
+
+
+@pytest.mark.parametrize("of", ["trl", "slime", "openrlhf"])
+def test_another_n_in_the_middle_is_asked(tmp_path: Path, of: str) -> None:
+    """Printed arguments were merged, so that the last ones held for all steps."""
+    arguments = "".join(f"{OTHER}{line}\n" for line in MEGATRON.splitlines())
+    if of == "trl":
+        head, end, (name, n) = ARGUMENTS, trainer().index(SUMMARY), ("num_generations=", 6)
+        cut = trainer().index(new(15))
+        first, rest = trainer()[:cut], trainer()[cut:end]
+    else:
+        head, (name, n) = arguments, ("n_samples_per_prompt ............................ ", 8)
+        form = (lambda own: slime(own).replace(arguments, "")) if of == "slime" else openrlhf
+        first, rest = form(range(1, 4)), form(range(4, 7))
+    if of == "openrlhf":
+        head = head.replace("hf_checkpoint ........", "micro_rollout_batch_size")
+    other = head.replace(f"{name}{n}", f"{name}{2 * n}")
+    assert other != head
+    (same,) = survey([write(tmp_path, head + first + head + rest)]).candidates
+    assert (same.status, same.n) == (LogStatus.READY, n)
+    (own,) = survey([write(tmp_path, head + first + other + rest)]).candidates
+    assert own.status is LogStatus.NEEDS
+    setting = name.split("=")[0].split(" ")[0]
+    assert f"rollouts_per_problem: {n} ({setting} in train.log before line " in own.message
+    assert f"and {2 * n} ({setting} in train.log before its last step)" in own.message

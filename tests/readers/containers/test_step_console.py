@@ -185,3 +185,46 @@ def test_other_consoles_are_none_of_them(tmp_path: Path) -> None:
                 list(CONTAINER.read(path))
         elif text:  # mlx-lm's supervised training
             assert survey([path]).candidates[0].status is not LogStatus.READY
+
+
+SETTINGS: dict[Any, tuple[str, dict[str, Any]]] = {
+    areal: ("gconfig.n_samples", {"gconfig": {"n_samples": 4}, "train_dataset": {"batch_size": 16}}),
+    nemo: (
+        "grpo.num_generations_per_prompt",
+        {"grpo": {"num_prompts_per_step": 16, "num_generations_per_prompt": 4, "seed": 7}},
+    ),
+    mlx: ("group_size", {"group_size": 4, "batch_size": 16, "grpo_loss_type": "grpo"}),
+    roll: ("num_return_sequences_in_group", {"num_return_sequences_in_group": 4, "rollout_batch_size": 16}),
+}
+
+
+@pytest.mark.parametrize("console", SETTINGS)
+def test_another_n_in_the_middle_is_asked(tmp_path: Path, console: Any) -> None:
+    """A job that goes on with other settings: C is the sum over both parts."""
+    key, config = SETTINGS[console]
+    fill = {f"setting_{i}": {"value": i, "text": "x" * 60} for i in range(9)}
+    name = key.rpartition(".")[2]
+
+    def printed(n: int) -> str:
+        return f"Config:\n{pformat({**config, **fill})}\n".replace(f"{name}': 4", f"{name}': {n}")
+
+    def uncounted(rewards: list[float]) -> str:
+        return str(console(rewards)).replace("batch of size 64", "batch").replace("6.4000e+01", "nan")
+
+    begun = uncounted(REWARDS[:2])
+    rest = "".join(own for own in uncounted(REWARDS).splitlines(True) if own not in begun.splitlines(True))
+    (own,) = survey([write(tmp_path, printed(4) + begun + printed(4) + rest)]).candidates
+    assert (own.status, own.n, own.steps and own.steps[1]) == (LogStatus.READY, 4, 4)
+    (own,) = survey([write(tmp_path, printed(4) + begun + printed(8) + rest)]).candidates
+    assert (own.status, own.needs) == (LogStatus.NEEDS, ["n"])
+    places = [f"{n} ({key} in the printed configuration before step " for n in (4, 8)]
+    assert all(place in own.message for place in places), own.message
+
+
+def test_another_count_in_the_middle_is_asked(tmp_path: Path) -> None:
+    one, two, three, four, five = areal(REWARDS).split("6.4000e+01")
+    text = "6.4000e+01".join([one, two, three]) + "1.2800e+02" + four + "1.2800e+02" + five
+    (own,) = survey([write(tmp_path, text)], settings=["n=4", "B_p=16"]).candidates
+    assert own.status is LogStatus.NEEDS
+    assert "64 (" in own.message
+    assert "128 (ppo_actor/n_seqs in every record from record 3 on)" in own.message

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isolaw.readers.frameworks.open_instruct import FRAMEWORK
+from isolaw.readers.read import survey
 
 metric = FRAMEWORK.metric
 
@@ -116,3 +119,17 @@ def test_on_policy(change: dict[str, Any], expected: bool | None) -> None:
 def test_filtering_is_said() -> None:
     found = FRAMEWORK.facts(CONFIG | {"active_sampling": True}, "")["problems_per_batch"]
     assert "not counted" in found.origin
+
+
+def test_episodes_that_contradict_are_asked(tmp_path: Path) -> None:
+    """``episode`` counts rollouts, of which a step has 64 here."""
+    path = tmp_path / "run.jsonl"
+    rows = (
+        {"training_step": s, "episode": 64 * s, "scores": 0.5, "val/x": 1, "eval/y": 2} for s in range(1, 5)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (own,) = survey([path], settings=["n=4"]).candidates
+    assert (own.facts["problems_per_batch"].value, own.metrics["train"]["val/x"]) == (16, 4)
+    (own,) = survey([path], settings=["n=4", "B_p=8"]).candidates
+    assert own.needs == ["n", "B_p"]
+    assert "64 (episode, by step)" in own.message

@@ -1,18 +1,23 @@
-"""What is of training and what of an evaluation, by the names of columns and the words in them."""
+"""What a metric is: of training or of an evaluation, a reward or not, in fractions or in percent.
+
+By its name, those next to it and its values; for tables, consoles and frameworks alike. Whether it is an
+accuracy, and whether it falls as training improves, `isolaw.metrics` says.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, option
-from isolaw.metrics import is_accuracy
+from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 
-REWARD = {"reward", "rewards", "score", "scores"}
-SOLVED = {"success", "solve", "solved", "correct", "win"}
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING = {"train", "training", "rollout", "batch"}
 # What rows are called, and columns are not.
@@ -31,7 +36,48 @@ _TRAINER = re.compile(
     r"(?:[/_ ].*)?",
     re.I,
 )
-_PLAIN = REWARD | SOLVED | {"", "acc", "accuracy", "mean", "avg", "average", "rate", "overall"}
+_PLAIN = {"", "mean", "avg", "average", "rate", "overall"}
+_PERCENT = {"pct", "percent", "percentage", "perc"}
+_SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
+_LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a column of a table measures."""
+
+    train: bool  # on training batches
+    held_out: bool  # on held-out problems, by a word in its name
+    reward: bool  # what training raises: an accuracy, a reward, a score
+    accuracy: bool
+    percent: bool
+    summary: bool  # the best so far, or smoothed
+
+    @property
+    def eval_set(self) -> str:
+        """``train`` or ``validation``: without a word for either, accuracies are of evaluations."""
+        return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
+
+
+def measure(frame: pd.DataFrame, column: str) -> Measure | None:
+    """Return what a column of a table measures; None for one that holds no numbers."""
+    if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
+        return None
+    return Measure(
+        of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT),
+        is_reward(column), is_accuracy(column), in_percent(column, frame[column]),
+        bool(words_of(column) & _SUMMARIES) and "@" not in column,
+    )  # fmt: skip
+
+
+def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the column that looks most like a held-out accuracy or reward; "" if none does."""
+    found = [(column, own) for column in columns if (own := measure(frame, column)) and own.reward]
+    return min(
+        found,
+        key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
+        default=("", None),
+    )[0]
 
 
 def words_of(column: str) -> set[str]:
@@ -70,14 +116,40 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
         return False
     if words & _TRAINING or frameworks.of_training(column):
         return True
-    measure = bool(words & REWARD) and not is_accuracy(column)
-    if not measure and ("@" in column or not words <= _PLAIN or not _is_measure(column)):
+    rest = [word for word in words - _PLAIN if not is_reward(word)]
+    if not is_reward(column) or (is_accuracy(column) and ("@" in column or rest)):
         return False
-    return any(_TRAINER.fullmatch(own) or (words_of(own) & HELD_OUT and _is_measure(own)) for own in columns)
+    said = [
+        own for own in columns if words_of(own) & HELD_OUT and (is_reward(own) or words_of(own) <= HELD_OUT)
+    ]
+    return bool(said) or any(map(_TRAINER.fullmatch, columns))
 
 
-def _is_measure(column: str) -> bool:
-    return is_accuracy(column) or not words_of(column).isdisjoint(REWARD | SOLVED)
+def named_percent(name: str) -> bool:
+    """Return whether a name says that its values are in percent.
+
+    >>> [named_percent(name) for name in ("acc_pct", "val/percent_solved", "acc%", "acc")]
+    [True, True, True, False]
+    """
+    return "%" in name or not _PERCENT.isdisjoint(words_of(name))
+
+
+def in_percent(metric: str, value: pd.Series) -> bool:
+    """Return whether values are in percent: by the name, or of an accuracy if some exceed 1."""
+    sure = named_percent(metric)
+    least = 0 if sure else 1
+    return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
+
+
+def changes_unit(value: Any) -> bool:
+    """Return whether an accuracy goes from a fraction to percent, or back, within one run.
+
+    >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
+    (True, False)
+    """
+    known = np.asarray(value, dtype=np.float64)
+    low, high = np.minimum(known[1:], known[:-1]), np.maximum(known[1:], known[:-1])
+    return bool(np.any((low > _LEAST_FRACTION) & (low <= 1) & (high > _LEAST_JUMP * low)))
 
 
 def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[str, pd.Series | None]:

@@ -1,0 +1,116 @@
+"""What isolaw's names are called elsewhere: in tables, in other trainers' output, and in the names of runs.
+
+The user sees every guess. What a framework calls its settings is in its own module
+(`isolaw.readers.frameworks`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+# The best first.
+STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
+# The data model's columns → their names elsewhere.
+CALLED = {
+    "step": STEPS,
+    "rollouts_per_problem": "rollouts_per_problem n rollout_n rollouts_n n_rollouts group_size "
+    "num_generations n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
+    "generations_per_prompt completions_per_prompt num_samples_per_prompt num_samples_per_prompt_rollout "
+    "num_generations_per_prompt n_agent",
+    "problems_per_batch": "problems_per_batch b_p bp prompts_per_step prompts_per_batch problems_per_step "
+    "questions_per_batch num_prompts_per_step num_unique_prompts_rollout train_batch_size rollout_batch_size",
+    "compute": "compute compute_rollouts rollouts_seen total_rollouts",  # num_rollouts may be n
+    "seed": "seed random_seed rng_seed",
+    "run_id": "run_id run run_name experiment experiment_name",
+    "problem_set": "problem_set train_set dataset",
+    "algorithm": "algorithm algo",
+    "eval_set": "eval_set",
+    "tokens": "tokens num_tokens total_tokens tokens_seen",
+    "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
+}
+BATCH = "rollouts_per_step rollouts_per_batch episodes_per_step episodes_per_batch trajectories_per_step"
+# These count prompts in some trainers, and rollouts in others.
+AMBIGUOUS = {"train_batch_size", "rollout_batch_size"}
+# Columns that name a run, or a start of it: the coarsest is the run's name.
+RUN_NAMES = (
+    *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
+    *("id", "uid", "uuid", "wandb_id"),
+)
+# Settings of a recipe, by which runs of one name differ.
+RECIPE = {
+    "lr": "lr learning_rate",
+    "kl": "kl kl_coef kl_coeff kl_loss_coef kl_beta",
+    "entropy": "entropy_coef entropy_coeff ent_coef",
+    "temperature": "temperature temp",
+}
+CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings", "meta")
+SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
+# How people abbreviate, before a number in a run's name.
+_ABBREVIATED = {
+    "n": "n g k gen rollout rollouts",
+    "B_p": "p prompt prompts problem problems bs bsz batch batchsize",
+    "seed": "s",
+}
+# What a counter counts; episodes may be steps, or rollouts.
+UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
+_COUNTED = re.compile(
+    rf"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far|{'|'.join(UNITS)}"
+    r"|completion|generation|question|trajectorie)s?(?:_|$)){1,6}"
+)
+
+
+def plain(name: str) -> str:
+    """Return a name in lower case, with its words joined by underscores.
+
+    >>> plain("Rollouts per Prompt"), plain("rollout/n")
+    ('rollouts_per_prompt', 'rollout_n')
+    """
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
+    """Return our name → the column with one of its names (``called``), in any case and separators.
+
+    >>> guess(["Step", "group-size", "acc"])
+    {'step': 'Step', 'rollouts_per_problem': 'group-size'}
+    """
+    own = {plain(column): column for column in reversed(columns)}
+    found = {ours: [own[name] for name in names.split() if name in own] for ours, names in called.items()}
+    return {ours: columns[0] for ours, columns in found.items() if columns}
+
+
+def written(need: str) -> str:
+    """Return a regular expression of how a run's name writes ``n``, ``B_p`` or ``seed`` before its value.
+
+    >>> bool(re.fullmatch(written("n"), "groupsize")), bool(re.fullmatch(written("B_p"), "bs"))
+    (True, True)
+    """
+    full = {short: name for name, short in SYMBOL.items()}.get(need, need)
+    return "|".join(f"{_ABBREVIATED[need]} {CALLED[full]}".replace("_", "_?").split())
+
+
+def counts(name: str) -> str:
+    """Return what a column of this name counts from the beginning, if it rises; "" if nothing.
+
+    Samples may be ``both``.
+
+    >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "reward")]
+    ['rollouts', 'problems', 'both', 'tokens', '']
+    """
+    own = plain(name)
+    for unit, ours in (("tokens", "tokens"), ("rollouts", "compute")):
+        if own in CALLED[ours].split():
+            return unit
+    words = {word.rstrip("s") for word in own.split("_")}
+    if not _COUNTED.fullmatch(own) or not words & {
+        *UNITS,
+        "completion",
+        "generation",
+        "trajectorie",
+        "question",
+    }:
+        return ""
+    if words & {"prompt", "problem", "question"}:
+        return "problems"
+    return "both" if "sample" in words else "rollouts"
