@@ -65,7 +65,7 @@ def cli() -> None:
     isolaw advise --compute 1e6              where to start without runs
     isolaw demo                              a simulated sweep and its answer
 
-    isolaw COMMAND --help lists the options that most people need, and --help-all lists all of them.
+    Each command has --help, with the options that most people need, and --help-all, with all of them.
     """
 
 
