@@ -215,7 +215,7 @@ def rest(jobs: int) -> list[dict[str, Any]]:
         "Tan et al., 7B": (tan_runs(), {"metric": "holdout_acc_raw", "n_train": 54_000}),
     }
     for kind, lr in (("easy", 1e-3), ("easy", 5e-4), ("hard", 1e-3)):
-        sweeps[f"tiny, {kind}, lr {lr:g}"] = (isolaw.read(real), {"fixed": {"problem_set": kind, "lr": lr}})
+        sweeps[f"tiny, {kind}, lr {lr:g}"] = (isolaw.read(real), {"where": {"problem_set": kind, "lr": lr}})
     out = []
     for name, (runs, how) in sweeps.items():
         out.append({"sweep": name, **_rest(runs, how, jobs)})

@@ -123,12 +123,12 @@ def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> di
     """Return what isolaw and its rivals say of larger budgets from these runs, as JSON."""
     metric, eval_set, _ = choose(runs)
     configurations = select(runs, metric, eval_set, "fixed-bp", fixed).configurations
-    law = isolaw.fit(runs, fixed=fixed)
+    law = isolaw.fit(runs, where=fixed)
     assert law.surface is not None
     n = np.array(sorted({c.rollouts_per_problem for c in configurations}))
     batch = configurations[0].problems_per_batch
     try:
-        paper: Any = isolaw.fit(runs, fixed=fixed, method="paper", bootstrap=0)
+        paper: Any = isolaw.fit(runs, where=fixed, method="paper", draws=0)
     except IsolawError as error:
         paper = str(error)
     late = {c.rollouts_per_problem: c.mean[-max(1, c.mean.size // 10) :].mean() for c in configurations}

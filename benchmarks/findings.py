@@ -2,7 +2,7 @@
 
 DIR is what the command of docs/simulators.md, "On the published curves", wrote with ``--out``:
 
-    isolaw findings --preset published-easy --set bandit.parameters.kl_hard=0 --jitter 100 --out DIR
+    isolaw replicate --preset published-easy --set bandit.parameters.kl_hard=0 --jitter 100 --out DIR
 
 Writes what the table needs to benchmarks/findings.json, and the table between its marks on that page.
 """

@@ -207,11 +207,11 @@ def pipeline() -> None:
         for step, compute, value in zip(c.steps, c.compute, values, strict=True)
     ]
     runs = isolaw.Runs(pd.DataFrame(rows))
-    isolaw.fit(runs, setting="joint", bootstrap=2)  # compiled, or read from disk
+    isolaw.fit(runs, hold="nothing", draws=2)  # compiled, or read from disk
     times = []
     for _ in range(ROUNDS):
         start = Clock.now()
-        law = isolaw.fit(runs, setting="joint", bootstrap=DRAWS)
+        law = isolaw.fit(runs, hold="nothing", draws=DRAWS)
         times.append(start.since())
     document = law.document
     print(

@@ -75,13 +75,13 @@ def predictions(means: pd.DataFrame, single: pd.DataFrame) -> None:
         for x in ("compute", "data"):
             known = SizeCurves.from_table(means[means["model_size"] <= largest], x, single)  # type: ignore[arg-type]
             at, measured = at_the_end(means[means["model_size"] == unseen], x)
-            found = fit_sizes(known, bootstrap=DRAWS).predict(unseen, at)
+            found = fit_sizes(known, draws=DRAWS).predict(unseen, at)
             print(f"{f'{unseen:g}B from 0.5B to {largest:g}B':30} {x:8} {text(found, 3):22} {measured:.3f}")
     print(f"\n{'rest of the run, intra fit':30} {'X':8} {'predicted':22} measured")
     for x in ("compute", "data"):
         law = fit_sizes(
             SizeCurves.from_table(means[means["in_intra_fit"] == 1], x, single),  # type: ignore[arg-type]
-            bootstrap=DRAWS,
+            draws=DRAWS,
         )
         for n in sizes:
             at, measured = at_the_end(means[means["model_size"] == n], x)

@@ -81,7 +81,7 @@ def tan() -> Iterator[Row]:
 def arithmetic(kind: str) -> Iterator[Row]:
     """Return rows of the recorded sweeps of a tiny model."""
     own = isolaw.read(DATA / "real-arithmetic.parquet")
-    law = isolaw.fit(own, fixed={"problem_set": kind, "lr": 1e-3})
+    law = isolaw.fit(own, where={"problem_set": kind, "lr": 1e-3})
     yield from runs(f"arithmetic-{kind}", 16, law, (0, np.inf))
 
 

@@ -6,8 +6,8 @@ writes ``OUT/model`` (Hugging Face format), ``OUT/pool.jsonl``, the problem sets
 and ``OUT/extremely-hard``, and their figures as ``OUT/tiny.json``. It downloads nothing.
 
 The model is a Qwen2 of 0.13 M parameters. A supervised warm-up of some seconds on one core stops at a partial
-accuracy. `isolaw split` then sorts problems that the model has not seen by how often it solves them, so that
-reinforcement learning can raise its accuracy. Rounding differs from processor to processor, so that a warm-up
+accuracy. `isolaw problems` then sorts problems that the model has not seen by how often it solves them, so
+that reinforcement learning can raise its accuracy. Rounding differs from processor to processor: a warm-up
 ends elsewhere on another one; ``--model`` takes one that has ended.
 """
 

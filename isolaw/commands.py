@@ -84,8 +84,8 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
 
 @_printed
 def draft_settings(sources: Sequence[str]) -> Command:
-    """Draft a file with all values that the logs lack."""
-    return _isolaw("read", *sources, "--write-settings", unused("runs.toml"))
+    """Write ``isolaw.toml`` with the options given, and with all values that the logs lack to fill in."""
+    return _isolaw("read", *sources, "--save")
 
 
 @_printed
@@ -96,8 +96,8 @@ def read_settled(sources: Sequence[str], settings: str) -> Command:
 
 @_printed
 def draft_mapping(table: str) -> Command:
-    """Draft a mapping for a table that isolaw does not know."""
-    return _isolaw("read", table, "--write-mapping", unused("mapping.toml"))
+    """Write ``isolaw.toml`` for a table whose columns isolaw does not know."""
+    return _isolaw("read", table, "--save")
 
 
 @_printed
@@ -204,7 +204,7 @@ def plan_preset(file: str, preset: str) -> Command:
 @_printed
 def dead_groups(counts: object) -> Command:
     """Print the shares of groups without a signal of counted problems."""
-    return _isolaw("split", "--counts", counts)
+    return _isolaw("problems", "--counts", counts)
 
 
 @_printed
@@ -216,7 +216,7 @@ def advise_file(words: Sequence[str]) -> Command:
 @_printed
 def plan_larger(file: str, target: int) -> Command:
     """Compare larger sweeps than the first one of an advice."""
-    return _isolaw("plan", file, "--target", target, "--set", "sweep.seeds=3")
+    return _isolaw("plan", file, "--compute", target, "--set", "sweep.seeds=3")
 
 
 # This machine

@@ -142,7 +142,7 @@ def option(keyword: str, name: str, value: object) -> str:
     """
     if at_command_line.get():
         text, flag = f"{name}={value}", f"--{keyword.removesuffix('s')}"
-        reading = "" if offers(flag) or keyword == "fixed" else "isolaw read "  # which writes a table with it
+        reading = "" if offers(flag) or keyword == "where" else "isolaw read "  # which writes a table with it
         return f"{reading}{flag} {text if '<' in text else shlex.quote(text)}"
     return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
 
@@ -150,7 +150,7 @@ def option(keyword: str, name: str, value: object) -> str:
 def offers(flag: str) -> bool:
     """Return whether the running command has an option; true in Python, whose functions take keywords.
 
-    >>> offers("--setting")
+    >>> offers("--hold")
     True
     """
     here = options_here.get()

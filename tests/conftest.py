@@ -162,8 +162,8 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
-        "  *--bootstrap*|*--points*|*--help*) ;;\n"
-        '  fit*|report*|figures*|backtest*|size*) set -- "$@" --bootstrap 60 ;;\n'
+        "  *--draws*|*--points*|*--help*) ;;\n"
+        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
         "esac\n"
         f'exec "{preloaded / "isolaw"}" "$@"\n'
     )

@@ -156,7 +156,6 @@ def tables_of_one_run_each(desk: Desk) -> None:
 @prints("draft_settings")
 def logs_with_blanks(desk: Desk) -> None:
     desk.logs(config=False)
-    desk.write("runs.toml", "# mine\n")
     desk.run("read", "my logs", code=2)
 
 
@@ -178,6 +177,18 @@ def settings_that_were_drafted(desk: Desk) -> None:
 
 
 levels = iter((8, 32, 128) * 3)
+
+
+@prints("draft_settings")
+def a_folder_with_a_link_for_its_file(desk: Desk) -> None:
+    """A link to nowhere is nothing to write through."""
+    desk.logs(config=False)
+    Path("my logs/isolaw.toml").symlink_to("../elsewhere.toml")
+    said = desk.run("read", "my logs", "--save", code=2)
+    assert "exists; it is left unchanged" in said
+    assert not Path("elsewhere.toml").exists()
+    Path("my logs/isolaw.toml").unlink()
+    desk.run("read", "my logs", code=2)
 
 
 @prints("draft_mapping")
@@ -255,27 +266,27 @@ def a_sweep_that_is_done(desk: Desk) -> None:
 @prints("predict")
 def a_law_that_was_written(desk: Desk) -> None:
     desk.sweep()
-    desk.run("fit", "my sweep", "--bootstrap", 15, "--out", "my law.json")
+    desk.run("fit", "my sweep", "--draws", 15, "--out", "my law.json")
 
 
 @prints("predict")
 def a_law_in_steps(desk: Desk) -> None:
     grid = ["--set", "grid.problems_per_batch=[4,8,16]", "--set", "grid.rollouts_per_problem=[4,8,16]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=2e4")
-    desk.run("fit", "both", "--setting", "fixed-b", "--bootstrap", 15, "--out", "my law.json")
+    desk.run("fit", "both", "--hold", "B", "--draws", 15, "--out", "my law.json")
 
 
 @prints("answer")
 def logs_to_train_more_of(desk: Desk) -> None:
     desk.logs()
-    desk.said += str(library.answer("my logs", 9e4, bootstrap=15))
+    desk.said += str(library.answer("my logs", 9e4, draws=15))
 
 
 @prints("spend")
 def a_sweep_that_lacks_nothing(desk: Desk) -> None:
     desk.patch.setattr("isolaw.report.answer.advice", lambda *_: [])
     desk.sweep()
-    desk.run("answer", "my sweep", "--compute", "30k", "--bootstrap", 15)
+    desk.run("answer", "my sweep", "--compute", "30k", "--draws", 15)
 
 
 def calibrated(desk: Desk) -> None:
@@ -291,7 +302,7 @@ for _name in ("predict_by_preset", "plan_preset", "sweep_preset"):
 @prints("this")
 def a_page_of_a_report(desk: Desk) -> None:
     desk.sweep()
-    desk.run("report", "my sweep", "-o", "my page.html", "--bootstrap", 15)
+    desk.run("report", "my sweep", "-o", "my page.html", "--draws", 15)
 
 
 @prints("this")
@@ -310,7 +321,7 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
     sizes = ["--set", "grid.problems_per_batch=[8]", "--set", "grid.rollouts_per_problem=[2,4,8,16]"]
     more = ["--set", "sweep.compute=2e4", "--set", "sweep.seeds=2", "--adaptive", "--spend", "60%"]
     desk.run("sweep", "--out", "my race", *sizes, *SETTING, *more)
-    desk.run("report", "my race", "-o", "my page.html", "--bootstrap", 15)
+    desk.run("report", "my race", "-o", "my page.html", "--draws", 15)
 
 
 @prints("sweep_file")
@@ -372,7 +383,7 @@ def a_split_without_its_packages(desk: Desk) -> None:
     machine(desk)
     desk.patch.setattr("isolaw.backends.real.environment.installed", lambda name: False)
     desk.write("pool.jsonl", '{"prompt": "1 + 1", "answer": "2"}\n')
-    desk.run("split", "--model", "gone", "--problems", "pool.jsonl", "--out", "sets", code=2)
+    desk.run("problems", "--model", "gone", "--problems", "pool.jsonl", "--out", "sets", code=2)
 
 
 @prints("doctor_gpu")
@@ -554,18 +565,19 @@ def test_mentioned_options_exist() -> None:
 
 def test_the_help_page_lists_commands_that_parse() -> None:
     lines = re.findall(r"^ *(isolaw .+?)(?=  |$)", cli.help or "", re.M)
-    assert len(lines) == 13
+    assert len(lines) == 4
     for line in lines:
         _, name, *rest = shlex.split(line)
         cli.commands[name].make_context(name, rest)
 
 
 def test_advised_options_belong_to_the_command(desk: Desk) -> None:
-    """`figures` has no --setting, `plan` none for the reading of logs."""
+    """`calibrate` has no --hold, `plan` none for the reading of logs."""
     grid = ["--set", "grid.problems_per_batch=[4,8]", "--set", "grid.rollouts_per_problem=[4,8]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=1e4")
-    assert "--setting" not in desk.run("figures", "both", "-o", "drawn", "--bootstrap", 10)
-    assert "or use --setting joint" in desk.run("fit", "both", "--setting", "fixed-b", code=1)
+    assert "or use --hold nothing" in desk.run("fit", "both", "--hold", "B", code=1)
+    desk.run("sweep", "--out", "one", *SETTING, "--set", "grid.rollouts_per_problem=[4]")
+    assert "--hold" not in desk.run("calibrate", "one", code=1)
 
 
 def main() -> None:

@@ -34,15 +34,14 @@ metrics = ["avg@4", "best@4", "worst@4"]
 [executor]
 kind = "inline"
 """
-DRAWS = ["--bootstrap", "0"]
+DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
 WRITTEN = {
     "fit": ["{sweep}", *DRAWS, "--figures", "{new}"],
     "calibrate": [
         *("{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1")
     ],
-    "report": ["{sweep}", "--out", "{new}.html", *DRAWS],
-    "figures": ["{sweep}", "--out", "{new}", *DRAWS],
+    "report": ["{sweep}", "--out", "{new}.html", "--figures", "{new}", *DRAWS],
 }
 RECORDED = {
     "sweep": ["--out", "{sweep}"],
@@ -50,7 +49,7 @@ RECORDED = {
     "read": ["{sweep}"],
     "fit": WRITTEN["fit"],
     "predict": ["{law}", "--compute", "3e5"],
-    "size": ["{sizes}", *DRAWS],
+    "model-size": ["{sizes}", *DRAWS],
     "report": WRITTEN["report"],
 }
 
@@ -63,7 +62,7 @@ def made(folder: Path, runs: Runs, rates: Runs) -> dict[str, Path]:
     runs.to_parquet(places["table"])
     runs.to_pandas().to_csv(places["csv"], index=False)
     rates.to_parquet(places["rates"])
-    law = package.fit(runs, bootstrap=20)
+    law = package.fit(runs, draws=20)
     law.save(places["law"])
     frontier = law.frontier().assign(n_star=lambda t: 2 ** np.linspace(3, 6, len(t)))
     frontier.to_csv(places["points"], index=False)
@@ -182,7 +181,7 @@ def test_a_replay_is_what_it_replays(
         again = [*command[:-1], tmp_path / "again"] if command[0] == "sweep" else command
         assert json.loads(isolaw(*again, "--json")[1])["simulated"] == value
     for backend in filter(None, backends):  # a law is of runs of one backend
-        law = package.fit(out, fixed={"backend": backend}, bootstrap=0)
+        law = package.fit(out, where={"backend": backend}, draws=0)
         assert law.document.simulated is (Simulated.YES if backend == "bandit" else Simulated.NO)
 
 
@@ -191,7 +190,7 @@ def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_p
     few = Runs(runs.points, dict(list(runs.attributes.items())[:2]))
     assert few.simulated is Simulated.PARTLY
     assert repr(few).startswith("<Runs: partly simulated runs: ")
-    law = package.fit(few, bootstrap=0)
+    law = package.fit(few, draws=0)
     assert law.summary().startswith("Partly simulated runs. ")
     law.save(tmp_path / "law.json")
     code, out, err = isolaw("predict", tmp_path / "law.json", "--compute", "3e5", "--json")
@@ -228,5 +227,5 @@ def test_real_runs_in_the_examples() -> None:
     runs = package.read(REAL)
     assert runs.simulated is Simulated.NO
     assert "simulated" not in runs.to_pandas()
-    law = package.fit(runs, fixed={"problem_set": "hard"}, bootstrap=0)
+    law = package.fit(runs, where={"problem_set": "hard"}, draws=0)
     assert "simulated" not in law.summary() + repr(law) + law_figure(law).axes[0].get_title("left")

@@ -38,9 +38,9 @@ READ = {
     "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
     "backtest settings_file", "backtest mapping", "calibrate sources", "calibrate settings_file",
     "calibrate mapping", "compare first", "compare second", "compare settings_file", "compare mapping",
-    "figures sources", "figures settings_file", "figures mapping", "read sources", "read settings_file",
-    "read mapping", "export run", "plan file", "plan runs", "plan cost", "size file", "size runs",
-    "split model", "split problems", "split counts", "status directory", "sweep file", "sweep cost",
+    "read sources", "read settings_file",
+    "read mapping", "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
@@ -48,9 +48,9 @@ READ = {
 WORDS: dict[str, list[str]] = {
     "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"],
     "doctor": ["--gpu", "--device", "cpu"],
-    "export": ["RUN"], "figures": ["MADE", "--bootstrap", "0"], "findings": ["--seeds", "2"],
-    "fit": ["MADE", "--bootstrap", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
-    "split": ["--model", "m", "--problems", "p"], "sweep": [],
+    "export": ["RUN"], "replicate": ["--seeds", "2"],
+    "fit": ["MADE", "--draws", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
+    "problems": ["--model", "m", "--problems", "p"], "sweep": [],
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_the_rest_of_a_sweep_is_the_users(made: Path, isolaw: Call) -> None:
         made / "report.html",
     ):
         assert files.check_destination(place) == place
-    assert isolaw("fit", made, "--bootstrap", 0, "--out", made / "law.json")[0] == 0
+    assert isolaw("fit", made, "--draws", 0, "--out", made / "law.json")[0] == 0
     assert isolaw("report", made, "-o", made / "report.html")[0] == 0
     SweepStore(made).check()
 
@@ -151,7 +151,7 @@ def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
     [
         (["read", "MADE", "-o", "x.csv"], ".parquet"),
         (["read", "MADE", "-o", "x"], ".parquet"),
-        (["fit", "MADE", "--bootstrap", "0", "--out", "law.toml"], ".json"),
+        (["fit", "MADE", "--draws", "0", "--out", "law.toml"], ".json"),
         (["report", "MADE", "-o", "page.json"], ".html"),
         (["advise", "--budget", "1e6", "--out", "first.json"], ".toml"),
         (["calibrate", "MADE", "--out", "preset.json"], ".toml"),
@@ -184,7 +184,7 @@ def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path
         engine.sweep(tiny(grid=grid, evaluation={"points": 20}), out)
         assert isolaw("read", out, "-o", tmp_path / "runs.parquet")[0] == 0
         more = ("--out", tmp_path / "law.json", "--figures", tmp_path / "figures")
-        assert isolaw("fit", out, "--bootstrap", 0, *more)[0] == 0
+        assert isolaw("fit", out, "--draws", 0, *more)[0] == 0
         assert isolaw("advise", "--budget", "1e6", "--out", tmp_path / "first.toml")[0] == 0
         library = tmp_path / "library"
         library.mkdir()

@@ -20,7 +20,7 @@ MODULES = {
 
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
-    {"commands", "errors", "guard", "registry"},
+    {"commands", "errors", "guard", "registry", "renamed"},
     {"children", "step_effects"},
     {
         "allocation",

@@ -92,7 +92,7 @@ def test_drawn_curves_cross_where_they_are_drawn_to(
     document = fitted(
         isolaw,
         DATA / "frontier_curves_fixedBp_main_easy.csv",
-        *("--metric", "validation_reward", "--records", "off", "--bootstrap", 20, "--method", method),
+        *("--metric", "validation_reward", "--records", "off", "--draws", 20, "--method", method),
         *itertools.chain.from_iterable(("--column", own) for own in mapping),
     )
     found = {(c["from"], c["to"]): c["x"] for c in document["crossovers"]}
@@ -109,7 +109,7 @@ TAN = (
     DATA / "tan_rollout_n_base.csv",
     *("--metric", "holdout_acc_raw", "--column", "rollouts_per_problem=rollout_n"),
     *("--constant", "problems_per_batch=512", "--derive", "compute=prompts_seen*rollout_n"),
-    *("--bootstrap", "100", "--method", "paper"),
+    *("--draws", "100", "--method", "paper"),
 )
 
 

@@ -99,22 +99,22 @@ def test_two_recorded_problem_sets(tmp_path: Path) -> None:
 
 def test_a_copied_law_leaves_the_others_draws_alone(tmp_path: Path, synthetic) -> None:
     runs = synthetic([(32, n) for n in (8, 32, 128)])
-    isolaw.fit(runs, bootstrap=10).save(tmp_path / "a.json")
+    isolaw.fit(runs, draws=10).save(tmp_path / "a.json")
     shutil.copy(tmp_path / "a.json", tmp_path / "b.json")
-    isolaw.fit(runs, bootstrap=10, seed=1).save(tmp_path / "b.json")
+    isolaw.fit(runs, draws=10, seed=1).save(tmp_path / "b.json")
     assert Law.load(tmp_path / "a.json").predict(5e5).reward.interval is not None
     (tmp_path / "precious.txt").write_text("mine")
     document = json.loads((tmp_path / "a.json").read_text())
     document["bootstrap"]["file"] = "precious.txt"
     (tmp_path / "a.json").write_text(json.dumps(document))
-    isolaw.fit(runs, bootstrap=10, seed=2).save(tmp_path / "a.json")
+    isolaw.fit(runs, draws=10, seed=2).save(tmp_path / "a.json")
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
 def test_draws_of_another_law_on_the_same_grid(tmp_path: Path, synthetic) -> None:
     pairs = [(32, n) for n in (8, 32, 128)]
-    isolaw.fit(synthetic(pairs), bootstrap=10).save(tmp_path / "a.json")
-    isolaw.fit(synthetic(pairs, rng=5, noise=0.02), bootstrap=10).save(tmp_path / "b.json")
+    isolaw.fit(synthetic(pairs), draws=10).save(tmp_path / "a.json")
+    isolaw.fit(synthetic(pairs, rng=5, noise=0.02), draws=10).save(tmp_path / "b.json")
     document = json.loads((tmp_path / "a.json").read_text())
     other = json.loads((tmp_path / "b.json").read_text())["bootstrap"]["file"]
     document["bootstrap"]["file"] = other
@@ -131,7 +131,7 @@ def test_the_best_n_is_not_left_out_for_starting_high(synthetic) -> None:
         return 0.602 - (0.602 - start) * np.exp(-compute / 1e5) - 0.01 * np.log2(n / 8)
 
     runs = synthetic([(32, n) for n in (8, 16, 32, 64)], reward, noise=0.001)
-    law = isolaw.fit(runs, method="paper", bootstrap=10)
+    law = isolaw.fit(runs, method="paper", draws=10)
     assert {p.n_star_strict for p in law.document.frontier} == {8}
     assert having(law.document.flags, Code.HARDLY_RISES)
 
@@ -140,7 +140,7 @@ def test_rewards_on_another_scale_are_noticed(synthetic) -> None:
     runs = synthetic(
         [(32, n) for n in (8, 32, 128)], lambda b, n, c: 1e-4 * (1 - np.exp(-c / 1e5)), noise=1e-6
     )
-    law = isolaw.fit(runs, records=None, bootstrap=0)
+    law = isolaw.fit(runs, records=None, draws=0)
     assert having(law.document.flags, Code.NARROW_REWARDS)
 
 

@@ -18,6 +18,7 @@ from benchmarks.designs import rivals
 from benchmarks.designs.cells import BATCH, Cell, sample
 from benchmarks.designs.truths import COMPUTE, SIMULATED, Optimum, optimum, regret, truth
 from isolaw.errors import IsolawError
+from isolaw.renamed import HOLDS
 
 # Times the largest C.
 BUDGETS = {"1/64": 1 / 64, "1/16": 1 / 16, "0.3": 0.3, "1": 1.0, "3": 3.0, "9.9": 9.9}
@@ -36,7 +37,7 @@ def answer(cell: Cell, index: int, method: str = "surface") -> dict[str, Any]:
     started = time.perf_counter()
     out: dict[str, Any] = {"index": index}
     try:
-        law = isolaw.fit(runs, setting=cell.setting, method=method, bootstrap=DRAWS, seed=index)
+        law = isolaw.fit(runs, hold=HOLDS[cell.setting], method=method, draws=DRAWS, seed=index)
     except IsolawError as error:
         out["refused"] = f"{type(error).__name__}: {error}"
     except Exception as error:  # a defect, which the tables count

@@ -193,7 +193,7 @@ def fingerprint() -> dict[str, list[float]]:
 
     Where it says something else, it is another estimator, whatever its version is called.
     """
-    law = isolaw.fit(sample(*cells("constant-4nx4-2s-white"), 0), bootstrap=100)
+    law = isolaw.fit(sample(*cells("constant-4nx4-2s-white"), 0), draws=100)
     out = {}
     for budget, factor in BUDGETS.items():
         p = law.predict(factor * COMPUTE)

@@ -10,21 +10,25 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from isolaw.cli import cli
+from isolaw.cli.help import ShortHelp
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
 
 def markdown() -> str:
-    """A section for every command: its help, its usage, a definition for every option."""
+    """A section for every command: its help, its usage, a definition for every option, by their groups."""
     parts = []
-    for name, command in cli.commands.items():
+    for name in (name for names in cli.sections.values() for name in names):
+        command = cli.commands[name]
+        assert isinstance(command, ShortHelp)
         context = click.Context(command, info_name=f"isolaw {name}", terminal_width=1000, show_default=True)
         usage = command.get_usage(context).removeprefix("Usage: ")
         parts += [f"## isolaw {name}", f"```text\n{usage}\n```", *_help(command.help or "")]
-        for parameter in command.get_params(context):
-            record = parameter.get_help_record(context)
-            if isinstance(parameter, click.Option) and record is not None:
-                parts.append(f"`{record[0]}`\n: {_escaped(' '.join(record[1].split())) or '–'}")
+        for title, options in {"": command.listed, **command.groups}.items():
+            parts += [f"Further options, {_escaped(title)}:"] if title else []
+            for own in options:
+                if (record := own.get_help_record(context)) is not None:
+                    parts.append(f"`{record[0]}`\n: {_escaped(' '.join(record[1].split())) or '–'}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -34,6 +34,7 @@ from isolaw.errors import InputError
 from isolaw.evidence import Simulated
 from isolaw.files import check_replaceable, replacing
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.runs import Runs
 from isolaw.simulators import preset_file
 from isolaw.simulators.model import Floats
@@ -226,12 +227,13 @@ class Calibration(Shown):
         return toml_text(data)
 
 
+@renamed
 def calibrate(
     source: Any,
     *,
     metric: str | None = None,
     eval_set: str | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
     problems: str | None = None,
     n_train: int | None = None,
     until: float | None = None,
@@ -248,7 +250,7 @@ def calibrate(
         `Runs`, or anything that `isolaw.read` takes.
     metric, eval_set
         a mean of successes; by default ``avg@4`` on ``validation``.
-    fixed
+    where
         use only runs with these values, such as ``{"lr": 1e-3}``.
     problems
         the difficulty if it is known, as ``problems.set`` takes it; by default it is fitted.
@@ -266,7 +268,7 @@ def calibrate(
     from isolaw.readers.read import read
 
     runs = source if isinstance(source, Runs) else read(source)
-    seen = observe(runs, metric, eval_set, fixed, problems, n_train, until)
+    seen = observe(runs, metric, eval_set, where, problems, n_train, until)
     if out is not None:
         check_replaceable(Path(out), "a preset", "preset.toml", is_preset)
     kept = None if out is None else Path(out).with_name(f".{Path(out).name}.rounds.npz")

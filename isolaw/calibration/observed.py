@@ -62,7 +62,7 @@ def observe(
     runs: Runs,
     metric: str | None = None,
     eval_set: str | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
     problems: str | None = None,
     n_train: int | None = None,
     until: float | None = None,
@@ -82,13 +82,13 @@ def observe(
         raise InputError(f"metric: found {metric!r}; expected a mean of successes, e.g. avg@4")
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
-    table = hold(table, full_names(fixed or {}))
+    table = hold(table, full_names(where or {}))
     recorded.check(runs.source, table, points[points["run_id"].isin(table.index)])
     if names := [name for name in differing(table) if not _follows_batch(table, name)]:
         values = sorted({str(value) for value in table[names[0]]})
         raise DataError(
             f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with "
-            f"{option('fixed', names[0], values[0])}"
+            f"{option('where', names[0], values[0])}"
         )
     points = points[points["run_id"].isin(table.index)]
     if not points["value"].between(0, 1).all():

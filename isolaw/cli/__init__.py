@@ -16,41 +16,37 @@ from isolaw.cli.advise import advise
 from isolaw.cli.answer import answer
 from isolaw.cli.backtest import backtest
 from isolaw.cli.calibrate import calibrate
-from isolaw.cli.common import shown
+from isolaw.cli.common import note, shown
 from isolaw.cli.compare import compare
 from isolaw.cli.demo import demo
 from isolaw.cli.doctor import doctor
 from isolaw.cli.export import export
-from isolaw.cli.figures import figures
-from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
+from isolaw.cli.help import Commands
+from isolaw.cli.model_size import model_size
+from isolaw.cli.old_names import modern
 from isolaw.cli.plan import plan
 from isolaw.cli.predict import predict
+from isolaw.cli.problems import problems
 from isolaw.cli.read import read
+from isolaw.cli.replicate import replicate
 from isolaw.cli.report import report
 from isolaw.cli.run_one import run_one
-from isolaw.cli.size import size
-from isolaw.cli.split import split
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError, at_command_line, options_here
 
-
-class _Commands(click.Group):
-    """The commands; messages advise only options that the command which runs has."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, and note its options."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            options_here.set(frozenset(flag for option in command.params for flag in option.opts))
-        return name, command, rest
+_SECTIONS: dict[str, list[click.Command]] = {
+    "Answer": [answer, read, fit, predict, report],
+    "Run": [sweep, plan, status],
+    "More": [
+        advise, calibrate, compare, backtest, problems, model_size, replicate, export, doctor, demo
+    ],
+}  # fmt: skip
 
 
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 @click.version_option(__version__, prog_name="isolaw")
@@ -64,32 +60,28 @@ def cli() -> None:
       M    update steps
 
     \b
-    isolaw answer LOGS --compute 1e7     how to spend a budget: reads, fits, predicts, backtests
-    isolaw advise --compute 1e6          where to start without runs, from published results
-    isolaw plan SWEEP.toml --spend 20%   which small runs to execute, on simulated truths
-    isolaw sweep --out DIR               execute small runs (simulated by default)
-    isolaw read LOGS                     list the runs in logs
-    isolaw fit DIR --out law.json        fit the law n*(C) to a sweep or to logs
-    isolaw predict law.json --compute 1e7
-    isolaw calibrate DIR --out preset.toml  fit the simulator to runs, to look further ahead
-    isolaw report DIR -o report.html     write a page about the runs and their law
-    isolaw backtest DIR --fit-below 1e6  would small runs have predicted the best allocation?
-    isolaw demo                          a simulated sweep and its answer, in a minute
-    isolaw findings                      test the paper's findings on simulators
-    isolaw doctor                        check this machine for each backend
+    isolaw answer LOGS --compute 1e7         how to spend a budget, from logs
+    isolaw answer SWEEP --compute 1e7        the same, from a sweep
+    isolaw advise --compute 1e6              where to start without runs
+    isolaw demo                              a simulated sweep and its answer
+
+    Each command has --help, with the options that most people need, and --help-all, with all of them.
     """
 
 
-for command in (
-    answer, advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare,
-    calibrate, size, report, figures, findings, doctor, demo,
-):  # fmt: skip
-    cli.add_command(command)
+for _title, _members in _SECTIONS.items():
+    cli.sections[_title] = [str(_command.name) for _command in _members]
+    for _command in _members:
+        cli.add_command(_command)
+cli.add_command(run_one)  # for jobs on a cluster, out of the list
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
-    words = sys.argv[1:] if arguments is None else arguments
+    options = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
+    words, warnings = modern(sys.argv[1:] if arguments is None else arguments, options)
+    for text in warnings:
+        note(f"warning: {text}; the old name goes away in the next release")
     before, without = at_command_line.set(True), options_here.set(None)
     try:
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)

@@ -9,6 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import is_page, note, print_document, write_page
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import ROLLOUTS, Destination, budget_options, json_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
@@ -23,8 +24,8 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected e.g. 7B or 500M") from None
 
 
-@click.command()
-@click.option("--budget", "--compute", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
+@click.command(cls=ShortHelp)
+@click.option("--compute", "--budget", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
 @click.option(
     "--difficulty", type=click.Choice(["easy", "hard"]),
     help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",

@@ -10,25 +10,25 @@ import click
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_result
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
     from isolaw.report.answer import Answer
 
-# What --help lists; the options of isolaw read and isolaw fit work, too.
+# Options that go with a law.
 _OF_A_LAW = {
     "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json"
 }  # fmt: skip
-_SHOWN = {*_OF_A_LAW, "metric", "setting", "settings", "mapping"}
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
 @shared.compute_option
 @shared.cost_options
 @shared.budget_options
-@shared.setting_option(None)
+@shared.hold_option(None)
 @shared.answer_options
 @shared.source_options
 @click.option("--out", "-o", type=Destination(), metavar="DIR", help="Write law.json and report.html to DIR.")
@@ -39,8 +39,8 @@ def answer(
 ) -> int:
     """Say how to split a budget, how sure that is, what it buys, and what to run next.
 
-    isolaw reads the runs, fits a law, predicts, and backtests, in one step. The options of isolaw read and
-    isolaw fit that choose and complete runs work here, too. A law file has no runs to backtest.
+    isolaw reads the runs, fits a law, predicts, and backtests, in one step. A law file, or a
+    folder with law.json alone, has no runs to backtest.
 
     The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack what only you
     know: then isolaw prints what isolaw read prints.
@@ -48,7 +48,7 @@ def answer(
     from rich.console import Console
 
     import isolaw
-    from isolaw.fits.law import Law
+    from isolaw.report.answer import law_file
 
     compute = options.pop("compute")
     if compute is None:
@@ -57,14 +57,14 @@ def answer(
     limits["cost"] = shared.cost_of(options)
     files = _files(out) if out is not None else None
     reading: Reading | None = None
-    if len(sources) == 1 and Path(sources[0]).is_file() and Law.is_file(sources[0]):
+    if len(sources) == 1 and (law := law_file(sources[0])) is not None:
         _check_of_law(ctx)
-        found = isolaw.answer(sources[0], compute, **limits)
+        found = isolaw.answer(law, compute, **limits)
     else:
         reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
-        own = {name: options[name] for name in (*shared.ANSWER_NAMES, "setting")}
+        own = {name: options[name] for name in (*shared.ANSWER_NAMES, "hold")}
         status = Console(stderr=True).status("fitting, predicting, backtesting")  # on a terminal alone
         with status, notes_on_failure(reading.runs.notes):
             found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
@@ -73,11 +73,6 @@ def answer(
         _keep(found, reading, files, str(commands.this(ctx.obj)))
         note(f"Law: {files[0]}; report: {files[1]}" if reading else f"Law: {files[0]}")
     return 0 if found.prediction.options else 1
-
-
-for _option in answer.params:
-    if isinstance(_option, click.Option):
-        _option.hidden = _option.name not in _SHOWN
 
 
 def _check_of_law(ctx: click.Context) -> None:

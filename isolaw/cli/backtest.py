@@ -8,12 +8,13 @@ import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import notes_on_failure, print_document
+from isolaw.cli.help import ShortHelp
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--fit-below", type=shared.ROLLOUTS, required=True, help="Fit the checkpoints up to C.")
-@shared.setting_option("fixed-bp")
+@shared.hold_option("B_p")
 @shared.law_options
 @shared.source_options
 @shared.json_option
@@ -28,5 +29,5 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
 
     runs = shared.read_to_fit(sources, options).runs
     with notes_on_failure(runs.notes):
-        result = isolaw.backtest(runs, fit_below, setting=options["setting"], **shared.law_keywords(options))
+        result = isolaw.backtest(runs, fit_below, hold=options["hold"], **shared.law_keywords(options))
     print_document(as_json, backtest_document(result))

@@ -6,21 +6,29 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import interruptible, note, notes_on_failure, print_document, progress_bar, write_page
+from isolaw.cli.common import (
+    interruptible,
+    note,
+    notes_on_failure,
+    print_document,
+    progress_bar,
+    write_page,
+)
+from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
     Destination,
-    fixed_option,
     json_option,
     read_to_fit,
     source_options,
+    where_option,
 )
 
-_KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until", "jobs", "seed")
+_KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until", "jobs", "seed")
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
 @click.option("--out", type=Destination(), help="Write the preset to this file, e.g. preset.toml.")
 @click.option(
@@ -33,15 +41,21 @@ _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until
 )
 @click.option("--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]")
 @source_options
-@fixed_option
+@where_option
 @click.option(
     "--problems", metavar="SET",
     help="Problem set of the simulator, as problems.set takes it, if known.  [default: fitted]",
 )  # fmt: skip
 @click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
 @click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
-@click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the simulations.")
+@click.option(
+    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
+    help="Number of processes.  [default here: one for each core]",
+)  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
+    help="Seed of the simulations.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def calibrate(

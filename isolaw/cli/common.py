@@ -59,11 +59,12 @@ def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) 
     """Print a result to standard output, as JSON or in lines.
 
     What rests on runs has the key ``simulated`` (`isolaw.evidence`): JSON begins with it, and the first of
-    the lines says it.
+    the lines says it. The ``format`` of JSON has the command's name unless it is that of a file.
     """
     if as_json:
         first = {name: value[name] for name in ("simulated",) if name in value}
-        print_json({**first, **value})
+        kind = f"isolaw.{click.get_current_context().info_name}/1"
+        print_json({**first, "format": kind, **value})
     else:
         print_lines(Simulated.of_json(value).lines(lines))
 

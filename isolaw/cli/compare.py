@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import note, print_document
+from isolaw.cli.help import COSTS, Further, ShortHelp
 from isolaw.cli.options import (
     ROLLOUTS,
     cost_of,
-    cost_options,
-    fixed_option,
+    further_cost_options,
     json_option,
     read_to_fit,
     source_options,
+    where_option,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
     return found
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("first", type=click.Path(), required=False)
 @click.argument("second", type=click.Path(), required=False)
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
@@ -53,15 +54,16 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
 @click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), help="With --a, --b and --cost: compare the hours of these steps."
-)
+    "--steps", type=click.IntRange(min=1), cls=Further, group=COSTS,
+    help="With --a, --b and --cost: compare the hours of these steps.",
+)  # fmt: skip
 @click.option("--target", type=float, help="With --a and --b: compare what this reward takes.")
 @click.option(
-    "--hours", metavar="48h|384gpuh",
+    "--hours", metavar="48h|384gpuh", cls=Further, group=COSTS,
     help="With --a and --b: compare the rewards after these hours; requires --cost.",
 )  # fmt: skip
-@cost_options
-@fixed_option
+@further_cost_options
+@where_option
 @source_options
 @json_option
 def compare(
@@ -114,7 +116,7 @@ def compare(
         "--target": target,
         "--hours": hours,
         "--cost": options.pop("cost"),
-        "--fixed": options.pop("fixed"),
+        "--where": options.pop("where"),
     }
     alone["--price"] = options.pop("price")
     if given := [name for name, value in alone.items() if value]:
@@ -180,7 +182,7 @@ def _shapes(
     cost = cost_of(options)
     runs = read_to_fit((source,), options | {"by": True}).runs
     shapes = [_completed(own, runs, flag) for own, flag in ((a, "--a"), (b, "--b"))]
-    names = {name: options[name] for name in ("metric", "eval_set", "fixed")}
+    names = {name: options[name] for name in ("metric", "eval_set", "where")}
     found = isolaw.compare_shapes(runs, shapes[0], shapes[1], **asked, cost=cost, **names)
     print_document(as_json, document(found, cost))
 

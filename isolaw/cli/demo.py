@@ -11,12 +11,13 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import note, print_lines
+from isolaw.cli.help import ShortHelp
 
 _SWEEP = "examples/bandit-easy.toml"
 _BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and less
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("directory", default="demo", type=click.Path(path_type=Path))
 @click.pass_context
 def demo(ctx: click.Context, directory: Path) -> int:

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, json_option
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _STATES = {"ready": "ready", "missing": "not installed", "faulty": "does not wor
 _GIB = 2**30
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.option("--import", "imports", is_flag=True, help="Also import the real backend's libraries (slow).")
 @click.option(
     "--gpu", "checkup", is_flag=True,

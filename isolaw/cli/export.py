@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from isolaw.cli.common import interruptible, print_result
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, json_option
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("run", type=click.Path())
 @click.option("--out", required=True, type=Destination(), help="Folder of the model, new or empty.")
 @json_option

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_document, print_lines, print_result
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.errors import Refused
 
@@ -19,19 +20,24 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.runs import Runs
 
+_OTHERWISE = "other units and ready-made points"
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
 # Options of a law of n*, which rollouts to a target have no use for.
-_OF_A_LAW = {"x", "setting", "method", "curve", "records", "robust", "bootstrap", "seed", "out", "figures"}
+_OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"}
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, type=click.Path())
-@click.option("--points", type=click.Path(), help="Fit a CSV table of (compute, n_star) points instead.")
+@click.option(
+    "--points", type=click.Path(), cls=Further, group=_OTHERWISE,
+    help="Fit a CSV table of (compute, n_star) points instead.",
+)  # fmt: skip
 @click.option(
     "--x", type=click.Choice(["compute", "tokens", "wall_s", "steps"]), default="compute",
+    cls=Further, group=_OTHERWISE,
     help="Unit of the budget; with --points, compute or steps (a law linear in M).",
 )  # fmt: skip
-@shared.setting_option("fixed-bp")
+@shared.hold_option("B_p")
 @shared.law_options
 @shared.source_options
 @click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
@@ -48,13 +54,13 @@ _OF_A_LAW = {"x", "setting", "method", "curve", "records", "robust", "bootstrap"
     help="Instead of a law: rollouts, steps and hours to these rewards (or to auto), the critical batch, and "
     "how the best lr grows with B_p and n.",
 )
-@shared.cost_options
+@shared.further_cost_options
 @shared.json_option
 @click.pass_context
 def fit(
     ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
 ) -> None:
-    """Fit the allocation law n*(C) to runs, or B_p*(C) with --setting fixed-n.
+    """Fit the allocation law n*(C) to runs, or B_p*(C) with --hold n.
 
     A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
     """
@@ -93,7 +99,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
         for path in (out, _retuned(out)) if retune else (out,):
             check_writable(path)
     runs = shared.read_to_fit(sources, options).runs
-    keywords = {**shared.law_keywords(options), "setting": options["setting"], "x": options["x"]}
+    keywords = {**shared.law_keywords(options), "hold": options["hold"], "x": options["x"]}
     with notes_on_failure(runs.notes):
         if retune is not None:
             _fit_retuned(runs, retune, keywords, out, as_json)
@@ -115,7 +121,7 @@ def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, opti
             raise click.UsageError(f"--to-target does not go with {option.opts[0]}")
     cost = shared.cost_of(options)
     runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
-    keywords = {name: options[name] for name in ("metric", "eval_set", "fixed", "price")}
+    keywords = {name: options[name] for name in ("metric", "eval_set", "where", "price")}
     with notes_on_failure(runs.notes):
         found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
     print_document(as_json, document(found))
@@ -179,7 +185,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     from isolaw.report.text.studies import retuned_summary
     from isolaw.report.text.targets import lr_lines
 
-    others = {key: value for key, value in keywords["fixed"].items() if key != name}
+    others = {key: value for key, value in keywords["where"].items() if key != name}
     rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
     more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
     try:

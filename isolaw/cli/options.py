@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
+from isolaw.cli.help import COSTS, CURVES, READING, Further
+
 if TYPE_CHECKING:
     from isolaw.costs import Cost
     from isolaw.readers.mapping import ColumnMapping
@@ -82,7 +84,7 @@ def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]
     return {name: as_number(text) for name, text in _pairs(ctx, option, values).items()}
 
 
-def _fixed(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     from isolaw.runs import full_names
 
     return full_names(constants(ctx, option, values))
@@ -121,72 +123,102 @@ def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorat
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-bootstrap_option = click.option(
-    "--bootstrap", type=click.IntRange(0, 10_000), default=400,
+draws_option = click.option(
+    "--draws", type=click.IntRange(0, 10_000), default=400, cls=Further, group=CURVES,
     help="Number of draws behind the intervals; 0 for no intervals.",
 )  # fmt: skip
-seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, help="Bootstrap seed.")
-mapping_options = add_options(
-    click.option(
-        "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
-        help="isolaw's name or symbol for a column of the table, e.g. n=group_size.",
-    ),
-    click.option(
-        "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs,
-        help='Compute a column from others, e.g. "C=prompts_seen*rollout_n".',
-    ),
-    click.option(
-        "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=constants,
-        help="Constant for every row, e.g. B_p=512.",
-    ),
-)  # fmt: skip
-source_options = add_options(
-    click.option("--format", default="auto", help="Log format; auto detects it."),
-    click.option(
-        "--set", "settings", multiple=True, metavar="[GLOB:]NAME=VALUE",
-        help="A value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
-    ),
-    click.option(
-        "--name-pattern", multiple=True, metavar="PATTERN",
-        help="Values in the names of runs, e.g. 's{seed}-p{B_p}-n{n}-*'.",
-    ),
-    click.option(
-        "--settings", "settings_file", type=click.Path(), metavar="FILE",
-        help="TOML file of values that logs lack (isolaw read --write-settings drafts one).",
-    ),
-    click.option(
-        "--only", multiple=True, metavar="GLOB", help="Read only the runs or files that match, e.g. '*n8*'."
-    ),
-    click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out the runs or files that match."),
-    click.option(
-        "--group-by", metavar="file|directory|KEY",
-        help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
-    ),
-    click.option(
-        "--mapping", type=click.Path(),
-        help="TOML file that maps the columns of a table (isolaw read --write-mapping drafts one).",
-    ),
-    mapping_options,
-)  # fmt: skip
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=CURVES, help="Bootstrap seed."
+)
+
+
+def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
+    return (
+        click.option(
+            "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs, **kind,
+            help="isolaw's name or symbol for a column of the table, e.g. n=group_size.",
+        ),
+        click.option(
+            "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs, **kind,
+            help='Compute a column from others, e.g. "C=prompts_seen*rollout_n".',
+        ),
+        click.option(
+            "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=constants, **kind,
+            help="Constant for every row, e.g. B_p=512.",
+        ),
+    )  # fmt: skip
+
+
+def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    """Return what adds the options of reading; ``kind`` is what `click.option` takes for all of them."""
+    return add_options(
+        click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="[GLOB:]NAME=VALUE", **kind,
+            help="A value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
+        ),
+        click.option(
+            "--name-pattern", multiple=True, metavar="PATTERN", **kind,
+            help="Values in the names of runs, e.g. 's{seed}-p{B_p}-n{n}-*'.",
+        ),
+        click.option(
+            "--only", multiple=True, metavar="GLOB", **kind,
+            help="Read only the runs or files that match, e.g. '*n8*'.",
+        ),
+        click.option(
+            "--exclude", multiple=True, metavar="GLOB", **kind, help="Leave out the runs or files that match."
+        ),
+        click.option(
+            "--group-by", metavar="file|directory|KEY", **kind,
+            help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
+        ),
+        *_column_options(kind),
+        click.option("--settings", "settings_file", type=click.Path(), hidden=True),
+        click.option("--mapping", type=click.Path(), hidden=True),
+    )  # fmt: skip
+
+
+_SECOND: dict[str, Any] = {"cls": Further, "group": READING}
+source_options = reading_options(_SECOND)
+mapping_options = add_options(*_column_options(_SECOND))
 _OF_SOURCES = {
     *("format", "settings", "name_pattern", "settings_file", "only", "exclude", "group_by", "mapping"),
     *("columns", "derive", "constants", "metric"),
 }
-budget_options = add_options(
-    click.option("--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."),
-    click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D; shows epochs."),
-)
-cost_options = add_options(
-    click.option(
-        "--cost", type=click.Path(), metavar="SOURCE",
-        help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw doctor "
-        "--gpu (.json), or a TOML file of throughputs (docs/costs.md).",
-    ),
-    click.option(
-        "--price", type=click.FloatRange(min=0, min_open=True),
-        help="Price of a GPU hour, or of an hour of run time without GPUs.",
-    ),
-)  # fmt: skip
+
+
+def _budget_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    return add_options(
+        click.option(
+            "--max-batch-rollouts", type=POSITIVE, **kind, help="Hardware limit on B_p · n, in rollouts."
+        ),
+        click.option(
+            "--n-train-problems", type=POSITIVE, **kind, help="Number of training problems D; shows epochs."
+        ),
+    )
+
+
+budget_options = _budget_options({})
+
+
+def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    return add_options(
+        click.option(
+            "--cost", type=click.Path(), metavar="SOURCE", **kind,
+            help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw "
+            "doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+        ),
+        click.option(
+            "--price", type=click.FloatRange(min=0, min_open=True), **kind,
+            help="Price of a GPU hour, or of an hour of run time without GPUs.",
+        ),
+    )  # fmt: skip
+
+
+cost_options = _cost_options({})
+# Where they are of the second kind.
+further_budget_options = _budget_options({"cls": Further, "group": COSTS})
+further_cost_options = _cost_options({"cls": Further, "group": COSTS})
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
@@ -206,11 +238,11 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     return cost
 
 
-def setting_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return what adds ``--setting``; None lets the command choose, for a page of n."""
-    settings = ["fixed-bp", "fixed-b", *(["fixed-n"] if default else []), "joint"]
+def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
+    """Return what adds ``--hold``; None lets the command choose, for a page of n."""
+    holds = ["B_p", "B", *(["n"] if default else []), "nothing"]
     return click.option(
-        "--setting", type=click.Choice(settings), default=default,
+        "--hold", type=click.Choice(holds), default=default,
         show_default=None if default else "from how B_p and n vary",
         help="What is fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
     )  # fmt: skip
@@ -226,8 +258,8 @@ compute_option = click.option(
     "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
     help="Budget: C in rollouts; or with --cost GPU hours, or hours of run time (48h).",
 )  # fmt: skip
-fixed_option = click.option(
-    "--fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed,
+where_option = click.option(
+    "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
 )  # fmt: skip
 _LAW = {
@@ -237,7 +269,7 @@ _LAW = {
     "eval_set": click.option(
         "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
     ),
-    "fixed": fixed_option,
+    "where": where_option,
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",
         help="surface: n* maximizes a smooth reward surface over n. paper: n* has the highest learning "
@@ -245,17 +277,18 @@ _LAW = {
     ),
     "curve": click.option(
         "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
+        cls=Further, group=CURVES,
         help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
     ),
     "records": click.option(
-        "--records", default="auto", metavar="WIDTH|off", callback=_records,
+        "--records", default="auto", metavar="WIDTH|off", callback=_records, cls=Further, group=CURVES,
         help="Bin width of record points; off fits all checkpoints. auto: off (surface) or 0.005 (paper).",
     ),
     "robust": click.option(
-        "--robust", is_flag=True,
+        "--robust", is_flag=True, cls=Further, group=CURVES,
         help="Huber loss for learning curves; downweights outlier evaluations.",
     ),
-    "bootstrap": bootstrap_option,
+    "draws": draws_option,
     "seed": seed_option,
 }  # fmt: skip
 LAW_NAMES = tuple(_LAW)
@@ -263,7 +296,7 @@ law_options = add_options(*_LAW.values())
 
 
 # Of these the answer to a budget depends; it takes the default of the others.
-ANSWER_NAMES = ("metric", "eval_set", "fixed", "bootstrap", "seed")
+ANSWER_NAMES = ("metric", "eval_set", "where", "draws", "seed")
 answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
 
 
@@ -306,7 +339,7 @@ def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     from isolaw.cli.common import announce_compilation, note
 
     reading = read_sources(sources, options)
-    if not (options.get("fixed") or options.get("by") or options.get("retune")):
+    if not (options.get("where") or options.get("by") or options.get("retune")):
         reading = reading.together()
     for text in (*reading.notes, *(reading.warnings if reading.ready else ())):
         note(f"note: {text}")

@@ -9,23 +9,34 @@ from typing import Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import interruptible, is_page, note, print_document, progress_bar, write_page
+from isolaw.cli.common import (
+    interruptible,
+    is_page,
+    note,
+    print_document,
+    progress_bar,
+    write_page,
+)
+from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
     Destination,
     cost_of,
     cost_options,
-    fixed_option,
     json_option,
-    seed_option,
+    where_option,
 )
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option(
-    "--target", type=ROLLOUTS, help="Budget C of the allocation, in rollouts.  [default: sweep.compute]"
+    "--compute",
+    "--budget",
+    "target",
+    type=ROLLOUTS,
+    help="Budget C of the allocation, in rollouts.  [default: sweep.compute]",
 )
 @click.option(
     "--spend", metavar="20%|ROLLOUTS|384gpuh",
@@ -42,7 +53,7 @@ from isolaw.cli.options import (
     "--runs", type=click.Path(), metavar="SOURCE",
     help="Earlier runs, as isolaw read takes them: truths that disagree with them are weighted down.",
 )  # fmt: skip
-@fixed_option
+@where_option
 @click.option(
     "--preset", metavar="FILE|NAME",
     help="A file of isolaw calibrate --out: members of its ensemble are the truths; not with --runs.",
@@ -52,10 +63,17 @@ from isolaw.cli.options import (
     help="Set a key of the sweep file, e.g. sweep.seeds=2.",
 )  # fmt: skip
 @click.option(
-    "--repetitions", type=click.IntRange(1, 1000), default=2, help="Plays of each design in each truth."
-)
-@click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
-@seed_option
+    "--repetitions", type=click.IntRange(1, 1000), default=2, cls=Further, group=EXECUTING,
+    help="Plays of each design in each truth.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
+    help="Number of processes.  [default here: one for each core]",
+)  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
+    help="Seed of the plays.",
+)  # fmt: skip
 @click.option("--out", type=Destination(), help="Write the recommended sweep file here, or a page (.html).")
 @json_option
 @click.pass_context
@@ -69,8 +87,8 @@ def plan(ctx: click.Context, /, file: str, out: str | None, as_json: bool, **opt
     from isolaw.design.forecast import plan as forecast
     from isolaw.report.text.plan import document
 
-    if options["fixed"] and options["runs"] is None:
-        raise click.UsageError("--fixed requires --runs SOURCE")
+    if options["where"] and options["runs"] is None:
+        raise click.UsageError("--where requires --runs SOURCE")
     price, cost = options.pop("price"), None
     if options["cost"] is not None or price is not None:
         cost = cost_of({"cost": options["cost"], "price": price})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import interruptible, print_document, print_result, progress_bar
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
     budget_options,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("law", required=False, type=click.Path())
 @compute_option
 @cost_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -12,37 +13,39 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_json, print_lines, shown
+from isolaw.cli.common import note, print_lines, print_result, shown
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.readers.found_logs import FoundLog
     from isolaw.readers.reading import Reading
 
+_MORE = "the reward's column and the origin of values"
 _FEW = 3  # logs that are shown in full without --verbose
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@shared.source_options
-@click.option("--metric", help="Column that holds the reward, in a table.")
+@shared.reading_options({})
 @click.option("--out", "-o", type=Destination(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
-    "--write-mapping",
-    type=Destination(),
-    metavar="FILE",
-    help="Draft a mapping file for one table, to edit.",
-)
-@click.option(
-    "--write-settings", type=Destination(), metavar="FILE",
-    help="Draft a file with all values that the logs lack, to edit and pass as --settings.",
+    "--save", is_flag=True,
+    help="Write these options to isolaw.toml in the folder of the logs, where all commands find them, with "
+    "what the logs lack as comments to fill in.",
 )  # fmt: skip
-@click.option("--verbose", "-v", is_flag=True, help="Print every run in full, with the origin of each value.")
+@click.option("--write-mapping", type=Destination(), hidden=True)
+@click.option("--write-settings", type=Destination(), hidden=True)
+@click.option("--metric", cls=Further, group=_MORE, help="Column that holds the reward, in a table.")
+@click.option(
+    "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
+    help="Print every run in full, with the origin of each value.",
+)  # fmt: skip
 @shared.json_option
 @click.pass_context
 def read(
     ctx: click.Context, /, sources: tuple[str, ...], out: Path | None, write_mapping: str | None,
-    write_settings: str | None, verbose: bool, as_json: bool, **options: Any,
+    write_settings: str | None, save: bool, verbose: bool, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """List the logs in a folder, and which of them can be fitted.
 
@@ -68,13 +71,17 @@ def read(
     if write_settings is not None:
         _write_settings(reading, write_settings, str(commands.read_settled(words, write_settings)))
         return 0
+    if save and _save(reading, sources, options, as_json):
+        return 0
     if len(reading.candidates) == 1 and not (as_json or reading.ready):
+        for text in reading.read_as:
+            note(f"note: {text}")
         raise DataError(reading.none_ready())
     if as_json:
         runs = [run.to_dict() for run in reading.candidates]
         notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
         result = {"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs}
-        print_json({"simulated": reading.simulated.json, **result})
+        print_result(True, {"simulated": reading.simulated.json, **result}, ())
     else:
         print_lines(reading.simulated.lines([]))
         if verbose or len(reading.candidates) <= _FEW:
@@ -154,6 +161,44 @@ def _is_table_of_runs(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(4)
     return head == b"PAR1" and is_ours(path, head)
+
+
+def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], as_json: bool) -> bool:
+    """Write ``isolaw.toml``; return whether there is something to fill in."""
+    from isolaw.errors import DataError
+    from isolaw.files import check_destination
+    from isolaw.readers.assignments import parse
+    from isolaw.readers.mapping import read_mapping
+    from isolaw.readers.reading_draft import draft, place
+    from isolaw.readers.reading_file import ReadingOptions
+    from isolaw.readers.settling import read_settings
+
+    found = place(sources)
+    if found is None:
+        names = ", ".join(sources)
+        raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
+    file, files = found
+    keys = {name: options[name] for name in ReadingOptions.model_fields if options.get(name)}
+    columns, rules = shared.column_mapping(options), parse(options["settings"])
+    if options["mapping"] is not None:
+        columns = columns.over(read_mapping(options["mapping"]))
+    if options["settings_file"] is not None:
+        rules = [*read_settings(options["settings_file"]), *rules]
+    own = ReadingOptions(**{**keys, "files": files})
+    again = str(commands.read_again(sources, []))
+    text, missing = draft(sources, own, rules, columns, reading.candidates, again)
+    check_destination(file)
+    if os.path.lexists(file):
+        raise DataError(
+            f"{file}: exists; it is left unchanged. What --save would write, to add by hand:\n"
+            + textwrap.indent("\n".join(line for line in text.splitlines() if line), "    ")
+        )
+    _write_new(str(file), text)
+    if missing:
+        print_lines([f"Saved: {file}. Fill in what is needed there, then: {again}"])
+    else:
+        note(f"note: saved: {file}; all commands find it")
+    return missing
 
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:

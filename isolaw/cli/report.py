@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,9 @@ from click.core import ParameterSource
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
+from isolaw.renamed import HOLDS
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -25,10 +28,21 @@ if TYPE_CHECKING:
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
+_FIGURES = "figures"
+# Options about the page or its law, which figures alone have no use for.
+_OF_A_PAGE = {
+    *("law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below", "x"),
+    "hold",
+}
 
-@click.command()
+
+@click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", required=True, type=Destination(), help="Write the page to this HTML file.")
+@click.option("--out", "-o", type=Destination(), help="Write the page to this HTML file.")
+@click.option(
+    "--figures", type=Destination(), is_flag=False, flag_value=_FIGURES, metavar="[FOLDER]",
+    help=f"Draw the figures of arXiv 2603.12151 from the runs in FOLDER ({_FIGURES} unless given).",
+)  # fmt: skip
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
@@ -36,8 +50,8 @@ if TYPE_CHECKING:
     "--compute", "--budget", "compute", type=shared.ROLLOUTS,
     help="Budget that the page opens with.  [default: the measured one]",
 )  # fmt: skip
-@shared.budget_options
-@shared.cost_options
+@shared.further_budget_options
+@shared.further_cost_options
 @click.option(
     "--fit-below", type=shared.ROLLOUTS,
     help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute, or where that "
@@ -47,18 +61,38 @@ if TYPE_CHECKING:
     "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute",
     help="Unit of the budget.",
 )  # fmt: skip
-@shared.setting_option(None)
+@shared.hold_option(None)
 @shared.law_options
 @shared.source_options
 @shared.json_option
 @click.pass_context
-def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
+def report(
+    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, figures: str | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Write a page about runs and their law.
 
     The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without options of a
     fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
-    isolaw fit does, with --setting joint if B_p varies.
+    isolaw fit does, with --hold nothing if B_p varies.
+
+    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF, and
+    names the others with the reason: frontier and law at one B_p; fixed-b, where n trades with B_p at one B;
+    joint, where both vary; best-worst, best@k and worst@k by n; tokens; d-sweep, n*(C) for each number of
+    training problems. Without --out it writes no page.
     """
+    if out is None and figures is None:
+        raise click.UsageError("expected --out FILE.html, --figures [FOLDER], or both")
+    if figures is not None and (not figures or Path(figures).is_file()):
+        raise click.UsageError(f"--figures: found {figures!r}; expected a directory")
+    if out is None:
+        _only_for_a_page(ctx)
+        reading = shared.read_to_fit(sources, options)
+        files, reasons = _drawn(reading.runs, str(figures), options)
+        drawn = {"simulated": reading.runs.simulated.json, "figures": files, "not_drawn": reasons}
+        print_result(as_json, drawn, _figure_lines(files))
+        _say_why(reasons)
+        return
     from rich.console import Console
 
     from isolaw.report.page import check_replaceable, render, write
@@ -67,7 +101,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from isolaw.report.text.prediction import prediction_summary
 
     check_replaceable(out)
-    names = ("setting", "x", *shared.LAW_NAMES)
+    names = ("hold", "x", *shared.LAW_NAMES)
     given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given and options["law_file"] is not None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
@@ -86,16 +120,49 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
         status.update("drawing")
         path = write(render(study, facts), out)
+    files, reasons = ([], {}) if figures is None else _drawn(reading.runs, figures, options)
     result: dict[str, Any] = {
-        "simulated": study.runs.simulated.json, "report": str(path), "bytes": path.stat().st_size,
+        "simulated": study.runs.simulated.json,
+        "report": str(path), "bytes": path.stat().st_size,
         "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
         "prediction": None, "further": facts.further and facts.further.to_dict(),
+        "figures": files, "not_drawn": reasons,
     }  # fmt: skip
     lines = []
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
-    print_result(as_json, result, [*lines, f"Report: {path}"])
+    print_result(as_json, result, [*lines, *_figure_lines(files), f"Report: {path}"])
+    _say_why(reasons)
+
+
+def _only_for_a_page(ctx: click.Context) -> None:
+    """Refuse options of the page where only figures are drawn."""
+    for option in ctx.command.params:
+        if option.name in _OF_A_PAGE and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} is about the page, and requires --out")
+
+
+def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Draw the paper's figures; return the files, and for each other figure the reason."""
+    from isolaw.report.figures.paper import paper_figures
+
+    files, reasons = paper_figures(runs, folder, **shared.law_keywords(options))
+    return [str(file) for file in files], reasons
+
+
+def _figure_lines(files: Sequence[str]) -> list[str]:
+    """A line for each figure, with the kinds of its files."""
+    kinds: dict[str, list[str]] = {}
+    for file in files:
+        name, _, kind = file.rpartition(".")
+        kinds.setdefault(name, []).append(kind)
+    return [f"{os.path.basename(name)}: {name} ({', '.join(own)})" for name, own in kinds.items()]
+
+
+def _say_why(reasons: Mapping[str, str]) -> None:
+    for name, reason in reasons.items():
+        note(f"not drawn: {name}: {reason}")
 
 
 def _states(reading: Reading) -> list[dict[str, Any]]:
@@ -186,10 +253,10 @@ def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
     """The runs with their law, or with the reason why there is none."""
     from isolaw.report.study import Study
 
-    keywords = {**shared.law_keywords(options), "x": options["x"], "setting": options["setting"]}
+    keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}
     study = Study.fitted_to(runs, keywords)
     if (d := study.document) is None:
         note(f"note: no law: {study.refused}")
     else:
-        note(f"note: fitted {d.metric} on {d.eval_set}, setting {d.setting}, method {d.method}")
+        note(f"note: fitted {d.metric} on {d.eval_set}, {HOLDS[d.setting]} held, method {d.method}")
     return study

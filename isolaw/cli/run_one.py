@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import click
 
 from isolaw.cli.common import handling, note
+from isolaw.cli.help import ShortHelp
 
 
-@click.command("run-one")
+@click.command("run-one", cls=ShortHelp, hidden=True)
 @click.argument("directory", type=click.Path(file_okay=False))
 def run_one(directory: str) -> int:
     """Execute or continue one run of a sweep.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from isolaw.cli.common import handling, print_lines, print_result, shown
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _LINES_EVERY_S = 30.0  # where the output is no terminal
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("directory", type=click.Path())
 @click.option("--watch", is_flag=True, help="Update until the sweep ends, with its pace and the law so far.")
 @json_option

@@ -14,7 +14,8 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
-from isolaw.cli.options import Destination, cost_of, cost_options, json_option
+from isolaw.cli.help import Further, ShortHelp
+from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
 
 if TYPE_CHECKING:
     from isolaw.config import RunSpec, SweepSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from isolaw.errors import RunError
     from isolaw.machine import Cards
 
+_PLACES = "other machines"
 # Options that set a key of the sweep file.
 _KEYS = {
     "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
@@ -30,7 +32,7 @@ _KEYS = {
 }  # fmt: skip
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option(
     "--backend", help="bandit (simulator), replay (recorded runs), real (models) or command (your trainer)."
@@ -48,9 +50,12 @@ _KEYS = {
 @click.option(
     "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
 )
-@click.option("--ray-address", metavar="ADDRESS", help="Address of an existing Ray cluster, or auto.")
 @click.option(
-    "--machine", metavar="GPU:COUNT",
+    "--ray-address", metavar="ADDRESS", cls=Further, group=_PLACES,
+    help="Address of an existing Ray cluster, or auto.",
+)  # fmt: skip
+@click.option(
+    "--machine", metavar="GPU:COUNT", cls=Further, group=_PLACES,
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
 )  # fmt: skip
 @click.option(
@@ -66,7 +71,7 @@ _KEYS = {
     help="Find the lr, check its rule for other batch sizes, KL and entropy (docs/recipe-check.md).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
-@cost_options
+@further_cost_options
 @json_option
 def sweep(
     file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any

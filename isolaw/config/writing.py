@@ -27,25 +27,33 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
     """
     parts = []
     for name, own in data.items():
-        path = f"{prefix}{_key(name)}"
+        path = f"{prefix}{toml_key(name)}"
         values = {k: v for k, v in own.items() if v is not None and not isinstance(v, Mapping)}
         tables = {k: v for k, v in own.items() if isinstance(v, Mapping)}
-        lines = [f"[{path}]", *(f"{_key(key)} = {_value(value)}" for key, value in values.items())]
+        lines = [f"[{path}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
         parts.append("\n".join(lines) + "\n")
         if tables:
             parts.append(toml_text(tables, f"{path}."))
     return "\n".join(parts)
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """Return a key, quoted where TOML needs it."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a boolean, number, text, list or mapping as TOML writes it on one line.
+
+    >>> toml_value({"column": "val acc", "percent": True})
+    '{ column = "val acc", percent = true }'
+    """
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{toml_key(key)} = {toml_value(own)}' for key, own in value.items())} }}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return _text(value) if isinstance(value, str) else repr(value)
 
 

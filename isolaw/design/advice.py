@@ -237,8 +237,8 @@ def _batch(case: Case) -> Span:
     rewards = {b: own.reward for b, own in at.items() if b * own.n.value <= case.most or b == min(at)}
     best = max(rewards, key=lambda b: rewards[b])
     good = [b for b, reward in rewards.items() if reward >= rewards[best] - TOLERANCE]
-    low = None if min(good) == min(at) else min(good)
-    high = None if max(good) == max(at) else max(good)
+    low = None if min(good) == min(at) else _possible(min(good), case)
+    high = None if max(good) == max(at) else _possible(max(good), case)
     return Span(_possible(best, case), low, high)
 
 

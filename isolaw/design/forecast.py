@@ -42,6 +42,7 @@ from isolaw.fits.selection import (
     measured_points,
 )
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import HOUR_S
@@ -145,6 +146,7 @@ class SweepForecast(Shown):
         return self.question.budget.rollouts < self.question.unreliable_below
 
 
+@renamed
 def plan(
     sweep: SweepSpec | Mapping[str, Any] | str | Path,
     *,
@@ -154,7 +156,7 @@ def plan(
     hours: float | None = None,
     cost: Any = None,
     runs: Any = None,
-    fixed: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
     preset: Preset | str | Path | None = None,
     settings: Sequence[str] = (),
     repetitions: int = 2,
@@ -183,7 +185,7 @@ def plan(
         anything that `isolaw.read_cost` takes.
     runs
         earlier runs, as `isolaw.read` takes them; truths that disagree with them get less weight.
-    fixed
+    where
         use only those of ``runs`` with these values, such as ``{"lr": 1e-3}``.
     preset
         a file from `isolaw.calibrate`, whose members become the truths; excludes ``runs``.
@@ -207,7 +209,7 @@ def plan(
         raise InputError("preset: a preset has its own runs; expected either a preset or runs")
     given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
-    known = _configurations(runs, fixed or {})
+    known = _configurations(runs, where or {})
     designs = asked.candidates()
     if not designs:
         raise InputError(
@@ -237,7 +239,7 @@ def plan(
     return SweepForecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
 
 
-def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:
+def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration]:
     """Return the user's runs, if any; raise `DataError` if they differ in more than B_p, n and seed."""
     if source is None:
         return []
@@ -247,10 +249,10 @@ def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration
     metric, eval_set, _ = choose(runs, None, None)
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
-    table = hold(table, full_names(fixed))
+    table = hold(table, full_names(where))
     if names := differing(table):
         values = sorted({str(value) for value in table[names[0]]})
-        choice = option("fixed", names[0], values[0])
+        choice = option("where", names[0], values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with {choice}"
         )

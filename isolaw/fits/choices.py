@@ -10,6 +10,7 @@ from isolaw.errors import DataError, Refused
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import SETTINGS, differing, hold, select
 from isolaw.metrics import is_accuracy
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 
@@ -40,8 +41,8 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
             continue
         except DataError:  # runs still differ in a way that this setting does not hold fixed
             continue
-        words += [word for name, value in fixed.items() for word in ("--fixed", f"{name}={value}")]
-        return [*words, *([] if setting == "fixed-bp" else ["--setting", setting])]
+        words += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
+        return [*words, *([] if setting == "fixed-bp" else ["--hold", HOLDS[setting]])]
     raise refused or Refused("the runs differ in more than a law can hold")
 
 

@@ -41,7 +41,7 @@ class Law(Shown, LawPosterior):
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
     ...     columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
     ...     derive={"compute": "prompts_seen*rollout_n"})
-    >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
+    >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
     <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
@@ -90,7 +90,7 @@ class Law(Shown, LawPosterior):
         >>> import isolaw
         >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
         ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-        >>> p = isolaw.fit(runs, bootstrap=20).predict(compute=5e5)
+        >>> p = isolaw.fit(runs, draws=20).predict(compute=5e5)
         >>> p.allocation.compute + p.unspent == 500_000
         True
         """

@@ -38,11 +38,21 @@ from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select, varied
+from isolaw.fits.selection import (
+    LEAST_CURVES,
+    Configuration,
+    Hold,
+    Selection,
+    X,
+    select,
+    setting_of,
+    varied,
+)
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import info
+from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
@@ -53,19 +63,20 @@ UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps"
 _COMPARED = ("exp", "hill")  # families with a start and a ceiling parameter
 
 
+@renamed
 def fit(
     runs: Source,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    setting: Setting = "fixed-bp",
-    fixed: Mapping[str, Any] | None = None,
+    hold: Hold = "B_p",
+    where: Mapping[str, Any] | None = None,
     x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
     curve: str = "auto",
     records: float | Literal["auto", "off"] | None = "auto",
     robust: bool = False,
-    bootstrap: int = DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> Law:
@@ -77,10 +88,10 @@ def fit(
         recorded runs (`isolaw.read`, `isolaw.sweep`), or what `isolaw.read` reads: a path, a DataFrame.
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
-    setting
-        ``fixed-bp``, ``fixed-b``, ``fixed-n`` (a law of B_p at one n) or ``joint``.
-    fixed
-        columns or attributes of the runs held at a value, e.g. ``{"B_p": 32}``.
+    hold
+        what the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p at one n) or ``nothing``.
+    where
+        use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
         what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``, where the runs recorded it.
     method
@@ -93,7 +104,7 @@ def fit(
         and 0.005 for ``paper``.
     robust
         Huber loss for learning curves; downweights outlier evaluations.
-    bootstrap
+    draws
         number of draws; 0: no intervals.
     seed
         of the draws.
@@ -110,16 +121,16 @@ def fit(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> law = isolaw.fit(runs, fixed={"problems_per_batch": 32}, bootstrap=50)
+    >>> law = isolaw.fit(runs, where={"problems_per_batch": 32}, draws=50)
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width = _checked(method, curve, records, bootstrap)
+    width, setting = _checked(method, curve, records, draws), setting_of(hold)
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, flags = choose(runs, metric, eval_set)
-    selection = select(runs, metric, eval_set, setting, fixed, x)
+    selection = select(runs, metric, eval_set, setting, where, x)
     selection.flags[:0] = flags
     if method == "surface":
         steady, fallen = collapses.without(selection.configurations)
@@ -133,9 +144,9 @@ def fit(
         if curve == "auto":
             curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
         with ThreadPoolExecutor(1) as pool:  # the search for the surface uses one core, the curves another
-            search = (configurations, bootstrap, seed, bounds(metric, configurations))
+            search = (configurations, draws, seed, bounds(metric, configurations))
             searching = pool.submit(estimate, *search) if method == "surface" else None
-            samples, unit = resample(configurations, curve, bootstrap, seed)
+            samples, unit = resample(configurations, curve, draws, seed)
             curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
             surface = searching.result() if searching is not None else None
         low, high = frontiers.supported_range(configurations)
@@ -190,7 +201,7 @@ def fit(
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
         crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
         curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
-        bootstrap=DrawsInfo(unit, bootstrap, sum(failed.values()), failed, seed),
+        bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=replace(comparison, curves=misfit),
         health=health,
         surface=None if surface is None else info(surface),
@@ -201,14 +212,14 @@ def fit(
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 
 
-def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
+def _checked(method: str, curve: str, records: float | str | None, draws: int) -> float | None:
     """Return the bin width of record points, None to fit all checkpoints; `InputError` for a wrong option."""
     if method not in METHODS:
         raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
         raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
-    if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    if not 0 <= draws <= MOST_DRAWS:
+        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
     if records == "auto":
         return WIDTH if method == "paper" else None
     if records in ("off", None):

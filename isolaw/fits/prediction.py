@@ -36,8 +36,8 @@ class Option:
             **_split(self.allocation),
             "measured": self.measured,
             "reward": encoded(self.reward),
-            "expected_regret": self.expected_regret,
-            "probability_within_0.005": self.probability,
+            "expected_loss": self.expected_regret,
+            "probability_within_tolerance": self.probability,
         }
 
 
@@ -48,7 +48,7 @@ class Prediction(Shown):
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> p = isolaw.fit(runs, bootstrap=20).predict("500k")
+    >>> p = isolaw.fit(runs, draws=20).predict("500k")
     >>> p.n * p.B_p * p.M <= 500_000
     True
     >>> print(p)
@@ -160,8 +160,8 @@ class Prediction(Shown):
             "unspent": self.unspent,
             "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
             "reward": encoded(self.reward),
-            "expected_regret": best and best.expected_regret,
-            "probability_within_0.005": best and best.probability,
+            "expected_loss": best and best.expected_regret,
+            "probability_within_tolerance": best and best.probability,
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
             "epochs": self.epochs,
             "comparable": self.comparable,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -26,10 +26,12 @@ from isolaw.errors import DataError, InputError, Refused, offers, option, unknow
 from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs, full_names, plain
 
 Floats = NDArray[np.float64]
 Setting = Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
+Hold = Literal["B_p", "B", "n", "nothing"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "fixed-n", "joint")
@@ -145,7 +147,7 @@ def select(
         if value not in accepted:
             raise InputError(f"{name}: found {value!r}; expected {', '.join(accepted)}")
     if x != "compute" and setting == "fixed-b":
-        raise InputError(f"x: found {x!r}; expected compute: in the setting fixed-b the law is in steps")
+        raise InputError(f"x: found {x!r}; expected compute: where B is fixed the law is in steps")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
@@ -161,7 +163,7 @@ def select(
         first = next(plain(v) for v in table[name] if str(v) == values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {name} ({', '.join(values)}); a law holds for one value. "
-            f"Choose with {option('fixed', name, first)}"
+            f"Choose with {option('where', name, first)}"
         )
     configurations = configurations_of(points, table, flags, x)
     if not few:
@@ -173,6 +175,27 @@ def select(
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
     return Selection(configurations, held, metric, seen, size, run_ids, flags)
+
+
+def setting_of(hold: str) -> Setting:
+    """Return the setting in which a law holds B_p, B, n or nothing; `InputError` for anything else.
+
+    >>> setting_of("nothing")
+    'joint'
+    """
+    found = next((setting for setting in SETTINGS if HOLDS[setting] == hold), None)
+    if found is None:
+        raise InputError(f"hold: found {hold!r}; expected {', '.join(HOLDS.values())}")
+    return found
+
+
+def hold_of(setting: str) -> Hold:
+    """Return what a law of this setting holds fixed.
+
+    >>> hold_of("fixed-b")
+    'B'
+    """
+    return cast(Hold, HOLDS[setting])
 
 
 def differing(table: pd.DataFrame) -> list[str]:
@@ -215,11 +238,11 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
-            raise DataError(f"{option('fixed', name, value)}: {missing}")
+            raise DataError(f"{option('where', name, value)}: {missing}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"{option('fixed', name, value)}: no run has that; there are: {there}")
+            raise DataError(f"{option('where', name, value)}: no run has that; there are: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
@@ -317,12 +340,12 @@ def _refuse_too_few(
 
 def _another(table: pd.DataFrame, setting: Setting) -> str:
     """The setting that suits these runs, if one does."""
-    if not offers("--setting"):
+    if not offers("--hold"):
         return ""
     one_n = table["rollouts_per_problem"].nunique() == 1
     if one_n and setting != "fixed-n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
-        return ", or use --setting fixed-n"
-    return ", or use --setting joint" if setting in ("fixed-b", "fixed-n") and not one_n else ""
+        return ", or use --hold n"
+    return ", or use --hold nothing" if setting in ("fixed-b", "fixed-n") and not one_n else ""
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:

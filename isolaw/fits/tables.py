@@ -63,15 +63,15 @@ def predictions(found: Sequence[Prediction], axis: str) -> pd.DataFrame:
                 "steps": a and a.steps,
                 "unspent": p.unspent,
                 **_columns("reward", p.reward),
-                "expected_regret": best and best.expected_regret,
-                "probability": best and best.probability,
+                "expected_loss": best and best.expected_regret,
+                "probability_within_tolerance": best and best.probability,
                 **_columns("n_star", p.n_star),
                 "epochs": p.epochs,
                 "flags": ", ".join(flag.code for flag in p.flags),
             }
         )
     whole = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent")
-    real = ("expected_regret", "probability", "epochs")
+    real = ("expected_loss", "probability_within_tolerance", "epochs")
     kinds = {axis: "int64", **dict.fromkeys(whole, "Int64"), **dict.fromkeys(real, "float64")}
     return pd.DataFrame(rows, columns=None if rows else [*kinds]).astype(kinds)
 

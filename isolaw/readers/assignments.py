@@ -13,9 +13,9 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from isolaw.errors import InputError
@@ -51,12 +51,13 @@ class Assignment:
     name: str
     value: Any
     glob: str = ""
+    file: str = ""  # that it is in, if no option gave it
     pattern: Rule | None = field(default=None, repr=False)  # that read it off the run's name
 
     @property
     def origin(self) -> str:
-        """The option that set it."""
-        return NAME_PATTERN if self.pattern else "--set"
+        """The option or the file that set it."""
+        return NAME_PATTERN if self.pattern else self.file or "--set"
 
     @property
     def rule(self) -> Rule:
@@ -73,7 +74,7 @@ class Assignment:
         return not self.glob or any(fnmatchcase(name, self.glob) for name in names)
 
     def __str__(self) -> str:
-        return f"--set {self.glob + ':' if self.glob else ''}{self.name}={self.value}"
+        return f"{self.file or '--set'} {self.glob + ':' if self.glob else ''}{self.name}={self.value}"
 
 
 def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment]:
@@ -89,10 +90,15 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
 
 
 def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
-    """Return what is set for a run, by name: with a glob, or read off its name, or for all runs."""
+    """Return what is set for a run, by name.
+
+    An option wins over a folder's file; of these what has a glob, then what is read off the run's name.
+    """
     sources = list(sources)
     own = [assignment for rule in rules for assignment in rule.assigned(run, sources)]
-    return {a.name: a for a in sorted(own, key=lambda a: 2 if a.glob else 1 if a.pattern else 0)}
+    return {
+        a.name: a for a in sorted(own, key=lambda a: (not a.file, 2 if a.glob else 1 if a.pattern else 0))
+    }
 
 
 def _parse_one(text: str) -> Assignment:
@@ -111,6 +117,22 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
     if name in WHOLE and (type(parsed) is not int or whole(parsed, WHOLE[name]) is None):
         raise InputError(f"{where}: {name} is a whole number, {WHOLE[name]} or more")
     return Assignment(name, parsed, glob)
+
+
+def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> list[Assignment]:
+    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; before any table they are for all runs.
+
+    ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
+    """
+    out = []
+    for glob, own in data.items():
+        settings = own if isinstance(own, dict) else {glob: own}
+        for name, value in settings.items():
+            if not isinstance(value, bool | int | float | str):
+                raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
+            one = assignment(name, str(value), glob if settings is own else "", f"{path}: {name}")
+            out.append(replace(one, file=file))
+    return out
 
 
 def settable(name: str, where: str) -> str:

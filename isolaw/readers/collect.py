@@ -17,6 +17,7 @@ from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
+from isolaw.readers.reading_file import ReadingFile, Within
 from isolaw.readers.sources import Found, expected_formats
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
@@ -33,6 +34,7 @@ class Collector:
 
     def __init__(self, rules: Sequence[Rule], wanted: Filter, several: bool = False) -> None:
         self.rules, self.wanted = rules, wanted
+        self.files: tuple[ReadingFile, ...] = ()  # next to the sources
         self.several = several  # whether there is more than one place: then tables are named by their files
         self.in_full: dict[str, str] = {}  # a table that lacks something → its message, with its command
         self.logs: list[RawLog] = []
@@ -44,13 +46,17 @@ class Collector:
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
         """Read one place; what cannot be read becomes a candidate that is left out."""
         path = str(found.path)
+        rules = [rule for rule in self.rules if not isinstance(rule, Within) or rule.file.covers([path])]
+        for file in self.files:
+            if file.covers([path]) and not (found.ours or found.sweep):
+                metric, columns = metric or file.options.metric, file.mapping
         try:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
             if found.container is None:
                 name = _name(found.path) if self.several else ""
-                given = {} if found.ours or found.sweep else applying(self.rules, _name(found.path), [path])
-                part = _table_or_sweep(found, metric, columns, self.rules, given, self.used, name)
+                given = {} if found.ours or found.sweep else applying(rules, _name(found.path), [path])
+                part = _table_or_sweep(found, metric, columns, rules, given, self.used, name)
                 self._add_runs(part, found, given)
                 return
             for log in found.container.read(found.path):

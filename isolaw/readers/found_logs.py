@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from isolaw.readers.frameworks.base import Fact
@@ -102,6 +102,10 @@ class Filter:
         """Return whether to take a run of this name, read from these files."""
         names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
         return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
+
+    def excludes(self, path: Path) -> bool:
+        """Return whether to leave out a file unread."""
+        return matching({str(path), path.name}, self.exclude)
 
 
 def matching(names: Iterable[str], globs: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
@@ -89,6 +89,18 @@ class ColumnMapping(BaseModel):
     constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
     # Metric → its column: the table is wide, and empty cells are missing values.
     metrics: dict[str, MetricColumn] = Field(default_factory=dict)
+    _file: str = PrivateAttr("")
+
+    def of_file(self, path: str) -> ColumnMapping:
+        """Return the mapping with the name of the file that holds it, for messages (`file`)."""
+        out = self.model_copy()
+        out._file = path
+        return out
+
+    @property
+    def file(self) -> str:
+        """The file that it was read from; empty for options and keywords."""
+        return self._file
 
     @model_validator(mode="before")
     @classmethod
@@ -137,7 +149,8 @@ class ColumnMapping(BaseModel):
             for below, own in zip((base.columns, base.derive, base.constants), ours, strict=True)
         )
         metrics = {**base.metrics, **self.metrics}
-        return ColumnMapping(columns=columns, derive=derived, constants=constants, metrics=metrics)
+        out = ColumnMapping(columns=columns, derive=derived, constants=constants, metrics=metrics)
+        return out.of_file(self.file or base.file)
 
     def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return ``frame`` with the mapped columns added or replaced; raise `DataError` for unknown ones."""
@@ -189,7 +202,7 @@ def read_mapping(path: str | Path) -> ColumnMapping:
     """
     data = read_toml(path)
     try:
-        return parse_section(ColumnMapping, data)
+        return parse_section(ColumnMapping, data).of_file(str(path))
     except SpecError as error:
         raise located(error, path) from None
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from isolaw import commands
+from isolaw.config.writing import toml_value
 from isolaw.readers.measures import measure
 from isolaw.readers.names import guess
 from isolaw.readers.table_files import load
 
 _NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _SHOWN = 200
+HEADINGS = {
+    "columns": '[columns]   # our name = "its column"',
+    "derive": '[derive]   # our name = "arithmetic on its columns": numbers, names, + - * / // and brackets',
+    "constants": "[constants]   # our name = one value for all rows",
+    "metrics": "[metrics]   # metric = its column; an accuracy in percent is divided by 100",
+}
 
 
 def draft(path: str | Path, name: str = "mapping.toml") -> str:
@@ -28,41 +33,51 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     {'step': 'step', 'rollouts_per_problem': 'rollout_n'}
     """
     frame = load(path)
-    columns = [str(column) for column in frame.columns]
-    guessed = guess(columns)
-    missing = [ours for ours in _NEEDED if ours not in guessed]
     lines = [
         f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
         f"#     {commands.read_mapped(str(path), name)}",
         "#",
-        "# Its columns: how many rows have a value, and the first values",
-        *(_described(frame, column) for column in columns[:_SHOWN]),
-        *([f"#   … and {len(columns) - _SHOWN} more"] if len(columns) > _SHOWN else []),
-        "",
-        '[columns]   # our name = "its column"',
-        *(f"{ours} = {_quoted(column)}" for ours, column in guessed.items()),
-        *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
-        "",
-        '[derive]   # our name = "arithmetic on its columns": numbers, names, + - * / // and brackets',
-        *([] if "compute" in guessed else [_compute(columns, guessed)]),
-        "",
-        "[constants]   # our name = one value for all rows",
-        *(f"# {ours} = {_NEEDED[ours]}   # needed, and no column looks like it" for ours in missing),
-        '# problem_set = "…"',
+        *described(frame),
         "",
     ]
-    if {"metric", "value"} <= set(columns):
-        lines += ["# Each row names its metric (columns metric and value), so there is no [metrics]."]
-    else:
-        lines += ["[metrics]   # metric = its column; an accuracy in percent is divided by 100"]
-        lines += _metrics(frame, [c for c in columns if c not in guessed.values()])
-    return "\n".join(lines) + "\n"
+    for part, own in drafted(frame).items():
+        lines += [HEADINGS[part], *own, ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the lines of each part of a mapping; guesses are no comments."""
+    columns = [str(column) for column in frame.columns]
+    guessed = guess(columns)
+    missing = [ours for ours in _NEEDED if ours not in guessed]
+    out = {
+        "columns": [
+            *(f"{ours} = {toml_value(column)}" for ours, column in guessed.items()),
+            *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
+        ],
+        "derive": [] if "compute" in guessed else [_compute(columns, guessed)],
+        "constants": [
+            *(f"# {ours} = {_NEEDED[ours]}   # needed, and no column looks like it" for ours in missing),
+            '# problem_set = "…"',
+        ],
+    }
+    if not {"metric", "value"} <= set(columns):  # else each row names its metric
+        out["metrics"] = _metrics(frame, [c for c in columns if c not in guessed.values()])
+    return out
+
+
+def described(frame: pd.DataFrame) -> list[str]:
+    """Return comments with the columns of a table."""
+    columns = [str(column) for column in frame.columns]
+    more = [f"#   … and {len(columns) - _SHOWN} more"] if len(columns) > _SHOWN else []
+    head = "# Its columns: how many rows have a value, and the first values"
+    return [head, *(_described(frame, column) for column in columns[:_SHOWN]), *more]
 
 
 def _compute(columns: list[str], guessed: dict[str, str]) -> str:
     prompts, n = next(filter(_counts_prompts, columns), None), guessed.get("rollouts_per_problem")
     sure = prompts and n and prompts not in guessed.values()
-    product = _quoted(f"{prompts}*{n}" if sure else "…")
+    product = toml_value(f"{prompts}*{n}" if sure else "…")
     return f"# compute = {product}   # if not problems_per_batch · rollouts_per_problem · step"
 
 
@@ -80,13 +95,12 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
             continue
         reward = own.reward and not own.accuracy
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
-        percent = ", percent = true" if own.percent else ""
-        entry = f'column = {_quoted(column)}, eval_set = "{own.eval_set}"{percent}'
+        entry = {"column": column, "eval_set": own.eval_set, **({"percent": True} if own.percent else {})}
         first = own.reward and own.eval_set not in {of for _, of in taken}
         if first:
             taken.add((name, own.eval_set))
         hint = f"   # up to {frame[column].max():g}" if own.percent else ""
-        lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
+        lines.append(f"{'' if first else '# '}{toml_value(name)} = {toml_value(entry)}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
 
 
@@ -95,8 +109,3 @@ def _described(frame: pd.DataFrame, column: str) -> str:
     first = ", ".join(str(value)[:20] for value in known.drop_duplicates().head(3))
     name, first = ("".join(c if c.isprintable() else "?" for c in text)[:80] for text in (column, first))
     return f"#   {name:<30} {len(known):>8,}   {first}"
-
-
-def _quoted(text: Any) -> str:
-    """A TOML string; a JSON one is, but for the delete character."""
-    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")

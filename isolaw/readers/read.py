@@ -15,11 +15,11 @@ from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
-from isolaw.readers.found_logs import Filter, matching
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.reading import Reading
+from isolaw.readers.reading_file import FilterOfFiles, ReadingFile, next_to
 from isolaw.readers.settling import read_settings
 from isolaw.readers.sources import Found, search
 from isolaw.readers.tables import read_frame
@@ -46,7 +46,8 @@ def read(
 ) -> Runs:
     """Read the recorded runs that are ready to be fitted.
 
-    What else was found is in ``left_out`` of the result, with reasons, and a warning says so.
+    What else was found is in ``left_out`` of the result, with reasons, and a warning says so. ``isolaw.toml``
+    next to a source holds keywords, too (`isolaw.readers.reading_file`); those of the call win.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def read(
         for tables: our names or symbols (B_p, n, M, C) → their columns, arithmetic on them, or one value
         (`isolaw.readers.mapping.ColumnMapping`). A reward is a column, too: ``{"avg@4": "val_acc"}``.
     mapping
-        for tables: a file with the same content (`isolaw.readers.mapping`); the three above override it.
+        for tables: a file with the same content, as of earlier versions; ``isolaw.toml`` replaces it.
     settings
         values that a log does not contain, or has wrong: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
         (`isolaw.readers.assignments`).
@@ -73,7 +74,7 @@ def read(
     name_pattern
         what the names of runs say, as ``"s{seed}-p{B_p}-n{n}-*"`` (`isolaw.readers.name_patterns`).
     settings_file
-        a file of settings that ``isolaw read --write-settings`` drafted.
+        a file of settings of earlier versions; ``isolaw.toml`` replaces it.
 
     Raises
     ------
@@ -110,7 +111,9 @@ def read(
             paths, metric, own, mapping, settings, format, group_by, only, exclude, name_pattern,
             settings_file,
         )  # fmt: skip
-        parts.append(reading.runs)
+        part = reading.runs
+        part.notes = (*reading.read_as, *part.notes)
+        parts.append(part)
         for text in reading.warnings:
             warnings.warn(text, stacklevel=2)
     runs = Runs.concat(parts)
@@ -156,25 +159,54 @@ def survey(
     columns = columns or ColumnMapping()
     if mapping is not None:
         columns = columns.over(read_mapping(mapping))
-    if columns and format != "auto":
-        raise InputError(f"--format {format}: a mapping is for tables, whose format isolaw detects")
     rules: list[Rule] = [*(read_settings(settings_file) if settings_file is not None else ())]
     rules += [*parse(settings), *map(NamePattern, _texts(name_pattern))]
-    wanted = Filter(_texts(only), _texts(exclude))
-    found = search(sources, format, columns.required - set(columns.names) if columns else None)
-    collector = Collector(rules, wanted, len(found.found) > 1)
+    asked = {
+        "format": format != "auto", "group_by": group_by, "only": only, "exclude": exclude,
+        "name_pattern": name_pattern, "metric": metric,
+    }  # fmt: skip
+    given = [name for name, value in asked.items() if value]
+    beside = next_to(sources)
+    files = tuple(file.under(given, columns) for file in beside)
+    wanted = FilterOfFiles(_texts(only), _texts(exclude), files)
+    how = {
+        str(source): _how(source, columns, format, next((f for f in files if f.about(source)), None))
+        for source in sources
+    }
+    found = search(sources, "auto", None, how)
+    collector = Collector([*(rule for f in files for rule in f.rules), *rules], wanted, len(found.found) > 1)
+    collector.files = files
     for place in found.found:
-        if not matching({str(place.path), place.path.name}, wanted.exclude):
+        if not wanted.excludes(place.path):
             collector.add(place, metric, columns)
-    reading = collector.close(group_by, " + ".join(str(source) for source in sources))
+    ways = list(dict.fromkeys(own for own in (group_by, *(f.options.group_by for f in files)) if own))
+    if len(ways) > 1:
+        where = listed([str(file.path) for file in files], _SHOWN)
+        raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
+    reading = collector.close(ways[0] if ways else None, " + ".join(str(source) for source in sources))
     if unused := [rule for rule in rules if rule not in collector.used]:
         raise DataError("\n  ".join(_unused(rule, found.found) for rule in unused))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
-    reading.notes = [*found.notes, *([passed] if (passed := found.passed_over()) else [])]
+    reading.read_as = [file.note(given, rules, columns) for file in beside]
+    reading.notes = [*reading.read_as, *found.notes, *([passed] if (passed := found.passed_over()) else [])]
     reading.no_logs = found.no_logs
     reading.sources = tuple(map(str, sources))
     return reading
+
+
+def _how(
+    source: str | Path, columns: ColumnMapping, format: str, file: ReadingFile | None
+) -> tuple[str, set[str] | None]:
+    """How a source is searched: the logs' format, and if there is a mapping the columns of a table in it."""
+    if file is not None:
+        format = file.options.format if format == "auto" else format
+        if not (file.options.files and Path(source).is_dir()):  # else other files are no such tables
+            columns = file.mapping
+    if columns and format != "auto":
+        where = f"{columns.file}: " if columns.file else ""
+        raise InputError(f"{where}--format {format}: a mapping is for tables, whose format isolaw detects")
+    return format, columns.required - set(columns.names) if columns else None
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from isolaw import commands
 from isolaw.errors import DataError, offers
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.reading_draft import place
 from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
 
@@ -34,6 +35,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)  # other files in the folders, up to 1,000
     sources: tuple[str, ...] = ()  # as they were named
+    read_as: list[str] = field(default_factory=list)  # of ``notes``: the files with the options of reading
 
     @property
     def ready(self) -> list[FoundLog]:
@@ -110,7 +112,19 @@ class Reading:
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
         kept.notes = shared_notes(of[chosen])
-        return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources)
+        return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources, self.read_as)
+
+    def to_fill_in(self, words: Sequence[str]) -> str:
+        """Return where to fill in what is needed: the folder's file, or the command that drafts it.
+
+        ``words`` are the sources with the options that were given; empty if the sources share no folder.
+        """
+        found = place(self.sources)
+        if found is None:
+            return ""
+        file = found[0]
+        drafts = f"This drafts {file} with all that is needed: {commands.draft_settings(words)}"
+        return f"{file} can hold all that is needed" if file.exists() else drafts
 
     def none_ready(self) -> str:
         """Return what all logs need, where none of them is ready."""
@@ -124,8 +138,7 @@ class Reading:
                 again = commands.read_again(self.sources, [*options, "--out", "points.parquet"])
                 texts[-1] += f"\n  This makes a table of them, for this command: {again}"
         elif options is None:
-            drafted = commands.draft_settings(self.sources)
-            texts[-1] += f"\n  This drafts a file with all that is needed: {drafted}"
+            texts[-1] += f"\n  {self.to_fill_in(self.sources)}"
         if len(problems) == 1:
             return texts[0]
         return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])

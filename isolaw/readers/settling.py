@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from isolaw.documents.reading import read_toml
-from isolaw.errors import InputError
-from isolaw.readers.assignments import ALIASES, ASSUMED, Assignment, assignment
+from isolaw.readers.assignments import ALIASES, ASSUMED, Assignment, settings_of
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
 from isolaw.readers.resolve import ALGORITHMS, only, setting
@@ -134,26 +133,34 @@ def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
 
 
 def draft(candidates: Sequence[FoundLog], command: str, sources: Sequence[str] = ()) -> str:
-    """Return a file of settings, a table for each run that needs some, to fill in.
+    """Return a file of settings, a table for each run that needs some, to fill in."""
+    lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
+    for glob, own in needed(candidates, sources).items():
+        lines += ["", f"[{quoted(glob)}]", *own]
+    return "\n".join(lines) + "\n"
+
+
+def needed(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return comments for each run that needs values, by its glob: why, and a key for each.
 
     Values that the names of the runs carry are filled in, as comments: a name proves nothing.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     text, _ = offer([own.run for own in needing], _carried(needing), sources)
     pattern = NamePattern(text) if text else None
-    lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
+    out: dict[str, list[str]] = {}
     for own in needing:
-        lines += ["", f"[{_quoted(only(own.run))}]"]
+        lines = out.setdefault(only(own.run), [])
         lines += [f"# {part}" for part in own.message.split("\n")]
         carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
         for need in dict.fromkeys([*own.needs, *(["seed"] if "seed" in carried else [])]):
             name = ALIASES.get(need, need)
             found = f"{carried[name]}  # in the run's name" if name in carried else ""
             lines.append(f"# {need} = {found}".rstrip())
-    return "\n".join(lines) + "\n"
+    return out
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
 
@@ -163,11 +170,4 @@ def read_settings(path: str | Path) -> list[Assignment]:
 
     Raises `InputError` if it is missing, is not TOML, or sets what cannot be set.
     """
-    out = []
-    for glob, own in read_toml(path).items():
-        settings = own if isinstance(own, dict) else {glob: own}
-        for name, value in settings.items():
-            if not isinstance(value, bool | int | float | str):
-                raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
-            out.append(assignment(name, str(value), glob if settings is own else "", f"{path}: {name}"))
-    return out
+    return settings_of(read_toml(path), path)

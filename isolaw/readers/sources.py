@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from isolaw.store import SweepStore
 _DEEPEST = 24
 _CONSOLES = {".log", ".out", ".txt"}
 _SKIPPED = {"__pycache__", "node_modules"}
+READING_FILE = "isolaw.toml"  # how isolaw reads the folder (`isolaw.readers.reading_file`)
 _MOST_NAMED = 1_000  # files that are no logs
 _FEW = 3
 
@@ -113,6 +114,8 @@ class Search:
         return sweep or whole is not None
 
     def _add_file(self, path: Path) -> None:
+        if path.name == READING_FILE:
+            return
         try:
             head = limits.start(path, HEAD)
             found = _classified(path, head, self.containers)
@@ -153,27 +156,34 @@ class Search:
         return f"{text}; a configuration is read with its log" if total else ""
 
 
-def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str] | None = None) -> Search:
+def search(
+    sources: Sequence[str | Path],
+    format: str = "auto",
+    columns: set[str] | None = None,
+    own: Mapping[str, tuple[str, set[str] | None]] | None = None,
+) -> Search:
     """Find what is to be read in files, directories and globs; in natural order (``step-50``, ``step-100``).
 
     ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
-    a directory those with these columns. Raises `DataError` if a source is missing, or none has
-    a log in it.
+    a directory those with these columns. ``own`` has the two for some of the sources. Raises `DataError` if
+    a source is missing, or none has a log in it.
     """
-    out = Search(list(candidates(format)) if columns is None else [], columns)
+    out = Search([], columns)
     without: list[str] = []
     for source in sources:
+        how, out.columns = (own or {}).get(str(source), (format, columns))
+        out.containers = list(candidates(how)) if out.columns is None else []
         found, passed = len(out.found), out.passed.total()
         for path in _expanded(source):
             if path.is_dir():
                 out.add_directory(path)
             else:
-                out.found.append(_named_file(path, out.containers, forced=format != "auto"))
+                out.found.append(_named_file(path, out.containers, forced=how != "auto"))
         if len(out.found) == found and out.tables:
             out.take_tables()
         if len(out.found) == found:
             files = out.passed.total() - passed
-            expected = expected_formats() if columns is None else "a table with the mapped columns"
+            expected = expected_formats() if out.columns is None else "a table with the mapped columns"
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"searched); expected {expected}"
@@ -188,7 +198,7 @@ def expected_formats() -> str:
     """Return the formats that isolaw reads, in words."""
     return (
         f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
-        "isolaw read --write-mapping drafts a mapping for any other CSV, JSONL or Parquet file"
+        "isolaw read --save drafts the columns of any other CSV, JSONL or Parquet file"
     )
 
 

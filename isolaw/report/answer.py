@@ -16,7 +16,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.design import directory
-from isolaw.errors import InputError, Refused
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
@@ -25,6 +25,8 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Interval, Quantity
 from isolaw.readers.read import as_runs
+from isolaw.readers.sources import search
+from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
 from isolaw.report.text.prediction import largest_with_recommendation
@@ -37,7 +39,7 @@ from isolaw.store import SweepStore
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isolaw.fits.selection import Setting
+    from isolaw.fits.selection import Hold
 
 _REPLAYED = "replay"  # a backend that has recorded runs, and makes no others
 
@@ -110,7 +112,7 @@ class Answer:
         """Return the allocations with an expected loss of at most 0.005, the recommended one first.
 
         The columns are ``n``, ``B_p``, ``M``, ``reward``, ``reward_low``, ``reward_high``, ``expected_loss``,
-        ``probability`` (of being within 0.005 of the best) and ``measured``.
+        ``probability_within_tolerance`` (of 0.005 of the best) and ``measured``.
         """
         rows = []
         for own in self.prediction.options:
@@ -118,11 +120,11 @@ class Answer:
             rows.append(
                 {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
                 | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
-                | {"expected_loss": own.expected_regret, "probability": own.probability}
+                | {"expected_loss": own.expected_regret, "probability_within_tolerance": own.probability}
                 | {"measured": own.measured}
             )
-        names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss", "probability"]
-        return pd.DataFrame(rows, columns=[*names, "measured"])
+        names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]
+        return pd.DataFrame(rows, columns=[*names, "probability_within_tolerance", "measured"])
 
     def plot(self) -> Figure:
         """Return the figure of n*(C) (`isolaw.law_figure`)."""
@@ -155,19 +157,20 @@ class Answer:
         }
 
 
+@renamed
 def answer(
     source: Source | Law,
     compute: float | str,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    setting: Setting | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    hold: Hold | None = None,
+    where: Mapping[str, Any] | None = None,
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
     price: float | None = None,
-    bootstrap: int = DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
     again: str | None = None,
     **reading: Unpack[ReadKeywords],
@@ -177,15 +180,16 @@ def answer(
     Parameters
     ----------
     source
-        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, or its file.
+        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, its file, or a
+        folder with ``law.json`` and no runs.
         A law has no runs, so nothing is backtested.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
-    setting
-        by default from how B_p and n vary: ``fixed-bp``, ``fixed-b`` or ``joint``.
+    hold
+        by default from how B_p and n vary: ``B_p``, ``B`` or ``nothing``.
     max_batch_rollouts
         the hardware's cap on B_p · n; by default that of the sweep's file.
-    metric, eval_set, fixed, bootstrap, seed, reading
+    metric, eval_set, where, draws, seed, reading
         as for `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
@@ -202,7 +206,7 @@ def answer(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = isolaw.answer(runs, "500k", bootstrap=20)
+    >>> found = isolaw.answer(runs, "500k", draws=20)
     >>> found
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     Next: ...
@@ -212,14 +216,14 @@ def answer(
     study: Study | None = None
     if (law := _as_law(source)) is None:
         runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
-        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "setting": setting}
-        keywords |= {"fixed": full_names(fixed or {}), "bootstrap": bootstrap, "seed": seed}
+        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
+        keywords |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
         study = Study.fitted_to(runs, keywords)
         if study.law is None:
             raise Refused(study.refused)
         law = study.law
-    elif metric is not None or eval_set is not None or setting is not None or fixed or reading:
-        raise InputError("a law is fitted: metric, eval_set, setting, fixed and what is read are its own")
+    elif metric is not None or eval_set is not None or hold is not None or where or reading:
+        raise InputError("a law is fitted: metric, eval_set, hold, where and what is read are its own")
     sweep = _sweep_of(law, study)
     limits: dict[str, Any] = {"n_train_problems": n_train_problems, "cost": cost, "price": price}
     store = SweepStore(sweep) if sweep else None
@@ -254,10 +258,26 @@ def _as_law(source: Source | Law) -> Law | None:
     """The law that the source is, or whose file it is."""
     if isinstance(source, Law):
         return source
-    if not isinstance(source, str | os.PathLike):
-        return None
+    path = law_file(source) if isinstance(source, str | os.PathLike) else None
+    return None if path is None else Law.load(path)
+
+
+def law_file(source: str | os.PathLike[str]) -> Path | None:
+    """Return the law's file that a source is, or that a folder without runs holds as ``law.json``; else None.
+
+    >>> law_file("examples/data")
+    """
     path = Path(source)
-    return Law.load(path) if path.suffix == ".json" and path.is_file() and Law.is_file(path) else None
+    if path.is_file():
+        return path if Law.is_file(path) else None
+    own = path / "law.json"
+    if SweepStore(path).exists or not own.is_file() or not Law.is_file(own):
+        return None
+    try:
+        search([path])
+    except DataError:  # no log, and no sweep
+        return own
+    return None
 
 
 def _sweep_of(law: Law, study: Study | None) -> str:

@@ -18,7 +18,7 @@ from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import Setting, hold, select
+from isolaw.fits.selection import Hold, hold, hold_of, select
 from isolaw.fits.studies.backtest import backtest
 from isolaw.runs import Runs
 
@@ -51,12 +51,12 @@ class Study:
     def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> Study:
         """Return runs with a law that is fitted to them, or with the reason why they support none.
 
-        ``keywords`` are those of `isolaw.fit`; a ``setting`` of None is `usual_setting`.
+        ``keywords`` are those of `isolaw.fit`; a ``hold`` of None is `usual_hold`.
         """
-        fixed = keywords["fixed"]
+        fixed = keywords["where"]
         metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-        setting = keywords["setting"] or usual_setting(runs, fixed)
-        chosen = {"metric": metric, "eval_set": eval_set, "setting": setting}
+        hold = keywords["hold"] or usual_hold(runs, fixed)
+        chosen = {"metric": metric, "eval_set": eval_set, "hold": hold}
         try:
             return cls(runs, metric, eval_set, fit(runs, **{**keywords, **chosen}), fixed=fixed)
         except Refused as error:
@@ -77,8 +77,8 @@ class Study:
         needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the rest would only take time
         largest = max(g.measured[1] for g in d.grid)
         own = {
-            "metric": self.metric, "eval_set": self.eval_set, "setting": d.setting, "fixed": d.fixed,
-            "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
+            "metric": self.metric, "eval_set": self.eval_set, "hold": hold_of(d.setting), "where": d.fixed,
+            "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws),
         }  # fmt: skip
         runs = Runs(points[needed], self.held.attributes, self.held.source)
         why = ""
@@ -180,17 +180,17 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     return table.reset_index()
 
 
-def usual_setting(runs: Runs, fixed: Mapping[str, Any] | None = None) -> Setting:
-    """Return the setting for how B_p and n vary among the runs with the fixed values.
+def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
+    """Return what a law of these runs holds fixed, by how B_p and n vary among those with ``where``.
 
-    ``fixed-bp`` for one B_p, ``fixed-b`` if all runs share B = B_p · n, else ``joint``.
+    ``B_p`` if it is one, ``B`` if all runs share B = B_p · n, else ``nothing``.
     """
     table = runs.table()
-    table = hold(table, {name: value for name, value in (fixed or {}).items() if name in table})
+    table = hold(table, {name: value for name, value in (where or {}).items() if name in table})
     if table["problems_per_batch"].nunique() == 1:
-        return "fixed-bp"
+        return "B_p"
     one_batch = (table["problems_per_batch"] * table["rollouts_per_problem"]).nunique() == 1
-    return "fixed-b" if one_batch else "joint"
+    return "B" if one_batch else "nothing"
 
 
 def is_of(law: Law, runs: Runs) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from isolaw import engine
 from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
-from isolaw.report.study import usual_setting
+from isolaw.report.study import usual_hold
 from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
@@ -85,7 +85,7 @@ def law_so_far(directory: Path) -> list[str]:
 
     try:
         runs = SweepStore(directory).collect()
-        document = fit(runs, setting=usual_setting(runs), bootstrap=0).document
+        document = fit(runs, hold=usual_hold(runs), draws=0).document
     except IsolawError as error:
         return [f"No law yet: {error}"]
     return ["So far, without intervals:", *(f"  {line}" for line in ends(document)[-1:])]

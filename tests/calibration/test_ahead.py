@@ -37,7 +37,7 @@ def preset(preset_file: Path) -> Preset:
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs]) -> Law:
     runs = synthetic(CELLS, noise=0.003, between=0.002, checkpoints=20, compute=2e5)
-    return isolaw.fit(runs, bootstrap=40)
+    return isolaw.fit(runs, draws=40)
 
 
 def codes(found: Prediction) -> set[str]:

@@ -74,9 +74,9 @@ def test_lr_of_no_rule_is_refused(synthetic: Synthetic) -> None:
     runs = synthetic(CELLS, attributes={"kl": 0.0, "n_train_problems": 500})
     for own, lr in zip(runs.attributes.values(), np.repeat([1e-4, 1e-6, 1e-4], 3), strict=True):
         own["lr"] = lr
-    with pytest.raises(DataError, match=r"lr: found .*1e-06 .*fixed=.*0\.0001"):
+    with pytest.raises(DataError, match=r"lr: found .*1e-06 .*where=.*0\.0001"):
         observe(runs)
-    assert [c.rollouts_per_problem for c in observe(runs, fixed={"lr": 1e-4}).protocol.cells] == [8, 128]
+    assert [c.rollouts_per_problem for c in observe(runs, where={"lr": 1e-4}).protocol.cells] == [8, 128]
 
 
 def test_what_no_simulation_can_repeat_is_named_all_at_once(synthetic: Synthetic) -> None:

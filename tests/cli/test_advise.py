@@ -35,7 +35,7 @@ def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
         assert "No run of your model" in stdout.splitlines()[1]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
-        assert list(data)[:3] == ["simulated", "evidence", "own_runs"]
+        assert list(data)[:4] == ["simulated", "format", "evidence", "own_runs"]
         assert (data["evidence"], data["simulated"], data["own_runs"]) == ("published", False, 0)
 
 
@@ -128,7 +128,7 @@ def test_the_commands_that_it_ends_with(isolaw: Call, tmp_path: Path) -> None:
     plan = [
         "plan",
         first,
-        "--target",
+        "--compute",
         "300000",
         "--set",
         "sweep.seeds=3",
@@ -141,7 +141,7 @@ def test_the_commands_that_it_ends_with(isolaw: Call, tmp_path: Path) -> None:
     simulated = first.read_text().partition("[problems]")[0].replace('"real"', '"bandit"')
     first.write_text(simulated + '[executor]\nkind = "inline"\n')
     assert isolaw("sweep", first, "--out", runs)[0] == 0
-    assert isolaw("fit", runs, "--bootstrap", "20", "--out", law)[0] == 0
+    assert isolaw("fit", runs, "--draws", "20", "--out", law)[0] == 0
     assert isolaw("predict", law, "--compute", "300000")[0] == 0
 
 

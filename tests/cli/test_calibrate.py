@@ -63,7 +63,7 @@ def test_mistakes_are_named_before_anything_is_simulated(isolaw: Call, table: Pa
     assert (code, "notes.html: exists and is not a report; it is left unchanged" in err) == (2, True)
     code, _, err = isolaw("calibrate", table, "--problems", "esay")
     assert (code, "did you mean 'easy'" in err) == (2, True)
-    code, _, err = isolaw("calibrate", table, "--fixed", "n=4")
+    code, _, err = isolaw("calibrate", table, "--where", "n=4")
     assert (code, "2 configurations or more; found 1" in err) == (1, True)
 
 
@@ -71,7 +71,7 @@ def test_predictions_side_by_side(
     isolaw: Call, synthetic: Callable[..., Runs], preset_file: Path, tmp_path: Path
 ) -> None:
     runs = synthetic([(8, n) for n in (4, 8, 16, 32)], compute=2e5, checkpoints=15)
-    law = library.fit(runs, bootstrap=20).save(tmp_path / "law.json")
+    law = library.fit(runs, draws=20).save(tmp_path / "law.json")
     words = ["predict", law, "--method", "simulate", "--preset", preset_file, "--jobs", 1, "--compute"]
     code, text, err = isolaw(*words, "3e5")
     assert code == 0, err

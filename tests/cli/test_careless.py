@@ -167,7 +167,7 @@ def test_many_runs_of_one_identity(isolaw: Call, tmp_path: Path) -> None:
     code, out, err = isolaw("read", tmp_path)
     assert code == 2
     assert "and 116 more: 120 runs of one configuration and seed" in out
-    assert "--write-settings runs.toml" in out
+    assert "--save" in out
     assert "none of 120 logs" in err
 
 

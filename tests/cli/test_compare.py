@@ -62,7 +62,7 @@ def test_as_json(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     data = strict(stdout)
     runs = [library.read(path) for path in recipes]
     found = compare(*runs, names=("old.parquet", "new.parquet"))
-    assert data == {**found.to_dict(), "verdict": verdict(found)}
+    assert data == {**found.to_dict(), "format": "isolaw.compare/1", "verdict": verdict(found)}
     assert [c["configurations"][0]["rollouts_per_problem"] for c in data["contrasts"]] == [8, 16]
     for row in ("A", "B", "C_mid", "end", "predicted", "error"):
         for column in ("first", "second", "difference"):

@@ -21,7 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Runs]
 Tree = Callable[[Path], dict[str, bytes | None]]
 LEVELS = [8, 32, 128, 512]
-QUICK = ("--bootstrap", "15")
+QUICK = ("--draws", "15")
 LAW_KEYS = {
     "format", "setting", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
     "frontier", "crossovers", "curves", "bootstrap", "comparison", "warnings",
@@ -46,11 +46,11 @@ MAPPED = (
 def test_symbols_and_names_are_one(isolaw: Call, csv: Path) -> None:
     short = ("--metric", "accuracy", "--column", "n=group", "--column", "C=samples")
     said = [
-        isolaw("fit", csv, *mapped, "--bootstrap", "0", "--json")
+        isolaw("fit", csv, *mapped, "--draws", "0", "--json")
         for mapped in (
             MAPPED,
-            (*short, "--constant", "B_p=32", "--fixed", "B_p=32"),
-            (*short, "--set", "B_p=32", "--fixed", "problems_per_batch=32"),
+            (*short, "--constant", "B_p=32", "--where", "B_p=32"),
+            (*short, "--set", "B_p=32", "--where", "problems_per_batch=32"),
             (*short[:4], "--derive", "C=samples*1", "--derive", "B_p=32*n/n"),
         )
     ]
@@ -140,16 +140,16 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
         assert code == 0, stderr
         return strict(stdout)
 
-    plain = document("--bootstrap", 5)
+    plain = document("--draws", 5)
     assert (plain["method"], plain["records"], plain["bootstrap"]["seed"]) == ("surface", None, 0)
     aicc = {name: family["aicc"] for name, family in plain["comparison"]["curves"].items()}
     assert plain["curve"] == min(aicc, key=aicc.__getitem__)
-    paper = document("--bootstrap", 5, "--method", "paper")
+    paper = document("--draws", 5, "--method", "paper")
     assert (paper["method"], paper["curve"], paper["records"]) == ("paper", "exp", 0.005)
-    other = document("--bootstrap", 7, "--curve", "hill", "--records", "0.01", "--seed", 3)
+    other = document("--draws", 7, "--curve", "hill", "--records", "0.01", "--seed", 3)
     assert (other["curve"], other["records"]) == ("hill", 0.01)
     assert (other["bootstrap"]["draws"], other["bootstrap"]["seed"]) == (7, 3)
-    every = document("--bootstrap", 0, "--records", "off", "--fixed", "problems_per_batch=32")
+    every = document("--draws", 0, "--records", "off", "--where", "problems_per_batch=32")
     assert every["records"] is None
     assert every["fixed"] == {"problems_per_batch": 32}
     assert every["bootstrap"]["draws"] == 0
@@ -448,7 +448,7 @@ def test_as_a_program(command: str, csv: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert strict(done.stdout) == strict(out.read_text())
     assert "Warning" not in done.stderr
-    refused = script(command, "fit", csv, *MAPPED, "--setting", "fixed-b")
+    refused = script(command, "fit", csv, *MAPPED, "--hold", "B")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "Traceback" not in refused.stderr
     wrong = script(command, "fit", tmp_path / "gone.csv")

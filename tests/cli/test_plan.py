@@ -62,6 +62,6 @@ def test_mistakes_are_named_before_anything_is_played(isolaw: Call, file: Path, 
     code, _, stderr = isolaw("plan", file)
     assert code == 2
     assert "sweep.toml:7" in stderr
-    code, _, stderr = isolaw("plan", file, "--fixed", "lr=1")
+    code, _, stderr = isolaw("plan", file, "--where", "lr=1")
     assert code == 2
     assert "--runs" in stderr

@@ -24,7 +24,7 @@ LEVELS = [8, 32, 128, 512]
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004, attributes={"n_train_problems": 2000})
-    return library.fit(runs, bootstrap=25).save(tmp_path_factory.mktemp("law") / "law.json")
+    return library.fit(runs, draws=25).save(tmp_path_factory.mktemp("law") / "law.json")
 
 
 def strict(text: str) -> Any:
@@ -48,16 +48,17 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     assert (code, stderr) == (0, "")
     data = strict(stdout)
     estimates = {"reward", "n_star", "b_star", "m_star", "law_n"}
-    assert {"compute", "options", "expected_regret", "probability_within_0.005", "flags"} <= set(data)
+    assert {"compute", "options", "expected_loss", "probability_within_tolerance", "flags"} <= set(data)
     assert data["compute"] == 10_000_000
     for name in estimates:
         assert set(data[name]) == {"value", "interval", "status"}
     n, b, steps = (data[k] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
     assert n * b * steps + data["unspent"] == 10_000_000
-    regrets = [option["expected_regret"] for option in data["options"]]
-    assert regrets[0] == data["expected_regret"]
-    assert max(regrets[1:], default=0.0) <= 0.005
+    losses = [option["expected_loss"] for option in data["options"]]
+    assert losses[0] == data["expected_loss"]
+    assert max(losses[1:], default=0.0) <= 0.005
     assert "extrapolation" in [flag["code"] for flag in data["flags"]]
+    assert data.pop("format") == "isolaw.predict/1"
     assert data == Law.load(law).predict(1e7).to_dict()
 
 
@@ -72,8 +73,8 @@ def test_a_budget_too_far_away_is_refused(isolaw: Call, law: Path) -> None:
     code, stdout, _ = isolaw("predict", law, "--compute", "1e8", "--json")
     data = strict(stdout)
     assert code == 1
-    nothing = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_regret", "epochs")
-    assert {data[name] for name in (*nothing, "probability_within_0.005")} == {None}
+    nothing = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_loss", "epochs")
+    assert {data[name] for name in (*nothing, "probability_within_tolerance")} == {None}
     assert data["reward"] == {"value": None, "interval": None, "status": "refused"}
     assert data["options"] == []
     assert data["comparable"] >= 10_000_000

@@ -101,15 +101,13 @@ def test_logs_become_a_law(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     assert next(iter(runs.attributes.values()))["lr"] == 1e-6
     documents = []
     for source in (sweep, table):
-        code, out, err = isolaw("fit", source, "--bootstrap", 5, "--json")
+        code, out, err = isolaw("fit", source, "--draws", 5, "--json")
         assert code == 0, err
         assert "note: reward is avg@8 on aime24, the only accuracy measured" in err
         documents.append(json.loads(out))
     assert (documents[0]["metric"], documents[0]["eval_set"]) == ("avg@8", "aime24")
     assert documents[0]["frontier"] == documents[1]["frontier"]
-    code, out, err = isolaw(
-        "fit", sweep, "--metric", "reward", "--eval-set", "train", "--bootstrap", 0, "--json"
-    )
+    code, out, err = isolaw("fit", sweep, "--metric", "reward", "--eval-set", "train", "--draws", 0, "--json")
     assert code == 0, err
     assert json.loads(out)["eval_set"] == "train"
 
@@ -148,7 +146,7 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
         "--metric reward --eval-set train (3 runs, 120 checkpoints)",
     ):
         assert word in err
-    assert isolaw("fit", tmp_path, "--eval-set", "math500", "--bootstrap", 0)[0] == 0
+    assert isolaw("fit", tmp_path, "--eval-set", "math500", "--draws", 0)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -216,7 +214,7 @@ def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> N
     code, out, _ = isolaw("read", TAN, "--mapping", mapping)
     assert code == 0
     assert out.splitlines()[-2] == "4 runs: B_p = 512; n = 4, 8, 16, 32"
-    code, out, err = isolaw("fit", TAN, "--mapping", mapping, "--bootstrap", 5, "--json")
+    code, out, err = isolaw("fit", TAN, "--mapping", mapping, "--draws", 5, "--json")
     assert code == 0, err
     assert json.loads(out)["metric"] == "holdout_acc_raw"
     before = mapping.read_text()

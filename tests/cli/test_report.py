@@ -37,7 +37,7 @@ def sweep(tiny: Callable[..., SweepSpec], tmp_path: Path) -> Path:
 def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     mine = tmp_path / "mine.json"
-    isolaw("fit", table, "--bootstrap", 20, "--out", mine)
+    isolaw("fit", table, "--draws", 20, "--out", mine)
     code, out, _ = isolaw("report", table, "-o", page, "--law", mine, "--compute", 3e6, "--json")
     assert code == 0
     said = json.loads(out)
@@ -57,14 +57,14 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
 ) -> None:
     page = tmp_path / "report.html"
     law = sweep / "law.json"
-    assert isolaw("fit", sweep, "--out", law, "--bootstrap", 11)[0] == 0
+    assert isolaw("fit", sweep, "--out", law, "--draws", 11)[0] == 0
     code, _, err = isolaw("report", sweep, "-o", page)
     assert code == 0
     assert f"note: the law is {law}" in err
-    assert "--bootstrap 11" in page.read_text()
-    _, _, err = isolaw("report", sweep, "-o", page, "--bootstrap", 12)  # an option of a fit: fitted anew
+    assert "--draws 11" in page.read_text()
+    _, _, err = isolaw("report", sweep, "-o", page, "--draws", 12)  # an option of a fit: fitted anew
     assert "note: fitted" in err
-    assert "--bootstrap 12" in page.read_text()
+    assert "--draws 12" in page.read_text()
     assert isolaw("sweep", "--out", sweep, "--set", "sweep.compute=4e4")[0] == 0
     code, out, err = isolaw("report", sweep, "-o", page, "--json")
     assert code == 0
@@ -80,7 +80,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    code, out, _ = isolaw("report", sweep, "-o", page, "--bootstrap", 20)
+    code, out, _ = isolaw("report", sweep, "-o", page, "--draws", 20)
     assert code == 0
     assert "\nNext: " in out
     assert f"isolaw sweep --out {sweep} --set sweep.seeds=3" in page.read_text()
@@ -115,10 +115,10 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
 
 def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    assert isolaw("report", table, "-o", page, "--bootstrap", 0, "--fit-below", 6e5)[0] == 0
+    assert isolaw("report", table, "-o", page, "--draws", 0, "--fit-below", 6e5)[0] == 0
     assert "checkpoints up to C = 6e5" in page.read_text()
     before = page.read_text()
-    code, _, err = isolaw("report", table, "-o", page, "--bootstrap", 0, "--fit-below", 1)
+    code, _, err = isolaw("report", table, "-o", page, "--draws", 0, "--fit-below", 1)
     assert code == 2
     assert "fit_below: found 1; expected a measured compute" in err
     assert page.read_text() == before
@@ -126,21 +126,27 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--bootstrap", 20)
-    code, out, _ = isolaw("figures", *source, "-o", tmp_path / "f", "--json")
+    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
+    code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)
-    assert {Path(file).name for file in said["files"]} == {
-        f"figure-{own}.{kind}" for own in ("2-frontier", "3-law") for kind in ("png", "svg")
+    assert {Path(file).name for file in said["figures"]} == {
+        f"{own}.{kind}" for own in ("frontier", "law") for kind in ("png", "svg")
     }
     assert len(said["not_drawn"]) == 6
 
 
 def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
     synthetic([(32, 8)]).to_parquet(tmp_path / "one.parquet")
-    code, _, err = isolaw("figures", tmp_path / "one.parquet", "-o", tmp_path / "f")
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "f")
     assert code == 1
     assert "the runs support no figure" in err
-    code, _, err = isolaw("figures", tmp_path / "one.parquet", "-o", tmp_path / "one.parquet")
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "one.parquet")
     assert code == 2
     assert "expected a directory" in err
+    code, _, err = isolaw("report", tmp_path / "one.parquet")
+    assert code == 2
+    assert "expected --out FILE.html, --figures [FOLDER], or both" in err
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--hold", "B", "--figures")
+    assert code == 2
+    assert "--hold is about the page, and requires --out" in err

@@ -39,7 +39,7 @@ def swept(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFacto
 
 def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
     out = tmp_path / "law.json"
-    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--bootstrap", 10, "--out", out)
+    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--draws", 10, "--out", out)
     assert code == 0
     lines = stdout.splitlines()
     assert lines[0].startswith("lr = 0.005 everywhere: avg@4 on validation: 9 runs, n = 8, 32, 128")
@@ -51,7 +51,7 @@ def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
 
 
 def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
-    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--fixed", "lr=0.08", "--bootstrap", 0, "--json")
+    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--where", "lr=0.08", "--draws", 0, "--json")
     assert code == 0
     found = json.loads(stdout)
     assert (found["retune"], found["lr"]) == ("lr", 0.08)
@@ -76,7 +76,7 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
             "--retune goes with --x compute, without --by and --figures",
         ),
         (["--retune", "lr", "--x", "tokens"], 2, "--retune goes with --x compute"),
-        (["--retune", "lr", "--fixed", "lr=0.5"], 2, "--fixed lr=0.5: no run has that; there are: 0.005"),
+        (["--retune", "lr", "--where", "lr=0.5"], 2, "--where lr=0.5: no run has that; there are: 0.005"),
     ],
     ids=str,
 )

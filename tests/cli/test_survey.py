@@ -158,7 +158,7 @@ def test_files_that_are_no_logs_are_named(isolaw: Call, mixed: Path, tmp_path: P
 
 
 def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
-    code, out, err = isolaw("fit", mixed, "--bootstrap", 0, "--json")
+    code, out, err = isolaw("fit", mixed, "--draws", 0, "--json")
     assert code == 0, err
     law = json.loads(out)
     assert (law["metric"], law["eval_set"]) == ("avg@4", "math")
@@ -176,7 +176,7 @@ def test_only_and_exclude(isolaw: Call, mixed: Path) -> None:
         isolaw, mixed, "--only", "*/verl/*", "--exclude", "*-s1", "--exclude", "*/console-of*"
     )
     assert {Path(run).name for run in runs} == {"n8-s0", "n32-s0", "n128-s0"}
-    code, _, err = isolaw("fit", mixed, "--only", "*/verl/n*", "--bootstrap", 0)
+    code, _, err = isolaw("fit", mixed, "--only", "*/verl/n*", "--draws", 0)
     assert code == 0, err
     assert "left out" not in err
     code, _, err = isolaw("read", mixed, "--only", "nothing*")
@@ -209,7 +209,7 @@ def test_names_carry_what_the_logs_lack(isolaw: Call, tmp_path: Path) -> None:
     }
     assert facts == {(seed, n) for seed in (21, 22) for n in (8, 32, 128)}
     assert {own["facts"]["seed"]["origin"] for own in runs.values()} == {"--name-pattern"}
-    assert isolaw("fit", tmp_path / "runs", *both, "--bootstrap", 0)[0] == 0
+    assert isolaw("fit", tmp_path / "runs", *both, "--draws", 0)[0] == 0
     code, _, err = isolaw("read", tmp_path / "runs", "--name-pattern", "x{n}")
     assert code == 2
     assert "--name-pattern 'x{n}': no run matches it" in err
@@ -220,7 +220,8 @@ def test_settings_are_drafted_edited_and_passed_back(isolaw: Call, tmp_path: Pat
         verl(tmp_path / "runs" / "abc"[(8, 32, 128).index(n)], n, 0, config=False)
     file = tmp_path / "runs.toml"
     code, out, err = isolaw("read", tmp_path / "runs", "--write-settings", file)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert "--write-settings is replaced by --save" in err
     command = f"isolaw read {tmp_path}/runs --settings {file}"
     assert out.strip() == f"Settings: {file}. Edit it, then: {command}"
     text = file.read_text()
@@ -339,7 +340,7 @@ def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> No
     code, out, _ = isolaw("read", tmp_path)
     assert "again-2:seed=8" in out
     assert "percent=<true|false>" in out
-    assert isolaw("fit", tmp_path, "--bootstrap", 0)[0] == 0
+    assert isolaw("fit", tmp_path, "--draws", 0)[0] == 0
 
 
 def test_what_a_run_of_other_problems_lacks_concerns_no_other(isolaw: Call, tmp_path: Path) -> None:

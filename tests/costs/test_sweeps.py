@@ -132,7 +132,7 @@ def test_the_cost_of_a_simulated_sweep_is_refused(isolaw: Callable[..., Any], tm
 
 def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
     recorded = ROOT / "examples" / "data" / "real-arithmetic.parquet"
-    chosen = ("--fixed", "problem_set=easy", "--fixed", "lr=1e-3", "--bootstrap", "20", "--fit-below", "2e4")
+    chosen = ("--where", "problem_set=easy", "--where", "lr=1e-3", "--draws", "20", "--fit-below", "2e4")
     page = tmp_path / "page.html"
     code, out, _ = isolaw("report", recorded, *chosen, "--cost", recorded, "--compute", "8e4", "-o", page)
     assert code == 0

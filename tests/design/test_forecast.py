@@ -216,7 +216,7 @@ def test_runs_of_several_recipes_are_refused_until_one_is_chosen() -> None:
     runs = isolaw.sweep({**SWEEP, "grid": grid, "executor": {"kind": "inline"}})
     with pytest.raises(DataError, match="lr"):
         plan(runs=runs)
-    assert plan(runs=runs, fixed={"lr": 0.01}).compared == 5
+    assert plan(runs=runs, where={"lr": 0.01}).compared == 5
 
 
 def test_the_interval_is_a_predictive_one() -> None:

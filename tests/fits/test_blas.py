@@ -69,7 +69,7 @@ def test_neither_part_of_a_fit_waits_for_the_other(
         "fit_laws": laws,
     }.items():
         monkeypatch.setattr(pipeline, name, replacement)
-    isolaw.fit(synthetic([(32, n) for n in (8, 32, 128)]), bootstrap=5)
+    isolaw.fit(synthetic([(32, n) for n in (8, 32, 128)]), draws=5)
     assert seen == {
         name: {1} for name in ("before the search", "after the search", "draws", "curves", "laws")
     }

@@ -22,6 +22,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -173,7 +174,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         far = having(prediction.flags, Code.FAR)
         assert (prediction.allocation is None) == bool(far)
         if far:
-            nothing = [data[key] for key in ("rollouts_per_problem", "steps", "expected_regret", "unspent")]
+            nothing = [data[key] for key in ("rollouts_per_problem", "steps", "expected_loss", "unspent")]
             assert (nothing, data["options"]) == ([None] * 4, [])
             continue
         assert prediction.allocation.compute <= budget
@@ -219,7 +220,7 @@ def test_odd_data(synthetic: Make, name: str, method: Any, setting: Any) -> None
     whole = method == "surface" and setting == "fixed-bp"
     pairs = [(32, n) for n in SEVEN] if whole else SETTINGS[setting]
     runs = synthetic(pairs, reward, **options)
-    outcome(runs, method=method, setting=setting, bootstrap=60 if whole else 15)
+    outcome(runs, method=method, hold=HOLDS[setting], draws=60 if whole else 15)
 
 
 _CURVES = [
@@ -240,7 +241,7 @@ def test_odd_data_by_any_curve(
 ) -> None:
     reward, options = ODD[name]
     runs = synthetic(SETTINGS["fixed-bp"], reward, **options)
-    law = outcome(runs, method=method, curve=curve, records=records, robust=robust, bootstrap=10)
+    law = outcome(runs, method=method, curve=curve, records=records, robust=robust, draws=10)
     if law is not None:
         again = Law.load(law.save(tmp_path / "law.json"))
         assert again.predict(5e5) == law.predict(5e5)
@@ -253,7 +254,7 @@ def test_odd_data_by_any_curve(
 @pytest.mark.parametrize("name", ["all rewards equal", "all rewards zero", "all rewards one"])
 def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str) -> None:
     runs = synthetic(SETTINGS["fixed-bp"], ODD[name][0], noise=0.0)
-    law = isolaw.fit(runs, method=method, records="off", bootstrap=60)
+    law = isolaw.fit(runs, method=method, records="off", draws=60)
     assert {p.n_star.status for p in law.document.frontier} == {"not_identified"}
     comparison = law.document.comparison
     assert comparison.constant.max_regret == 0
@@ -270,7 +271,7 @@ def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str
 def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any) -> None:
     """Flat curves: the chosen n is expected to lose next to nothing, and most n are within 0.005."""
     law = isolaw.fit(
-        synthetic(SETTINGS["fixed-bp"], level, noise=0.005), method=method, records="off", bootstrap=60
+        synthetic(SETTINGS["fixed-bp"], level, noise=0.005), method=method, records="off", draws=60
     )
     assert law.document.comparison.verdict == "constant"
     assert law.params["saturation"].status != "ok"
@@ -281,7 +282,7 @@ def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_n_star_is_called_constant(synthetic: Make, method: Any) -> None:
-    law = isolaw.fit(synthetic(SETTINGS["fixed-bp"], constant_n, noise=0.005), method=method, bootstrap=30)
+    law = isolaw.fit(synthetic(SETTINGS["fixed-bp"], constant_n, noise=0.005), method=method, draws=30)
     assert {p.n_star_strict for p in law.document.frontier} == {32}
     assert law.document.comparison.verdict == "constant"
     # By the surface n may lie between measured ones: of 8, 32 and 128 none tells where the peak is.
@@ -293,7 +294,7 @@ def test_a_constant_n_star_is_called_constant(synthetic: Make, method: Any) -> N
 @pytest.mark.parametrize("method", METHODS)
 def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
     percent, share = ODD["percent"], (rising, {"noise": 0.005})
-    laws = [isolaw.fit(synthetic(SETTINGS["fixed-bp"], r, **o), method=method, records="off", bootstrap=20)
+    laws = [isolaw.fit(synthetic(SETTINGS["fixed-bp"], r, **o), method=method, records="off", draws=20)
             for r, o in (percent, share)]  # fmt: skip
     assert having(laws[0].document.flags, Code.REWARD_SCALE)
     assert not having(laws[1].document.flags, Code.REWARD_SCALE)
@@ -306,9 +307,9 @@ def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
 def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
     reward, options = ODD[name]
     scale = 1e9 if name == "huge" else 1e-9
-    odd = isolaw.fit(synthetic(SETTINGS["fixed-bp"], reward, **options), curve="exp", bootstrap=10)
+    odd = isolaw.fit(synthetic(SETTINGS["fixed-bp"], reward, **options), curve="exp", draws=10)
     plain = synthetic(SETTINGS["fixed-bp"], rising, noise=options["noise"] / scale)
-    same = isolaw.fit(plain, curve="exp", bootstrap=10)
+    same = isolaw.fit(plain, curve="exp", draws=10)
     for a, b in zip(odd.document.frontier, same.document.frontier, strict=True):
         assert a.n_star.value == pytest.approx(b.n_star.value, rel=1e-3)
         assert a.reward.value == pytest.approx(b.reward.value * scale, rel=1e-3)
@@ -318,7 +319,7 @@ def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
 @pytest.mark.parametrize("rng", range(2))
 def test_a_narrow_range_of_compute_shows_no_saturation(synthetic: Make, method: Any, rng: int) -> None:
     runs = synthetic(SETTINGS["fixed-bp"], rising, noise=0.005, start=6e5, zero=False, rng=rng)
-    law = outcome(runs, method=method, bootstrap=60)
+    law = outcome(runs, method=method, draws=60)
     if law is not None:
         assert law.params["saturation"].status != "ok"
 
@@ -327,7 +328,7 @@ def test_falling_rewards_are_not_called_rising(synthetic: Make) -> None:
     reward, options = ODD["falling rewards"]
     for method in METHODS:
         law = isolaw.fit(
-            synthetic(SETTINGS["fixed-bp"], reward, **options), method=method, records="off", bootstrap=10
+            synthetic(SETTINGS["fixed-bp"], reward, **options), method=method, records="off", draws=10
         )
         assert not having(law.document.flags, Code.STILL_RISING)
 
@@ -360,20 +361,20 @@ TOO_LITTLE: dict[str, tuple[Callable[[Make], Runs], str]] = {
 def test_too_little_says_which_runs_to_add(synthetic: Make, name: str, method: Any, setting: Any) -> None:
     make, words = TOO_LITTLE[name]
     with pytest.raises(Refused, match=words):
-        isolaw.fit(make(synthetic), method=method, setting=setting)
+        isolaw.fit(make(synthetic), method=method, hold=HOLDS[setting])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fixed_b_with_one_n_each_points_to_other_n(synthetic: Make, method: Any) -> None:
-    with pytest.raises(Refused, match="Add runs with other n, or use --setting joint"):
-        isolaw.fit(synthetic([(32, 8), (64, 8), (32, 64)]), setting="fixed-b", method=method)
+    with pytest.raises(Refused, match="Add runs with other n, or use --hold nothing"):
+        isolaw.fit(synthetic([(32, 8), (64, 8), (32, 64)]), hold="B", method=method)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_some_curves_too_short_are_left_out(synthetic: Make, method: Any) -> None:
     table = table_of(synthetic([(32, n) for n in SEVEN], rising, noise=0.005))
     short = (table["rollouts_per_problem"] == 64) & (table["step"] > 3)
-    law = outcome(Runs(table[~short]), method=method, bootstrap=15)
+    law = outcome(Runs(table[~short]), method=method, draws=15)
     assert law is not None
     assert [g.rollouts_per_problem for g in law.document.grid] == [8, 16, 32, 128, 256, 512]
     assert any("B_p = 32, n = 64" in flag.text for flag in having(law.document.flags, Code.LEFT_OUT))
@@ -401,7 +402,7 @@ def test_copies_of_one_run_are_not_several_seeds(synthetic: Make, method: Any) -
     """The same log under three seeds has no variation between seeds: it counts once, and that is said."""
     one = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.01, seeds=1))
     copies = Runs(pd.concat([one.assign(seed=s, run_id=one["run_id"] + f"copy{s}") for s in range(3)]))
-    laws = [outcome(runs, method=method, bootstrap=20) for runs in (copies, Runs(one))]
+    laws = [outcome(runs, method=method, draws=20) for runs in (copies, Runs(one))]
     assert laws[0] is not None
     assert laws[1] is not None
     assert laws[0].document.frontier == laws[1].document.frontier
@@ -420,8 +421,7 @@ def test_an_outlier_does_not_move_n_by_more_than_a_level(
     table.loc[own.index[15], "value"] += jump
     robust = records == "off"
     clean, hit = (
-        isolaw.fit(r, method=method, records=records, robust=robust, bootstrap=15)
-        for r in (runs, Runs(table))
+        isolaw.fit(r, method=method, records=records, robust=robust, draws=15) for r in (runs, Runs(table))
     )
     check(hit)
     if jump == 100.0:
@@ -457,7 +457,7 @@ _WHICH_SEEDS = {
 )
 def test_seeds_that_differ(synthetic: Make, seeds: str, method: Any, setting: Any) -> None:
     table = table_of(synthetic(SETTINGS[setting], rising, seeds=4, noise=0.005, between=0.01))
-    law = outcome(some_seeds(table, _WHICH_SEEDS[seeds]), method=method, setting=setting, bootstrap=60)
+    law = outcome(some_seeds(table, _WHICH_SEEDS[seeds]), method=method, hold=HOLDS[setting], draws=60)
     assert law is not None
     assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
 
@@ -467,7 +467,7 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
     table = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.005))
     died = (table["rollouts_per_problem"] == 32) & (table["seed"] == 1)
     for keep in (~died | (table["step"] == 0), ~died | (table["compute"] <= 2e5), ~died):
-        law = outcome(Runs(table[keep]), method=method, bootstrap=60)
+        law = outcome(Runs(table[keep]), method=method, draws=60)
         assert law is not None
         assert [g.step_cost for g in law.document.grid] == [32 * n for n in LEVELS]
         assert [g.runs for g in law.document.grid][1] in (2, 3)
@@ -482,7 +482,7 @@ def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, met
     pace = {run: 100 * rng.uniform(0.9, 1.1) for run in table["run_id"].unique()}
     spent = table["compute"] * table["run_id"].map(pace)
     counted = Runs(table.assign(**{x: spent.round().astype("int64") if x == "tokens" else spent}))
-    laws = [isolaw.fit(r, method=method, x=unit, curve="exp", bootstrap=60)
+    laws = [isolaw.fit(r, method=method, x=unit, curve="exp", draws=60)
             for r, unit in ((counted, x), (Runs(table), "compute"))]  # fmt: skip
     check(laws[0], (2e6, 5e7, 1e9))
     widths = []
@@ -550,7 +550,7 @@ def test_whatever_the_runs(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         law, said = fitted(
-            Runs(table), setting=setting, method=method, curve=curve, records=records, bootstrap=draws
+            Runs(table), hold=HOLDS[setting], method=method, curve=curve, records=records, draws=draws
         )
         if law is None:
             assert len(said) > 20
@@ -578,6 +578,4 @@ def test_whatever_the_curves(synthetic: Make, data: st.DataObject) -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        outcome(
-            runs, method=data.draw(st.sampled_from(METHODS)), bootstrap=data.draw(st.sampled_from([8, 60]))
-        )
+        outcome(runs, method=data.draw(st.sampled_from(METHODS)), draws=data.draw(st.sampled_from([8, 60])))

@@ -32,7 +32,7 @@ def runs(synthetic: Callable[..., Runs]) -> Runs:
 
 @pytest.fixture(scope="module")
 def law(runs: Runs) -> Law:
-    return isolaw.fit(runs, setting="fixed-n", bootstrap=60)
+    return isolaw.fit(runs, hold="n", draws=60)
 
 
 def test_b_p_follows_the_truth_and_holds_n(law: Law, tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_other_settings_offer_it(runs: Runs, isolaw: Any, tmp_path: Path) -> Non
     runs.to_parquet(tmp_path / "runs.parquet")
     code, _, error = isolaw("fit", tmp_path / "runs.parquet")
     assert code == 1
-    assert "--setting fixed-n" in error
+    assert "--hold n" in error
     two = runs.select(runs.table().query("problems_per_batch < 32").index)
     with pytest.raises(Refused, match=r"B_p\*\(C\) needs curves of at least 3 different problems_per_batch"):
-        __import__("isolaw").fit(two, setting="fixed-n", bootstrap=0)
+        __import__("isolaw").fit(two, hold="n", draws=0)
 
 
 def test_rollouts_to_a_target_at_the_command_line(runs: Runs, isolaw: Any, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_rollouts_to_a_target_at_the_command_line(runs: Runs, isolaw: Any, tmp_p
     assert printed.splitlines()[2].split()[:3] == ["n", "to", "runs"]
     for words, text in (
         (["--to-target", "high"], "found 'high'; expected rewards"),
-        (["--to-target", "0.5", "--setting", "joint"], "--to-target does not go with --setting"),
+        (["--to-target", "0.5", "--hold", "nothing"], "--to-target does not go with --hold"),
         (["--price", "2"], "--cost and --price go with --to-target"),
     ):
         code, _, error = isolaw("fit", path, *words)

@@ -17,6 +17,7 @@ from isolaw.fits.document.files import check_writable, save
 from isolaw.fits.draws import Draws
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -27,12 +28,12 @@ LEVELS = [8, 32, 128, 512]
 
 @pytest.fixture(scope="module")
 def law(synthetic: Make) -> Law:
-    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), bootstrap=25)
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), draws=25)
 
 
 @pytest.fixture(scope="module")
 def other(synthetic: Make) -> Law:
-    return isolaw.fit(synthetic([(16, n) for n in LEVELS], noise=0.005, rng=1), bootstrap=25)
+    return isolaw.fit(synthetic([(16, n) for n in LEVELS], noise=0.005, rng=1), draws=25)
 
 
 @pytest.mark.parametrize("method", ["surface", "paper"])
@@ -44,7 +45,7 @@ def test_round_trip(synthetic: Make, tmp_path: Path, setting: Any, method: Any) 
         "joint": [(b, n) for b in (16, 32) for n in LEVELS],
     }[setting]
     runs = synthetic(pairs, noise=0.005)
-    before = isolaw.fit(runs, setting=setting, method=method, bootstrap=25)
+    before = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=25)
     path = before.save(tmp_path / "law.json")
     after = Law.load(path)
     assert after.document == before.document
@@ -62,7 +63,7 @@ def test_round_trip_of_a_refused_law(synthetic: Make, tmp_path: Path) -> None:
         [(32, n) for n in LEVELS], lambda b, n, c: 0.3 + (0.3 - 0.01 * np.log2(n)) * (1 - np.exp(-c / 3e4))
     )
     for method in ("surface", "paper"):
-        before = isolaw.fit(runs, method=method, bootstrap=10)
+        before = isolaw.fit(runs, method=method, draws=10)
         assert method == "surface" or before.logistic is None
         after = Law.load(before.save(tmp_path / "law.json"))
         assert (after.logistic is None) == (before.logistic is None)
@@ -140,7 +141,7 @@ def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, setting: Any) -
         "fixed-b": [(1024 // n, n) for n in LEVELS],
         "joint": [(b, n) for b in (16, 32) for n in LEVELS],
     }[setting]
-    before = isolaw.fit(synthetic(pairs, noise=0.005, between=0.01), setting=setting, bootstrap=25)
+    before = isolaw.fit(synthetic(pairs, noise=0.005, between=0.01), hold=HOLDS[setting], draws=25)
     path = before.save(tmp_path / "law.json")
     after = Law.load(path)
     at = (np.array([3.0, 4.4, 9.0]), np.full(3, 4.5), np.array([3e4, 5e5, 3e6]))
@@ -156,7 +157,7 @@ def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, setting: Any) -
     np.testing.assert_allclose(bare.mode, before.surface.mode)
     assert bare.bounds == before.surface.bounds == (0.0, 1.0)
     assert bare.misfit == before.surface.misfit
-    assert isolaw.fit(synthetic(pairs), setting=setting, method="paper", bootstrap=5).surface is None
+    assert isolaw.fit(synthetic(pairs), hold=HOLDS[setting], method="paper", draws=5).surface is None
 
 
 def test_draws_without_their_surface_are_those_of_an_older_law(law: Law, tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_points_have_no_curves_to_predict_from(tmp_path: Path) -> None:
 def test_what_is_fixed_may_come_from_anywhere(synthetic: Make, tmp_path: Path, value: Any) -> None:
     """A NumPy integer, as `runs.table()` gives, is no reason to lose a finished fit."""
     runs = synthetic([(32, n) for n in LEVELS])
-    law = isolaw.fit(runs, fixed={"problems_per_batch": value}, bootstrap=5)
+    law = isolaw.fit(runs, where={"problems_per_batch": value}, draws=5)
     again = Law.load(law.save(tmp_path / "law.json"))
     assert again.predict(5e5) == law.predict(5e5)
 

@@ -16,6 +16,7 @@ import isolaw
 from isolaw.errors import InputError
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -103,7 +104,7 @@ def known(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law]:
     """The paper's law of curves with a known truth and hardly any noise."""
     own = SETTINGS[request.param]
     runs = synthetic(own["pairs"], level_off, noise=2e-4, compute=own["compute"], checkpoints=40)
-    return request.param, isolaw.fit(runs, setting=request.param, method="paper", bootstrap=40)
+    return request.param, isolaw.fit(runs, hold=HOLDS[request.param], method="paper", draws=40)
 
 
 def truth_of(setting: str, law: Law) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -230,7 +231,7 @@ def true_ridge(setting: str, compute: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def surface(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law]:
     own = SETTINGS[request.param]
     runs = synthetic(own["pairs"], smooth, noise=1e-3, compute=own["compute"], checkpoints=40)
-    return request.param, isolaw.fit(runs, setting=request.param, bootstrap=80)
+    return request.param, isolaw.fit(runs, hold=HOLDS[request.param], draws=80)
 
 
 def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
@@ -307,7 +308,7 @@ def test_where_the_ridge_levels_off(surface: tuple[str, Law]) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_at_the_grids_edge_saturation_is_a_lower_bound(synthetic: Make, method: Any) -> None:
     runs = synthetic([(32, n) for n in LEVELS[::2]], rising, compute=1e7)
-    law = isolaw.fit(runs, method=method, bootstrap=30)
+    law = isolaw.fit(runs, method=method, draws=30)
     assert column(law, "n_star_strict")[-1] == 512
     q = law.params["saturation"]
     assert (q.value, q.status) == (512.0, "lower_bound")
@@ -336,7 +337,7 @@ def test_a_rise_that_the_runs_do_not_finish_is_no_saturation(
     """The runs end a little before the largest n takes over: n* is on its last stair but one, not level."""
     last = brentq(lambda c: rising(0, levels[-1], c) - rising(0, levels[-2], c), 1e5, 1e8)
     runs = synthetic([(32, n) for n in levels], rising, compute=share * last, noise=0.003)
-    law = isolaw.fit(runs, method=method, bootstrap=60)
+    law = isolaw.fit(runs, method=method, draws=60)
     assert column(law, "n_star_strict")[-1] < levels[-1]
     assert law.params["saturation"].status != "ok"
 
@@ -350,7 +351,7 @@ def falling(_b: int, n: int, compute: Any) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_falling_n_star_has_no_saturation(synthetic: Make, method: Any) -> None:
     runs = synthetic([(32, n) for n in LEVELS[::2]], falling, noise=0.005)
-    law = isolaw.fit(runs, method=method, bootstrap=60)
+    law = isolaw.fit(runs, method=method, draws=60)
     check_document(law)
     assert not law.document.comparison.monotone
     if method == "paper":
@@ -368,7 +369,7 @@ def test_a_falling_n_star_has_no_saturation(synthetic: Make, method: Any) -> Non
 def test_runs_of_equal_length_censor_what_only_large_n_reach(synthetic: Make) -> None:
     """Every run has 300 steps: beyond the end of the small ones, n* is only a bound."""
     runs = synthetic([(32, n) for n in LEVELS[:5]], rising, compute=lambda b, n: 300 * b * n)
-    law = isolaw.fit(runs, method="paper", bootstrap=20)
+    law = isolaw.fit(runs, method="paper", draws=20)
     x, strict, censored = (column(law, name) for name in ("x", "n_star_strict", "censored"))
     for at, n, flag in zip(x, strict, censored, strict=True):
         neighbours = [m for m in (n // 2, n * 2) if m in LEVELS[:5]]
@@ -381,7 +382,7 @@ def test_runs_of_equal_length_censor_what_only_large_n_reach(synthetic: Make) ->
 def test_beyond_three_times_where_three_n_ran_n_star_is_not_known(synthetic: Make) -> None:
     """Every run has 300 steps: all n compete wherever one ran, until those that compare are far behind."""
     runs = synthetic([(32, n) for n in LEVELS], rising, compute=lambda b, n: 300 * b * n)
-    law = isolaw.fit(runs, bootstrap=20)
+    law = isolaw.fit(runs, draws=20)
     check_document(law)
     reach = 301 * 32 * 128
     for point in law.document.frontier:
@@ -405,7 +406,7 @@ def test_what_has_no_neighbour_says_nothing(synthetic: Make) -> None:
     table, more = plain.to_pandas(), longer.to_pandas()
     more = more[more["compute"] > table["compute"].max() + 32 * 512]
     both = Runs(pd.concat([table, more], ignore_index=True))
-    laws = [isolaw.fit(runs, method="paper", bootstrap=0) for runs in (plain, both)]
+    laws = [isolaw.fit(runs, method="paper", draws=0) for runs in (plain, both)]
     alone = [p for p in laws[1].document.frontier if p.n_star.status == "not_identified"]
     assert [p.n_star_strict for p in alone].count(8) >= 10
     x = np.log10(np.geomspace(6e4, 1.5e6, 20))
@@ -419,7 +420,7 @@ def test_a_better_family_is_named(synthetic: Make) -> None:
             return 0.3 + 0.4 / (1 + (3e4 * n / 8 / np.maximum(compute, 1e-9)) ** 0.8)
 
     runs = synthetic([(32, n) for n in LEVELS[::2]], hill, noise=0.002)
-    law = isolaw.fit(runs, method="paper", bootstrap=5)
+    law = isolaw.fit(runs, method="paper", draws=5)
     assert law.document.curve == "exp"  # as the paper does
     misfit = law.document.comparison.curves
     assert misfit["hill"].rms == pytest.approx(0.002, rel=0.2)
@@ -427,7 +428,7 @@ def test_a_better_family_is_named(synthetic: Make) -> None:
     assert misfit["hill"].aicc < misfit["exp"].aicc - 100
     (flag,) = having(law.document.flags, Code.MISFIT)
     assert "the curve hill fits the checkpoints better" in flag.text
-    with_hill = isolaw.fit(runs, bootstrap=5)
+    with_hill = isolaw.fit(runs, draws=5)
     assert with_hill.document.curve == "hill"  # by AICc
     assert not having(with_hill.document.flags, Code.MISFIT)
 
@@ -439,9 +440,9 @@ def test_a_better_family_is_named(synthetic: Make) -> None:
         {"records": 0.0},
         {"records": math.nan},
         {"records": "some"},
-        {"bootstrap": -1},
-        {"bootstrap": 10_001},
-        {"setting": "all"},
+        {"draws": -1},
+        {"draws": 10_001},
+        {"hold": "all"},
         {"method": "best"},
         {"x": "dollars"},
     ],

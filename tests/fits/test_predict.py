@@ -20,6 +20,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
@@ -56,8 +57,8 @@ def laws(synthetic: Make) -> dict[str, Law]:
     for method in METHODS:
         for setting, (pairs, options) in GRIDS.items():
             runs = synthetic(pairs, rewards, **options)
-            out[f"{method} {setting}"] = isolaw.fit(runs, setting=setting, method=method, bootstrap=50)
-        out[f"{method} equal"] = isolaw.fit(equal, method=method, records="off", bootstrap=50)
+            out[f"{method} {setting}"] = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=50)
+        out[f"{method} equal"] = isolaw.fit(equal, method=method, records="off", draws=50)
     return out
 
 
@@ -220,7 +221,7 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
         return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
 
     runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS], reward, **NOISE)
-    p = isolaw.fit(runs, setting="joint", method=method, bootstrap=40).predict(1e6)
+    p = isolaw.fit(runs, hold="nothing", method=method, draws=40).predict(1e6)
     assert p.allocation.problems_per_batch == best
     assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
 
@@ -273,7 +274,7 @@ def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: f
 def test_in_other_units_there_is_no_m_star(synthetic: Make) -> None:
     """A step of another n costs other tokens, so that steps do not follow from n*."""
     table = synthetic([(32, n) for n in LEVELS], rewards, **NOISE).to_pandas()
-    law = isolaw.fit(Runs(table.assign(tokens=table["compute"] * 100)), x="tokens", bootstrap=20)
+    law = isolaw.fit(Runs(table.assign(tokens=table["compute"] * 100)), x="tokens", draws=20)
     p = law.predict(3e7)
     assert p.unit == "tokens"
     assert p.m_star.status == "refused"
@@ -299,8 +300,8 @@ def test_how_far_it_goes(laws: dict[str, Law], case: str, budget: float) -> None
     if int(budget) > 10 * reach:
         assert p.options == []
         assert (p.allocation, p.unspent, p.reward.status) == (None, None, "refused")
-        nothing = ["rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_regret"]
-        assert [data[key] for key in [*nothing, "probability_within_0.005", "epochs"]] == [None] * 7
+        nothing = ["rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_loss"]
+        assert [data[key] for key in [*nothing, "probability_within_tolerance", "epochs"]] == [None] * 7
         assert data["reward"] == {"value": None, "interval": None, "status": "refused"}
         assert {q.status for q in (p.n_star, p.law_n)} <= {"not_identified", "refused"}
         assert p.n_star.interval is None
@@ -344,7 +345,7 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     """Every run has 300 steps: to compare n at the budget of the largest, the smaller must go on."""
     levels = [8, 16, 32, 64, 128, 256, 512]
     runs = synthetic([(32, n) for n in levels], rewards, compute=lambda b, n: 300 * b * n, **NOISE)
-    law = isolaw.fit(runs, bootstrap=50)
+    law = isolaw.fit(runs, draws=50)
     reach = 301 * 32 * 128  # to which three n ran
     assert comparable(law.document.grid) == reach
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
@@ -363,7 +364,7 @@ def test_accuracies_stay_between_0_and_1(synthetic: Make, times: float) -> None:
     def nearly(_b: int, n: int, compute: Any) -> Any:
         return 0.98 - 0.6 * np.exp(-compute / 5e5) - 0.003 * abs(math.log2(n / 64))
 
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], nearly, **NOISE), bootstrap=60)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], nearly, **NOISE), draws=60)
     p = law.predict(times * 9.8e5)
     assert p.options
     for o in p.options:
@@ -421,7 +422,7 @@ def one_batch_later(table: Any, run_ids: list[str]) -> Any:
 def nine(synthetic: Make, truth: Any) -> tuple[Any, dict[float, Said]]:
     """27 runs of nine n, and what their law says."""
     table = synthetic([(32, n) for n in NINE], truth, rng=0, **SMALL).to_pandas()
-    law = isolaw.fit(Runs(table), bootstrap=100)
+    law = isolaw.fit(Runs(table), draws=100)
     for budget in BUDGETS:
         said = Said(law, budget, truth)
         for factor in (0.99, 1.01):  # (c) the budget moves by 1 %
@@ -441,7 +442,7 @@ LATER = {
 def test_one_batch_later_hardly_matters(nine: Any, truth: Any, which: str) -> None:
     """Also where two n end a batch later than all others, and the budget lies between the two ends."""
     table, said = nine
-    law = isolaw.fit(Runs(one_batch_later(table, LATER[which])), bootstrap=100)
+    law = isolaw.fit(Runs(one_batch_later(table, LATER[which])), draws=100)
     for budget in BUDGETS:
         Said(law, budget, truth).near(said[budget])
 
@@ -449,7 +450,7 @@ def test_one_batch_later_hardly_matters(nine: Any, truth: Any, which: str) -> No
 @pytest.mark.parametrize("run_id", ["32x8s0", "32x64s1", "32x2048s2"])
 def test_one_run_of_27_hardly_matters(nine: Any, truth: Any, run_id: str) -> None:
     table, said = nine
-    law = isolaw.fit(Runs(table[table["run_id"] != run_id]), bootstrap=100)
+    law = isolaw.fit(Runs(table[table["run_id"] != run_id]), draws=100)
     for budget in BUDGETS:
         Said(law, budget, truth).near(said[budget])
 
@@ -458,7 +459,7 @@ def test_one_run_of_27_hardly_matters(nine: Any, truth: Any, run_id: str) -> Non
 def test_an_n_that_ends_early_still_competes(synthetic: Make, truth: Any, end: float) -> None:
     """The best n ran to half the budget: it is neither forgotten there, nor a jump away from it."""
     runs = synthetic([(32, n) for n in NINE], truth, compute=lambda b, n: end if n == 128 else 1e6, **SMALL)
-    law = isolaw.fit(runs, bootstrap=100)
+    law = isolaw.fit(runs, draws=100)
     last = next(g.measured[1] + g.step_cost for g in law.document.grid if g.rollouts_per_problem == 128)
     before, after = (Said(law, last * k, truth) for k in (0.999, 1.001))
     before.near(after)
@@ -470,7 +471,7 @@ def test_an_n_that_ends_early_still_competes(synthetic: Make, truth: Any, end: f
 
 def test_ten_times_within_a_step_is_ten_times(synthetic: Make) -> None:
     """A grid to a nominal C ends up to a step before it."""
-    law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), bootstrap=10)
+    law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), draws=10)
     reach = comparable(law.document.grid)
     step = max(own.step_cost for own in law.document.grid if own.end == reach)
     assert law.predict(10 * (reach + 0.9 * min(step, 0.1 * reach))).options
@@ -576,10 +577,10 @@ def test_the_shape_of_the_json(laws: dict[str, Law], case: str) -> None:
     }
     for option in data["options"]:
         assert set(option["reward"]) == {"value", "interval", "status"}
-        probability = option["probability_within_0.005"]
+        probability = option["probability_within_tolerance"]
         assert probability is None or 0 <= probability <= 1
-        assert option["expected_regret"] >= 0
-    assert data["expected_regret"] == first["expected_regret"]
+        assert option["expected_loss"] >= 0
+    assert data["expected_loss"] == first["expected_loss"]
     assert isinstance(p, Prediction)
 
 

@@ -36,15 +36,15 @@ SWEEP = SweepSpec.parse(
 )
 QWEN = [str(DATA / "tan_rollout_n_base.csv"), "--mapping", str(DATA / "tan_rollout_n_base.toml")]
 FITS = {
-    "fixed-bp": ["{sweep}", "--fixed", "problems_per_batch=32"],
-    "fixed-b": ["{sweep}", "--setting", "fixed-b"],
-    "joint": ["{sweep}", "--setting", "joint"],
-    "paper": ["{sweep}", "--method", "paper", "--fixed", "problems_per_batch=32"],
-    "joint paper": ["{sweep}", "--method", "paper", "--setting", "joint"],
-    "one seed": ["{sweep}", "--setting", "joint", "--fixed", "seed=0"],
+    "fixed-bp": ["{sweep}", "--where", "problems_per_batch=32"],
+    "fixed-b": ["{sweep}", "--hold", "B"],
+    "joint": ["{sweep}", "--hold", "nothing"],
+    "paper": ["{sweep}", "--method", "paper", "--where", "problems_per_batch=32"],
+    "joint paper": ["{sweep}", "--method", "paper", "--hold", "nothing"],
+    "one seed": ["{sweep}", "--hold", "nothing", "--where", "seed=0"],
     "qwen": QWEN,
     "qwen paper": [*QWEN, "--method", "paper"],
-    "arithmetic": [str(DATA / "real-arithmetic.parquet"), "--fixed", "problem_set=hard"],
+    "arithmetic": [str(DATA / "real-arithmetic.parquet"), "--where", "problem_set=hard"],
 }
 BUDGETS = ("100000", "1e6")
 
@@ -68,7 +68,7 @@ def call(*arguments):
     assert code == 0 or (arguments[0] == "predict" and code == 1)  # nothing is recommended
     return said.getvalue()
 for name, arguments in fits.items():
-    fit = "fit", *arguments, "--bootstrap", "60", "--out", "law.json", "--json"
+    fit = "fit", *arguments, "--draws", "60", "--out", "law.json", "--json"
     out[name] = {"law": json.loads(call(*fit))}
     for budget in budgets:
         predict = "predict", "law.json", "--compute", budget

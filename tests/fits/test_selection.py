@@ -89,7 +89,7 @@ def learning_rates(synthetic: Make) -> Runs:
 
 def test_several_learning_rates_are_not_mixed(synthetic: Make) -> None:
     runs = learning_rates(synthetic)
-    with pytest.raises(DataError, match=r'differ in lr \(0\.01, 0\.02\).*fixed=\{"lr": 0.01\}'):
+    with pytest.raises(DataError, match=r'differ in lr \(0\.01, 0\.02\).*where=\{"lr": 0.01\}'):
         chosen(runs)
 
 
@@ -110,7 +110,7 @@ def test_other_mixtures_are_refused_too(synthetic: Make, column: str) -> None:
     table = synthetic([(32, n) for n in N]).to_pandas()
     other = table.assign(**{column: "other", "run_id": table["run_id"] + "other"})
     mixed = Runs(pd.concat([table, other], ignore_index=True))
-    with pytest.raises(DataError, match=f'differ in {column}.*fixed={{"{column}": '):
+    with pytest.raises(DataError, match=f'differ in {column}.*where={{"{column}": '):
         chosen(mixed)
     assert len(chosen(mixed, fixed={column: "other"}).configurations) == len(N)
 
@@ -137,7 +137,7 @@ def test_two_n_are_too_few(synthetic: Make) -> None:
 
 
 def test_fixed_b_points_to_joint(synthetic: Make) -> None:
-    with pytest.raises(Refused, match="--setting joint"):
+    with pytest.raises(Refused, match="--hold nothing"):
         chosen(synthetic([(32, n) for n in N]), "fixed-b")
 
 

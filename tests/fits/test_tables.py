@@ -20,7 +20,7 @@ LEVELS = [8, 32, 128, 512]
 
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs]) -> Law:
-    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), bootstrap=25)
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), draws=25)
 
 
 def end(value: float) -> float | None:
@@ -66,7 +66,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
         assert (row.problems_per_batch, row.rollouts_per_problem, row.steps, row.unspent) == (
             a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
         )  # fmt: skip
-        assert row.expected_regret == one.options[0].expected_regret
+        assert row.expected_loss == one.options[0].expected_regret
         assert row.probability == one.options[0].probability
         assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
         assert row.flags == ", ".join(flag.code for flag in one.flags)
@@ -77,7 +77,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
         "steps",
         "unspent",
         "reward",
-        "expected_regret",
+        "expected_loss",
     ):
         assert pd.isna(far[name]), name
     assert "far" in far["flags"]
@@ -88,7 +88,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
 
 def test_budgets_have_the_laws_own_name(synthetic: Callable[..., Runs]) -> None:
     runs = synthetic([(1024 // n, n) for n in LEVELS], noise=0.005)
-    law = isolaw.fit(runs, setting="fixed-b", bootstrap=0)
+    law = isolaw.fit(runs, hold="B", draws=0)
     assert law.frontier().columns[0] == "steps"
     assert law.crossovers().columns[2] == "steps"
     assert law.predictions([1e6]).columns[0] == "compute"

@@ -191,10 +191,10 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
     own.to_csv(tmp_path / "t.csv", index=False)
     how: dict[str, Any] = {"columns": {"n": "group"}, "constants": {"B_p": 4}}
     foreign = own.drop(columns="B_p").rename(columns={"n": "group"})
-    expected = isolaw.fit(isolaw.read(own, metric="val_acc"), bootstrap=0).document.frontier
+    expected = isolaw.fit(isolaw.read(own, metric="val_acc"), draws=0).document.frontier
     for law in (
-        isolaw.fit(foreign, metric="val_acc", bootstrap=0, **how),
-        isolaw.fit(tmp_path / "t.csv", "val_acc", bootstrap=0, fixed={"B_p": 4}),
+        isolaw.fit(foreign, metric="val_acc", draws=0, **how),
+        isolaw.fit(tmp_path / "t.csv", "val_acc", draws=0, where={"B_p": 4}),
     ):
         assert law.document.frontier == expected
 
@@ -202,17 +202,17 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
 def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     runs = isolaw.read(own, metric="val_acc")
-    law = isolaw.fit(own, "val_acc", bootstrap=0)
+    law = isolaw.fit(own, "val_acc", draws=0)
     isolaw.write_report(own, law, tmp_path / "report.html")
-    assert isolaw.backtest(own, 8000, "val_acc", bootstrap=0, constants={"problem_set": "math"}) == (
-        isolaw.backtest(runs, 8000, "val_acc", bootstrap=0)
+    assert isolaw.backtest(own, 8000, "val_acc", draws=0, constants={"problem_set": "math"}) == (
+        isolaw.backtest(runs, 8000, "val_acc", draws=0)
     )
-    found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", bootstrap=0)
+    found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", draws=0)
     assert found.mean.rows["A"].difference.value < 0
     rates = pd.concat([own.assign(lr=0.1), own.assign(lr=0.2)])
     tuned = isolaw.retune(rates, "val_acc", "validation", columns={"lr": "lr"})
     assert len(tuned.runs) == 6
-    figures, _ = isolaw.paper_figures(own, tmp_path / "figures", metric="val_acc", bootstrap=0)
+    figures, _ = isolaw.paper_figures(own, tmp_path / "figures", metric="val_acc", draws=0)
     assert figures
 
 

@@ -1,4 +1,4 @@
-"""The table and the pictures of `isolaw findings`, from a document written by hand."""
+"""The table and the pictures of `isolaw replicate`, from a document written by hand."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -79,7 +80,7 @@ def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
     refused: dict[str, str] = {}
     for value in sorted({plain(v) for v in table[by].dropna()}, key=str):
         try:
-            laws[value] = fit(runs, **{**keywords, "fixed": {**keywords["fixed"], by: value}})
+            laws[value] = fit(runs, **{**keywords, "where": {**keywords["where"], by: value}})
         except Refused as error:
             refused[str(value)] = str(error)
     if not laws:
@@ -88,6 +89,7 @@ def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
     return LawsBy(by, laws, refused)
 
 
+@renamed
 def compare_by(
     runs: Source,
     by: str,
@@ -96,7 +98,7 @@ def compare_by(
     *,
     eval_set: str = "validation",
     compute: float | None = None,
-    bootstrap: int = DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> AxisComparison:
@@ -116,7 +118,7 @@ def compare_by(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "problems": {"n_train": 200},
     ...     "grid": {"rollouts_per_problem": [16], "lr": [0.002, 0.02]}, "executor": {"kind": "inline"}})
-    >>> found = compare_by(runs, "lr", 0.002, bootstrap=50)
+    >>> found = compare_by(runs, "lr", 0.002, draws=50)
     >>> found.comparisons[0.02].mean.rows["C_mid"].difference.value < 1
     True
     """
@@ -137,7 +139,7 @@ def compare_by(
         return source.select(hold(table, {by: value}).index)
 
     base = named[str(base)]
-    how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "bootstrap": bootstrap, "seed": seed}
+    how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}
     first = of(base)
     found = {
         value: compare(first, of(value), metric, names=(str(base), str(value)), **how)

@@ -25,9 +25,10 @@ from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.quantity import number
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select, setting_of
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
+from isolaw.renamed import renamed
 from isolaw.runs import Runs
 from isolaw.source import ReadKeywords, Source
 
@@ -66,14 +67,15 @@ class _Judged(NamedTuple):
     error: Floats
 
 
+@renamed
 def backtest(
     runs: Source,
     fit_below: float,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    setting: Any = "fixed-bp",
-    fixed: Mapping[str, Any] | None = None,
+    hold: Any = "B_p",
+    where: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> BacktestResult:
     """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
@@ -90,7 +92,7 @@ def backtest(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 800_000, "seeds": 2},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> result = backtest(runs, 200_000, bootstrap=50)
+    >>> result = backtest(runs, 200_000, draws=50)
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
@@ -99,23 +101,24 @@ def backtest(
 
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, _ = choose(runs, metric, eval_set)
-    selection = select(runs, metric, eval_set, setting, fixed)
+    setting = setting_of(hold)
+    selection = select(runs, metric, eval_set, setting, where)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
         accepted = f"a measured compute, {number(low)} to {number(high)}"
         raise InputError(f"fit_below: found {number(fit_below)}; expected {accepted}")
-    fixed = selection.fixed
+    where = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
     splits = _splits(runs, [set(c.seeds) for c in selection.configurations])
     judged = []
     for training, judging in splits:
         small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
         try:
-            law = fit(small, metric, eval_set=eval_set, setting=setting, fixed=fixed, **options)
+            law = fit(small, metric, eval_set=eval_set, hold=hold, where=where, **options)
         except Refused as error:
             raise Refused(f"below {number(fit_below)} there is too little to fit: {error}") from None
         before, after = (
-            select(own, metric, eval_set, setting, fixed).configurations for own in (small, judging)
+            select(own, metric, eval_set, setting, where).configurations for own in (small, judging)
         )
         predictions = [law.predict(float(c)) for c in budgets]
         places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}

@@ -33,6 +33,7 @@ from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -110,6 +111,7 @@ class Foreseen(NamedTuple):
     status: Status
 
 
+@renamed
 def compare(
     first: Source,
     second: Source,
@@ -118,14 +120,14 @@ def compare(
     eval_set: str = "validation",
     compute: float | None = None,
     names: tuple[str, str] = ("first", "second"),
-    bootstrap: int = DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> RecipeComparison:
     """Compare two recipes, each from its own source: runs, or anything that `isolaw.read` reads.
 
     ``metric`` on ``eval_set`` is the reward. ``compute`` is a budget in rollouts at which to compare rewards
-    as well; ``names`` label the recipes; ``bootstrap`` is the number of draws (0 for no intervals), ``seed``
+    as well; ``names`` label the recipes; ``draws`` is the number of draws (0 for no intervals), ``seed``
     their seed, and ``reading`` holds keywords of `isolaw.read`.
 
     Raises
@@ -140,14 +142,14 @@ def compare(
     ...     return isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "recipe": {"lr": lr},
     ...         "problems": {"n_train": 200}, "grid": {"rollouts_per_problem": [16]},
     ...         "executor": {"kind": "inline"}})
-    >>> found = compare(recipe(0.002), recipe(0.02), names=("slow", "fast"), bootstrap=50)
+    >>> found = compare(recipe(0.002), recipe(0.02), names=("slow", "fast"), draws=50)
     >>> found.facts, found.paired, found.mean.rows["C_mid"].difference.value < 1
     ({'lr': (0.002, 0.02)}, True, True)
     """
     if compute is not None and not (math.isfinite(compute) and compute >= 1):
         raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
-    if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    if not 0 <= draws <= MOST_DRAWS:
+        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
     from isolaw.readers.read import as_runs
 
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
@@ -161,7 +163,7 @@ def compare(
     # With one seed for both, runs of the same seed get the same weights in both recipes.
     with one_blas_thread():
         (samples_a, unit_a), (samples_b, unit_b) = (
-            resample(own, "hill", bootstrap, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
+            resample(own, "hill", draws, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
         )
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):

@@ -26,6 +26,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import hold, measured_points
+from isolaw.renamed import renamed
 from isolaw.runs import Runs, full_names, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -44,18 +45,19 @@ class Retuned:
     best: Any  # the single value with the highest final reward of any configuration
 
 
+@renamed
 def retune(
     runs: Source,
     metric: str,
     eval_set: str,
     name: str = "lr",
-    fixed: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
     **reading: Unpack[ReadKeywords],
 ) -> Retuned:
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
     ``runs`` are of a sweep with the numeric attribute ``name`` as an axis, or anything that `isolaw.read`
-    reads with ``reading``; they share checkpoints and seeds. ``fixed`` selects runs by columns or attributes.
+    reads with ``reading``; they share checkpoints and seeds. ``where`` selects runs by columns or attributes.
 
     Raises
     ------
@@ -79,7 +81,7 @@ def retune(
         raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
-    table = hold(table, full_names(fixed or {}))
+    table = hold(table, full_names(where or {}))
     runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
     if not values:
@@ -145,15 +147,15 @@ class RetunedLaws:
 def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLaws:
     """Fit the law at one value of ``name``, and the law with ``name`` re-tuned.
 
-    ``keywords`` are those of `isolaw.fit`; its ``fixed`` may give the single value. Raises as `retune` and
+    ``keywords`` are those of `isolaw.fit`; its ``where`` may give the single value. Raises as `retune` and
     `isolaw.fit` do.
     """
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-    others = {key: value for key, value in keywords["fixed"].items() if key != name}
+    others = {key: value for key, value in keywords["where"].items() if key != name}
     tuned = retune(runs, metric, eval_set, name, others)
-    value = keywords["fixed"].get(name, tuned.best)
-    one = fit(runs, **{**keywords, "fixed": {**others, name: value}})
-    return RetunedLaws(name, value, one, fit(tuned.runs, **{**keywords, "fixed": others}), tuned)
+    value = keywords["where"].get(name, tuned.best)
+    one = fit(runs, **{**keywords, "where": {**others, name: value}})
+    return RetunedLaws(name, value, one, fit(tuned.runs, **{**keywords, "where": others}), tuned)
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
@@ -162,7 +164,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     A value at which a run diverged is thus not eligible from there on.
     """
     if group.duplicated([name, "seed", "step"]).any():
-        way = option("fixed", "NAME", "VALUE")
+        way = option("where", "NAME", "VALUE")
         raise DataError(f"runs with {label} differ in more than {name}; {way} chooses among them")
     seeds = group["seed"].nunique()
     if seeds < 2:

@@ -47,6 +47,7 @@ from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
 from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
@@ -99,6 +100,7 @@ class ShapeComparison(Flagged, Shown):
     flags: list[Flag]
 
 
+@renamed
 def compare_shapes(
     runs: Source,
     a: BatchShape,
@@ -110,16 +112,16 @@ def compare_shapes(
     cost: Cost | None = None,
     metric: str | None = None,
     eval_set: str | None = None,
-    fixed: Mapping[str, Any] | None = None,
-    bootstrap: int = DRAWS,
+    where: Mapping[str, Any] | None = None,
+    draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> ShapeComparison:
     """Compare two configurations (B_p, n) by the runs of a source, of which neither must have any.
 
     One of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost`` of a
-    step) and ``target`` (a reward; in hours with a ``cost``) says at what. ``fixed`` holds columns of runs at
-    a value, ``bootstrap`` is the number of draws.
+    step) and ``target`` (a reward; in hours with a ``cost``) says at what. ``where`` holds columns of runs at
+    a value, ``draws`` is the number of draws.
 
     Raises
     ------
@@ -133,7 +135,7 @@ def compare_shapes(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = compare_shapes(runs, (32, 64), (32, 8), compute=4e5, bootstrap=50)
+    >>> found = compare_shapes(runs, (32, 64), (32, 8), compute=4e5, draws=50)
     >>> found.runs, found.probability > 0.5, found.compute
     ((0, 3), True, (400000.0, 400000.0))
     """
@@ -145,21 +147,21 @@ def compare_shapes(
         raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {target!r}; expected a reward")
-    if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    if not 0 <= draws <= MOST_DRAWS:
+        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, flags = choose(runs, metric, eval_set)
-    selection = select(runs, metric, eval_set, "joint", fixed, few=True)
+    selection = select(runs, metric, eval_set, "joint", where, few=True)
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
     steady, fallen = collapses.without(selection.configurations)
     if fallen:
         flags.append(collapses.flag(fallen, sum(c.runs for c in selection.configurations)))
     check_near((a, b), steady)
-    drawn = DrawnShapes(estimate(steady, bootstrap, seed, bounds(metric, steady)), (a, b), steady)
+    drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady)), (a, b), steady)
     own = {c.key: c.runs for c in steady}
     counts = own.pop(a, 0), own.pop(b, 0)
     common: dict[str, Any] = {

@@ -33,6 +33,7 @@ from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
 from isolaw.fits.studies.target_model import TargetData
 from isolaw.registry import Shown
+from isolaw.renamed import renamed
 from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost, Spent, checked_price
@@ -76,13 +77,14 @@ class TargetStudy(Flagged, Shown):
     flags: tuple[Flag, ...]
 
 
+@renamed
 def to_target(
     runs: Source,
     targets: Sequence[float] | None = None,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any] | None = None,
     cost: Cost | None = None,
     price: float | None = None,
     **reading: Unpack[ReadKeywords],
@@ -96,7 +98,7 @@ def to_target(
         level of its own (in log N) is fitted for each recipe in which they differ otherwise.
     targets
         rewards; by default five from half to nine tenths of the rise that half of the configurations reach.
-    metric, eval_set, fixed
+    metric, eval_set, where
         as for `isolaw.fit`.
     cost, price
         what a step costs (`isolaw.read_cost`), and the price of an hour of it.
@@ -122,7 +124,7 @@ def to_target(
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, chosen = choose(runs, metric, eval_set)
     points = measured_points(runs, metric, eval_set)
-    table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(fixed or {}))
+    table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {}))
     flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
     table = table.assign(lr=_lr(table))
     recipes = _recipes(table, runs.source)
@@ -147,10 +149,10 @@ def to_target(
     return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
 
 
-def lr_law(runs: Source, metric: str | None, eval_set: str | None, fixed: Mapping[str, Any]) -> LrLaw | None:
+def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mapping[str, Any]) -> LrLaw | None:
     """Return the rule of the best lr that runs show at the default targets; None where they show none."""
     try:
-        return to_target(runs, None, metric, eval_set=eval_set, fixed=fixed).lr
+        return to_target(runs, None, metric, eval_set=eval_set, where=where).lr
     except (Refused, DataError):
         return None
 

@@ -102,7 +102,7 @@ class ModelPool:
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> pool = ModelPool(isolaw.fit(runs, bootstrap=20).surface)
+    >>> pool = ModelPool(isolaw.fit(runs, draws=20).surface)
     >>> pool.rewards(np.array([10.0]), np.array([5.0]), np.array([1e6])).shape
     (21, 1)
     >>> sorted(pool.weights(0.0))

@@ -21,6 +21,8 @@ from isolaw.errors import InputError, IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
+from isolaw.fits.selection import hold_of
+from isolaw.renamed import renamed
 from isolaw.report.figures.law import draw_frontier, draw_n_star, draw_stars, frontier_figure, law_figure
 from isolaw.report.figures.series import n_ends, stars
 from isolaw.report.figures.style import BLUE, COLUMN, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
@@ -45,7 +47,11 @@ class Material:
 
     def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
         """Fit in one setting."""
-        keywords: dict[str, Any] = {"setting": setting, "x": x, "fixed": {**self.fixed, **(fixed or {})}}
+        keywords: dict[str, Any] = {
+            "hold": hold_of(setting),
+            "x": x,
+            "where": {**self.fixed, **(fixed or {})},
+        }
         return fit(self.runs, **keywords, **self.options)
 
     @cached_property
@@ -54,13 +60,14 @@ class Material:
         return self.law("fixed-bp")
 
 
+@renamed
 def paper_figures(
-    runs: Source, folder: str | Path, *, fixed: Mapping[str, Any] | None = None, **options: Any
+    runs: Source, folder: str | Path, *, where: Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
 
-    ``fixed`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
-    bootstrap, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
+    ``where`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
+    draws, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
     the reasons against the other figures.
 
     Raises
@@ -74,14 +81,13 @@ def paper_figures(
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, options.get("metric"), **reading)
-    material = Material(runs, full_names(fixed or {}), options)
+    material = Material(runs, full_names(where or {}), options)
     drawn: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for name, draw in FIGURES.items():
         try:
             with mpl.rc_context(STYLE):
                 drawn[name] = draw(material)
-                drawn[name].suptitle(_number(name), x=0.01, ha="left", fontsize=7, color=GREY)
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:
@@ -227,25 +233,15 @@ def _d_sweep(material: Material) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Material], Figure]] = {
-    "figure-2-frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
-    "figure-3-law": lambda material: law_figure(material.at_one_batch),
-    "figure-4-best-worst": _best_worst,
-    "figure-5-fixed-b": _fixed_b,
-    "figure-6-sensitivity": _sensitivity,
-    "figure-7-joint": _joint,
+    "frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
+    "law": lambda material: law_figure(material.at_one_batch),
+    "best-worst": _best_worst,
+    "fixed-b": _fixed_b,
+    "sensitivity": _sensitivity,
+    "joint": _joint,
     "tokens": _tokens,
     "d-sweep": _d_sweep,
 }
-
-
-def _number(name: str) -> str:
-    """The number of a figure in the paper, for its title; empty without one.
-
-    >>> _number("figure-7-joint"), _number("tokens")
-    ('Figure 7 of arXiv 2603.12151, of these runs', '')
-    """
-    kind, _, rest = name.partition("-")
-    return f"Figure {rest[0]} of arXiv 2603.12151, of these runs" if kind == "figure" else ""
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

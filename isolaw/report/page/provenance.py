@@ -12,6 +12,7 @@ from pathlib import Path
 
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
+from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 _LISTED = 12
@@ -67,9 +68,9 @@ def seeds(runs: Runs) -> str:
 def options(document: LawDocument) -> str:
     """Return the options of a fit as they would be given to ``isolaw fit``."""
     d, records = document, "off" if document.records is None else document.records
-    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--setting", d.setting]
-    words += [word for name, value in d.fixed.items() for word in ("--fixed", f"{name}={value}")]
+    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", HOLDS[d.setting]]
+    words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]
     words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
     words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []
-    words += ["--bootstrap", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
+    words += ["--draws", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
     return shlex.join([*words, *["--robust"] * d.robust])

@@ -10,6 +10,7 @@ from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.fits.quantity import Quantity
+from isolaw.renamed import HOLDS
 from isolaw.report.text.numbers import count, interval, number, quantity
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def data_line(document: LawDocument) -> str:
     return (
         f"{document.metric} on {document.eval_set}: {_runs(document)}, "
         + about(f"n = {', '.join(map(str, n))}", document.axis)
-        + f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
+        + f"{'; ' if fixed else ''}{fixed}; {HOLDS[document.setting]} held, curve {document.curve}."
     )
 
 

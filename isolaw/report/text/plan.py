@@ -155,8 +155,8 @@ def _row(found: SweepForecast, row: DesignOutcome, price: float | None) -> dict[
         "configurations": [list(key) for key in candidate.cells],
         "compute": candidate.horizon or found.question.target,
         "cut_short": _cut(found, row),
-        "expected_regret": row.regret.to_dict(),
-        "within_0.005": row.within,
+        "expected_loss": row.regret.to_dict(),
+        "probability_within_tolerance": row.within,
         "rollouts": row.rollouts.to_dict(),
         "runs": row.runs.to_dict(),
         **cost,
@@ -169,7 +169,7 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
         "weight": weight,
         "best": list(truth.best),
         "reward": truth.rewards()[truth.best],
-        "expected_regret": regret,
+        "expected_loss": regret,
     }
 
 
@@ -188,7 +188,7 @@ def _table(found: SweepForecast, price: float | None) -> Table:
                 "GPU hours": _hours(row.work_s, gpus) if gpus else None,
                 "hours": _hours(row.wall_s) if clock else None,
                 "price": _hours(row.work_s, price * (gpus or 1)) if price else None,
-                "expected regret": f"{row.regret.value:.4f}",
+                "expected loss": f"{row.regret.value:.4f}",
                 "90 %": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
                 "within 0.005": share(row.within),
             }

@@ -99,18 +99,22 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
 
-def to_settle(sources: Sequence[str], options: Sequence[str] | None) -> list[str]:
-    """Return the command that settles what logs need by ``options``; None: there would be too many.
+def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
+    """Return the command that settles what logs need, from the ``words`` that were given.
 
-    Where the user must fill in blanks, a second line has the command that drafts a file for them.
+    Where the user must fill in blanks, a second line says which file can hold them.
     """
+    options = settling(reading.candidates, reading.sources)
     if options is not None and not options:
         return []  # isolaw's own runs are as they are; --only and --exclude choose among them
-    drafted = commands.draft_settings(sources)
-    settled = drafted if options is None else commands.read_again(sources, options)
+    if options is None:
+        return [reading.to_fill_in(words)]
+    settled = commands.read_again(words, options)
     lines = [f"To settle this: {settled}"]
     if settled.blanks:
-        lines.append(f"  Fill in {listed(settled.blanks, _MOST_NAMED)} there, or in a file: {drafted}")
+        lines.append(
+            f"  Fill in {listed(settled.blanks, _MOST_NAMED)} there. {reading.to_fill_in(words)}".rstrip()
+        )
     return lines
 
 
@@ -155,8 +159,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     """
     lines = listing(reading.candidates)
     if any(own.status is LogStatus.NEEDS for own in reading.candidates):
-        options = settling(reading.candidates, reading.sources)
-        lines += to_settle(words, options)
+        lines += to_settle(reading, words)
     if lines[-1]:
         lines.append("")
     fit = reason = ""

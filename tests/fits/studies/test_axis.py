@@ -37,11 +37,11 @@ def runs(synthetic: Make) -> Runs:
 
 
 def test_each_value_is_compared_with_the_base(runs: Runs) -> None:
-    found = compare_by(runs, "without", bootstrap=60)
+    found = compare_by(runs, "without", draws=60)
     assert (found.base, list(found.comparisons)) == ("nothing", ["cispo", "float32_head"])
     ids = runs.table()["without"]
     sides = [runs.select(ids.index[ids == name]) for name in ("nothing", "cispo")]
-    alone = compare(*sides, names=("nothing", "cispo"), bootstrap=60)
+    alone = compare(*sides, names=("nothing", "cispo"), draws=60)
     assert found.comparisons["cispo"].to_dict() == alone.to_dict()
     rows = {name: own.mean.rows["A"] for name, own in found.comparisons.items()}
     assert rows["cispo"].difference.interval[1] < 0 < rows["float32_head"].difference.interval[1]
@@ -49,7 +49,7 @@ def test_each_value_is_compared_with_the_base(runs: Runs) -> None:
 
 
 def test_any_value_may_be_the_base(runs: Runs) -> None:
-    found = compare_by(runs, "without", "cispo", bootstrap=0)
+    found = compare_by(runs, "without", "cispo", draws=0)
     assert list(found.comparisons) == ["float32_head", "nothing"]
     assert found.comparisons["nothing"].names == ("cispo", "nothing")
 

@@ -77,7 +77,7 @@ def fit(table: pd.DataFrame, bootstrap: int = 0, loss: Any = "reward", **options
 @pytest.mark.parametrize(("x", "scenario"), PRINTED)
 def test_published_parameters(means: pd.DataFrame, x: Any, scenario: str) -> None:
     window = means[means[f"in_{scenario}_fit"] == 1]
-    law = fit_sizes(SizeCurves.from_table(window, x), bootstrap=0)
+    law = fit_sizes(SizeCurves.from_table(window, x), draws=0)
     assert law.K_max.value is not None
     assert law.N0.value is not None
     assert (f"{law.K_max.value:.3f}", f"{law.N0.value:.1f}") == PRINTED[x, scenario]
@@ -86,7 +86,7 @@ def test_published_parameters(means: pd.DataFrame, x: Any, scenario: str) -> Non
 @pytest.mark.parametrize(("x", "scenario"), PRINTED)
 def test_published_lines(means: pd.DataFrame, x: Any, scenario: str) -> None:
     window = means[means[f"in_{scenario}_fit"] == 1]
-    law = fit_sizes(SizeCurves.from_table(window, x), bootstrap=0)
+    law = fit_sizes(SizeCurves.from_table(window, x), draws=0)
     lines = pd.read_csv(DATA / "tan_authors_fit_lines_base.csv")
     own = lines[(lines["scenario"] == scenario) & (lines["x"] == {"compute": "C", "data": "D"}[x])]
     for _, row in own[own["model_size_B"].isin(list(law.K))].iterrows():
@@ -110,13 +110,13 @@ def test_intervals_from_single_runs(means: pd.DataFrame, single: pd.DataFrame) -
 
 
 def test_without_the_largest_sizes_nothing_saturates(single: pd.DataFrame) -> None:
-    law = fit_sizes(SizeCurves.from_table(single[single["step"] >= 30], "compute"), bootstrap=50)
+    law = fit_sizes(SizeCurves.from_table(single[single["step"] >= 30], "compute"), draws=50)
     assert law.N0.to_dict() == {"value": None, "interval": None, "status": "not_identified"}
     assert law.K_max.status == "not_identified"
     assert law.flags[0].code == Code.UNSATURATED
     assert "no saturation is seen" in law.warnings[0]
     assert all(k.interval is not None for k in law.K.values())
-    open_above = fit_sizes(SizeCurves.from_table(single, "compute"), bootstrap=100)
+    open_above = fit_sizes(SizeCurves.from_table(single, "compute"), draws=100)
     assert open_above.N0.status == "lower_bound"
     assert open_above.N0.interval is not None
     assert open_above.N0.interval[1] is None
@@ -130,7 +130,7 @@ def test_without_the_largest_sizes_nothing_saturates(single: pd.DataFrame) -> No
 @pytest.mark.parametrize("seed", range(3))
 def test_an_independent_fit_agrees(loss: str, seed: int) -> None:
     curves = SizeCurves.from_table(synthetic(problems=200, seed=seed), "data")
-    law = fit_sizes(curves, loss, bootstrap=0)  # type: ignore[arg-type]
+    law = fit_sizes(curves, loss, draws=0)  # type: ignore[arg-type]
     weight = 1 / np.sqrt(np.bincount(curves.of))[curves.of]
     log_x, S = np.log10(curves.x), len(curves.sizes)
 
@@ -185,7 +185,7 @@ def test_units(scale: float, stretch: float) -> None:
 
 def test_each_size_counts_the_same() -> None:
     curves = SizeCurves.from_table(synthetic(problems=100), "data")
-    law = fit_sizes(curves, bootstrap=0)
+    law = fit_sizes(curves, draws=0)
     log_x = np.log10(curves.x)
     error = 10 ** (law.fits.E[0][curves.of] - law.fits.K[0][curves.of] * log_x) - curves.loss
     by_size = [np.mean(error[curves.of == s] ** 2) for s in range(len(SIZES))]
@@ -223,11 +223,11 @@ def test_curves_that_are_not_straight(loss: str, bend: float) -> None:
 def test_bends_are_reported(means: pd.DataFrame, single: pd.DataFrame) -> None:
     """Learning speeds up over the first quarter, and slows down after step 12."""
     for table, sign in ((means[means["in_intra_fit"] == 1], 1), (means[means["step"] >= 12], -1)):
-        law = fit_sizes(SizeCurves.from_table(table, "data", single), bootstrap=100)
+        law = fit_sizes(SizeCurves.from_table(table, "data", single), draws=100)
         assert law.bend.interval is not None
         assert all(np.sign(end or 0.0) == sign for end in law.bend.interval)
         assert law.flags[0].code == Code.BENT
-    straight = fit(synthetic(runs=3, problems=500), bootstrap=100)
+    straight = fit(synthetic(runs=3, problems=500), draws=100)
     assert straight.warnings == []
 
 
@@ -251,7 +251,7 @@ def test_a_lasting_deviation_lasts_in_the_draws() -> None:
     curves = SizeCurves.from_table(table, "data")
     drawn = shifts(curves, curves.loss, 500, seed=0)[:, curves.of == 2]
     assert np.corrcoef(drawn[:, 0], drawn[:, -1])[0, 1] > 0.99
-    law = fit_sizes(curves, bootstrap=200)
+    law = fit_sizes(curves, draws=200)
     level = np.ptp(law.fits.E[1:, 2] - law.fits.K[1:, 2] * 4)  # of the line, in its middle
     assert level > 0.01
     assert law.K_max.interval is not None
@@ -267,17 +267,17 @@ def test_errors_beyond_the_runs_do_not_come_back(means: pd.DataFrame, single: pd
 
 
 def test_one_curve_a_size_is_drawn_in_blocks(means: pd.DataFrame) -> None:
-    law = fit_sizes(SizeCurves.from_table(means[means["in_intra_fit"] == 1], "data"), bootstrap=100)
+    law = fit_sizes(SizeCurves.from_table(means[means["in_intra_fit"] == 1], "data"), draws=100)
     assert law.unit == "block"
     assert law.flags[-1].code == Code.ONE_SEED
     assert law.N0.interval is not None
-    exact = fit(synthetic(), bootstrap=20)  # no residuals, so nothing is known of spread
+    exact = fit(synthetic(), draws=20)  # no residuals, so nothing is known of spread
     assert exact.K_max.interval is None or np.ptp(exact.K_max.interval) < 1e-6  # type: ignore[arg-type]
 
 
 def test_the_same_seed_draws_the_same() -> None:
     curves = SizeCurves.from_table(synthetic(runs=2, problems=300), "data")
-    first, again, other = (fit_sizes(curves, bootstrap=30, seed=s) for s in (1, 1, 2))
+    first, again, other = (fit_sizes(curves, draws=30, seed=s) for s in (1, 1, 2))
     assert np.array_equal(first.fits.K, again.fits.K)
     assert not np.array_equal(first.fits.K, other.fits.K)
     assert first.fits.K[0] == pytest.approx(other.fits.K[0], rel=1e-12)
@@ -292,7 +292,7 @@ def test_intervals_hold_the_truth() -> None:
         table = synthetic(
             runs=3, problems=500, steps=np.unique(np.geomspace(1, 105, 40).astype(int)), seed=seed
         )
-        law = fit_sizes(SizeCurves.from_table(table, "data"), bootstrap=200, seed=seed)
+        law = fit_sizes(SizeCurves.from_table(table, "data"), draws=200, seed=seed)
         quantities = {
             "K_max": (law.K_max, 0.15),
             "N0": (law.N0, 12.0),
@@ -314,7 +314,7 @@ def test_intervals_hold_the_truth() -> None:
 
 
 def test_the_rest_of_a_run_keeps_its_line() -> None:
-    law = fit(synthetic(runs=3, problems=500), bootstrap=100)
+    law = fit(synthetic(runs=3, problems=500), draws=100)
     found, later = law.predict(14.0, 1e5), law.predict(14.0, 1e7)
     K, E = law.K[14.0].value, law.E[14.0].value
     assert K is not None
@@ -326,7 +326,7 @@ def test_the_rest_of_a_run_keeps_its_line() -> None:
 
 def test_an_unseen_size_is_less_certain() -> None:
     table = synthetic(runs=3, problems=500)
-    law = fit(table, bootstrap=300)
+    law = fit(table, draws=300)
     for n in (20.0, 72.0):
         K = 0.15 / (1 + 12 / n)
         found = law.predict(n, 1e5)
@@ -360,7 +360,7 @@ def test_where_nothing_can_be_predicted(n: float, x: float) -> None:
 
 
 def test_one_exponent_for_all_sizes() -> None:
-    law = fit(synthetic(0.1, 1e-6, runs=3, problems=2000), bootstrap=60)
+    law = fit(synthetic(0.1, 1e-6, runs=3, problems=2000), draws=60)
     if law.N0.value == 0.0:
         assert law.N0.status == "upper_bound"
         assert "N0 may be 0" in law.warnings[0]
@@ -454,7 +454,7 @@ def test_anything_else_is_a_law_or_a_refusal(data: st.DataObject) -> None:
             )
     loss_in = data.draw(st.sampled_from(["reward", "log"]))
     try:
-        law = fit(pd.concat(parts, ignore_index=True), bootstrap=8, loss=loss_in)
+        law = fit(pd.concat(parts, ignore_index=True), draws=8, loss=loss_in)
     except (Refused, DataError):
         return
     for found in (law.K_max, law.N0, *law.K.values(), *law.E.values(), law.predict(sizes[0], 10.0)):

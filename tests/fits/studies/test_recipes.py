@@ -47,7 +47,7 @@ def pair(synthetic: Make, grid: Any = GRID, **options: Any) -> tuple[Runs, Runs]
 
 
 def test_parameters_and_their_differences_are_found(synthetic: Make) -> None:
-    found = compare(*pair(synthetic, noise=0.0), compute=3e5, bootstrap=0)
+    found = compare(*pair(synthetic, noise=0.0), compute=3e5, draws=0)
     (contrast,) = found.contrasts
     assert contrast.configurations == GRID
     for name in ("A", "B", "C_mid"):
@@ -71,7 +71,7 @@ def test_the_interval_of_a_paired_difference_is_students(synthetic: Make, seeds:
     """The reward at the end is linear in the runs, so its interval is the paired t-test's."""
     first, second = pair(synthetic, seeds=seeds, noise=0.01)
     moves = {s: 0.05 * s for s in range(seeds)}
-    found = compare(shifted(first, moves), shifted(second, moves), bootstrap=4000)
+    found = compare(shifted(first, moves), shifted(second, moves), draws=4000)
     assert found.paired
     low, high = found.contrasts[0].rows["end"].difference.interval or (0, 0)
     last = [r.points.query("step == step.max()").sort_values("seed")["value"] for r in (first, second)]
@@ -89,7 +89,7 @@ def test_pairing_takes_out_what_the_seeds_share(synthetic: Make) -> None:
     elsewhere = Runs(table.assign(seed=table["seed"] + 10))
     widths = []
     for other in (second, elsewhere):
-        found = compare(first, other, bootstrap=200)
+        found = compare(first, other, draws=200)
         low, high = found.mean.rows["end"].difference.interval or (0, 0)
         assert low is not None
         assert high is not None
@@ -110,7 +110,7 @@ def test_coverage_of_the_difference(synthetic: Make) -> None:
         )
         end = float(first.points["compute"].max())
         truth["end"] = hill(**NEW)(32, 16, end) - hill(**OLD)(32, 16, end)
-        rows = compare(first, second, bootstrap=100, seed=rng).mean.rows
+        rows = compare(first, second, draws=100, seed=rng).mean.rows
         for name in held:
             low, high = rows[name].difference.interval or (None, None)
             assert low is not None
@@ -123,8 +123,8 @@ def test_coverage_of_the_difference(synthetic: Make) -> None:
 
 def test_swapping_the_recipes_turns_everything_round(synthetic: Make) -> None:
     first, second = pair(synthetic, noise=0.01)
-    one = compare(first, second, bootstrap=60).mean.rows
-    other = compare(second, first, bootstrap=60).mean.rows
+    one = compare(first, second, draws=60).mean.rows
+    other = compare(second, first, draws=60).mean.rows
     for name, row in one.items():
         back = other[name]
         assert (row.first, row.second) == (back.second, back.first)
@@ -145,7 +145,7 @@ def test_the_mean_is_over_configurations_that_are_determined(synthetic: Make) ->
 
         return at
 
-    found = compare(*(synthetic(grid, reward(t), noise=1e-4) for t in (OLD, NEW)), bootstrap=30)
+    found = compare(*(synthetic(grid, reward(t), noise=1e-4) for t in (OLD, NEW)), draws=30)
     assert [c.configurations[0] for c in found.contrasts] == grid
     assert found.contrasts[2].rows["A"].difference.status == "not_identified"
     assert found.mean.rows["A"].difference.status == "ok"
@@ -159,7 +159,7 @@ def test_the_mean_is_over_configurations_that_are_determined(synthetic: Make) ->
 
 def test_a_ceiling_that_is_not_determined_is_not_compared(synthetic: Make) -> None:
     first = synthetic(GRID, lambda _b, _n, c: 0.3 + 2e-8 * c)
-    found = compare(first, synthetic(GRID, hill(**NEW), rng=1), compute=5e6, bootstrap=30)
+    found = compare(first, synthetic(GRID, hill(**NEW), rng=1), compute=5e6, draws=30)
     assert found.mean.rows["A"].difference.status == "not_identified"
     assert found.mean.rows["A"].second.status == "ok"
     low, high = found.mean.rows["reward"].first.interval or (0, 0)  # at five times the runs
@@ -194,7 +194,7 @@ def test_runs_that_never_meet(synthetic: Make) -> None:
     """One ends before the other was first evaluated: the curves can be compared, the ends cannot."""
     first = synthetic(GRID, hill(**OLD), compute=2e5)
     second = synthetic(GRID, hill(**NEW), start=3e5, zero=False)
-    found = compare(first, second, bootstrap=20)
+    found = compare(first, second, draws=20)
     rows = found.mean.rows
     assert rows["end"].difference.status == rows["predicted"].difference.status == "refused"
     assert rows["end"].first.value is not None
@@ -205,7 +205,7 @@ def test_runs_that_never_meet(synthetic: Make) -> None:
 def test_runs_of_unequal_length_are_compared_at_the_shorter_end(synthetic: Make) -> None:
     first = synthetic(GRID, hill(**OLD), compute=3e5, noise=0)
     second = synthetic(GRID, hill(**NEW), compute=1e6, noise=0, checkpoints=60)
-    rows = compare(first, second, bootstrap=0).mean.rows
+    rows = compare(first, second, draws=0).mean.rows
     end = second.points["compute"]
     last = float(end[end <= first.points["compute"].max()].max())
     assert rows["end"].second.value == pytest.approx(hill(**NEW)(32, 16, last))
@@ -213,7 +213,7 @@ def test_runs_of_unequal_length_are_compared_at_the_shorter_end(synthetic: Make)
 
 
 def test_one_seed_each_leaves_out_the_variation_between_runs(synthetic: Make) -> None:
-    found = compare(*pair(synthetic, seeds=1, noise=0.01), names=("old", "new"), bootstrap=50)
+    found = compare(*pair(synthetic, seeds=1, noise=0.01), names=("old", "new"), draws=50)
     assert (found.units, found.paired) == (("block", "block"), False)
     assert found.mean.rows["A"].difference.interval is not None
     for name in ("old", "new"):
@@ -224,13 +224,13 @@ def test_in_what_they_differ(synthetic: Make) -> None:
     first = synthetic(GRID, attributes={"lr": 0.1, "model": "a"})
     second = synthetic(GRID, attributes={"lr": 0.2, "model": "a", "kl": 0.5}, rng=1)
     second = Runs(second.to_pandas().assign(problem_set="q"), second.attributes)
-    found = compare(first, second, bootstrap=0)
+    found = compare(first, second, draws=0)
     assert found.facts == {"problem_set": ("p", "q"), "lr": (0.1, 0.2), "kl": (None, 0.5)}
     assert having(found.flags, Code.OTHER_PROBLEMS)
 
 
 def test_what_only_one_has_is_named(synthetic: Make) -> None:
-    found = compare(synthetic([(32, 8), (32, 16)]), synthetic([(32, 8), (64, 8)], rng=1), bootstrap=0)
+    found = compare(synthetic([(32, 8), (32, 16)]), synthetic([(32, 8), (64, 8)], rng=1), draws=0)
     assert [c.configurations for c in found.contrasts] == [[(32, 8)]]
     assert len(having(found.flags, Code.NOT_COMPARED)) == 2
     assert "not compared: first alone has (B_p = 32, n = 16)" in found.notes
@@ -256,12 +256,12 @@ def test_refusals(synthetic: Make) -> None:
         with pytest.raises(InputError, match="expected a positive number of rollouts"):
             compare(runs, runs, compute=compute)
     with pytest.raises(InputError, match="bootstrap: found -1"):
-        compare(runs, runs, bootstrap=-1)
+        compare(runs, runs, draws=-1)
 
 
 def test_the_same_runs_twice_do_not_differ(synthetic: Make) -> None:
     runs = synthetic(GRID, noise=0.01)
-    found = compare(runs, runs, bootstrap=30)
+    found = compare(runs, runs, draws=30)
     for name in ("A", "B", "end", "predicted"):
         assert found.mean.rows[name].difference.value == 0
         assert found.mean.rows[name].difference.interval is None
@@ -271,7 +271,7 @@ def test_the_same_runs_twice_do_not_differ(synthetic: Make) -> None:
 
 def test_flat_curves_are_not_determined(synthetic: Make) -> None:
     flat = [synthetic(GRID, lambda _b, _n, c: 0 * c + 0.5, noise=0.0, rng=i) for i in range(2)]
-    found = compare(*flat, compute=1e5, bootstrap=20)
+    found = compare(*flat, compute=1e5, draws=20)
     assert found.mean.rows["A"].difference.status == "not_identified"
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -293,7 +293,7 @@ def test_two_learning_rates_of_the_simulator() -> None:
         )
 
     runs = [recipe(lr, list(range(40))) for lr in (0.01, 0.04)]
-    whole = compare(*runs, names=("slow", "fast"), bootstrap=100)
+    whole = compare(*runs, names=("slow", "fast"), draws=100)
     assert verdict(whole)["speed"].startswith("fast is faster")
     held = dict.fromkeys(("A", "C_mid", "end"), 0)
     faster = 0
@@ -301,7 +301,7 @@ def test_two_learning_rates_of_the_simulator() -> None:
         part = [
             r.select(r.points.loc[r.points["seed"].isin(range(4 * i, 4 * i + 4)), "run_id"]) for r in runs
         ]
-        found = compare(*part, names=("slow", "fast"), bootstrap=100)
+        found = compare(*part, names=("slow", "fast"), draws=100)
         faster += verdict(found)["speed"].startswith("fast is faster")
         for name in held:
             truth = whole.mean.rows[name].difference.value

@@ -117,7 +117,7 @@ def test_only_what_is_held_counts() -> None:
     )
     with pytest.raises(DataError, match="differ in more than lr"):
         retune(both, "avg@4", "validation")
-    held = retune(both, "avg@4", "validation", fixed={"kl": 1.0}).runs
+    held = retune(both, "avg@4", "validation", where={"kl": 1.0}).runs
     alone = retune(low, "avg@4", "validation").runs
     np.testing.assert_allclose(held.points["value"], alone.points["value"] + 0.1)
     assert set(held.table()["kl"]) == {1.0}

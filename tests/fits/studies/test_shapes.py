@@ -33,7 +33,7 @@ def runs(synthetic: Callable[..., Runs]) -> Runs:
 
 
 def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
-    found = compare_shapes(runs, (32, 8), (32, 16), compute=2e5, bootstrap=200)
+    found = compare_shapes(runs, (32, 8), (32, 16), compute=2e5, draws=200)
     true = float(rising(32, 8, 2e5) - rising(32, 16, 2e5))
     assert (found.runs, found.others, found.quantity) == ((3, 0), 9, "reward")
     assert found.difference.interval is not None
@@ -45,31 +45,31 @@ def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
     assert (found.probability or 0) > 0.99
     assert found.further is not None
     assert (found.further.a, found.further.b) == (0, 0)
-    again = compare_shapes(runs, (32, 16), (32, 8), compute=2e5, bootstrap=200)  # the other way round
+    again = compare_shapes(runs, (32, 16), (32, 8), compute=2e5, draws=200)  # the other way round
     assert again.difference.value == pytest.approx(-(found.difference.value or 0), abs=1e-3)
     first = document(found).lines()[0]
     assert first == "A is better at C = 2e5 (probability above 99%)."
 
 
 def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:
-    found = compare_shapes(runs, (32, 8), (32, 32), target=0.55, bootstrap=200)
+    found = compare_shapes(runs, (32, 8), (32, 32), target=0.55, draws=200)
     for own, n in ((found.a, 8), (found.b, 32)):
         assert own.value == pytest.approx(1e4 * n * np.log(0.4 / 0.15), rel=0.15)
     assert found.difference.value == pytest.approx(0.25, rel=0.2)
     assert (found.quantity, found.probability) == ("rollouts", 1.0)
     with pytest.raises(Refused, match=r"no draw of either configuration reaches 1\.5"):
-        compare_shapes(runs, (32, 8), (32, 32), target=1.5, bootstrap=50)
+        compare_shapes(runs, (32, 8), (32, 32), target=1.5, draws=50)
 
 
 def test_hours_give_each_its_own_compute(runs: Runs) -> None:
     cost = Cost({"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8)
-    found = compare_shapes(runs, (32, 4), (32, 64), hours="1h", cost=cost, bootstrap=100)
+    found = compare_shapes(runs, (32, 4), (32, 64), hours="1h", cost=cost, draws=100)
     assert found.compute == pytest.approx((3600 / (10 + 1.28) * 128, 3600 / (10 + 20.48) * 2048))
-    timed = compare_shapes(runs, (32, 4), (32, 64), target=0.5, cost=cost, bootstrap=100)
+    timed = compare_shapes(runs, (32, 4), (32, 64), target=0.5, cost=cost, draws=100)
     assert timed.quantity == "hours"
     assert timed.a.value == pytest.approx(4e4 * np.log(2) / 128 * 11.28 / 3600, rel=0.2)
     with pytest.raises(InputError, match="requires the cost of a step"):
-        compare_shapes(runs, (32, 4), (32, 64), hours="1h", bootstrap=0)
+        compare_shapes(runs, (32, 4), (32, 64), hours="1h", draws=0)
 
 
 def test_further_runs_are_those_of_the_closed_form() -> None:
@@ -97,7 +97,7 @@ def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
     ):
         compare_shapes(runs, (64, 8), (32, 1024), compute=1e5)
     with pytest.raises(Refused, match=r"C = 1e8 is .* times the compute of the runs"):
-        compare_shapes(runs, (32, 8), (32, 4), compute=1e8, bootstrap=50)
+        compare_shapes(runs, (32, 8), (32, 4), compute=1e8, draws=50)
     with pytest.raises(InputError, match="found compute and target; expected one"):
         compare_shapes(runs, (32, 8), (32, 4), compute=1e5, target=0.5)
     with pytest.raises(InputError, match="the same configuration twice"):

@@ -218,7 +218,7 @@ def test_runs_of_one_seed_twice_are_not_one(synthetic: Make) -> None:
     runs = Runs(table.assign(seed=0))
     found = effects(configurations(runs), "exp")
     assert (found.unit, found.freedom) == ("run", (0, 8))
-    law = isolaw.fit(runs, bootstrap=30)
+    law = isolaw.fit(runs, draws=30)
     assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
 
 
@@ -289,7 +289,7 @@ def test_blocks_do_not_depend_on_what_else_was_run(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], seeds=1, noise=0.01)
     table = runs.to_pandas()
     without = Runs(table[table["rollouts_per_problem"] != 64])
-    with_it, without_it = (isolaw.fit(r, bootstrap=15, curve="exp").draws.table() for r in (runs, without))
+    with_it, without_it = (isolaw.fit(r, draws=15, curve="exp").draws.table() for r in (runs, without))
     for n in N[:3]:
         np.testing.assert_allclose(with_it[f"32x{n}.A"], without_it[f"32x{n}.A"], rtol=1e-6)
         assert with_it[f"32x{n}.A"].nunique() > 10
@@ -305,7 +305,7 @@ def own_seeds(synthetic: Make, **options: Any) -> Runs:
 
 def test_the_seed_decides(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], between=0.01, noise=0.01)
-    first, again, other = (isolaw.fit(runs, bootstrap=30, seed=s) for s in (1, 1, 2))
+    first, again, other = (isolaw.fit(runs, draws=30, seed=s) for s in (1, 1, 2))
     assert first.document == again.document
     pd.testing.assert_frame_equal(first.draws.table(), again.draws.table())
     changed = [
@@ -320,7 +320,7 @@ def test_the_seed_decides(synthetic: Make) -> None:
 def test_the_order_of_the_table_does_not_matter(synthetic: Make) -> None:
     table = own_seeds(synthetic, noise=0.01).to_pandas()
     shuffled = Runs(table.sample(frac=1, random_state=1))
-    assert isolaw.fit(Runs(table), bootstrap=15).document == isolaw.fit(shuffled, bootstrap=15).document
+    assert isolaw.fit(Runs(table), draws=15).document == isolaw.fit(shuffled, draws=15).document
 
 
 def test_draws_spread_as_repeated_experiments_do() -> None:
@@ -342,11 +342,11 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
 @pytest.mark.parametrize("method", ["surface", "paper"])
 def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
     """A surface is there whatever the number of n, and tells lone runs by how they scatter about it."""
-    several = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=5).document
+    several = isolaw.fit(synthetic([(32, n) for n in N]), method=method, draws=5).document
     assert several.bootstrap.unit == "run"
     assert not having(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
     few, smooth = (
-        isolaw.fit(synthetic([(32, n) for n in own], seeds=1), method=method, bootstrap=5).document
+        isolaw.fit(synthetic([(32, n) for n in own], seeds=1), method=method, draws=5).document
         for own in (N, LEVELS)
     )
     assert smooth.bootstrap.unit == "lack of fit"
@@ -362,7 +362,7 @@ def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
 def test_which_configurations_have_one_seed(synthetic: Make) -> None:
     table = synthetic([(32, n) for n in N]).to_pandas()
     some = Runs(table[(table["rollouts_per_problem"] != 16) | (table["seed"] == 0)])
-    document = isolaw.fit(some, bootstrap=5).document
+    document = isolaw.fit(some, draws=5).document
     (flag,) = having(document.flags, Code.ONE_SEED, Code.LONE_RUNS)
     assert flag.code == Code.LONE_RUNS
     assert "n = 16" in flag.text
@@ -387,7 +387,7 @@ def test_failed_draws_are_counted_with_their_reason(
 ) -> None:
     monkeypatch.setattr(pipeline, "resample", failing(some))
     runs = synthetic([(32, n) for n in N], noise=0.003, seeds=2)
-    law = isolaw.fit(runs, method="paper", bootstrap=60)
+    law = isolaw.fit(runs, method="paper", draws=60)
     record = law.document.bootstrap
     assert record.failed == some
     assert record.reasons == {"a curve with fewer than 3 points": some}
@@ -413,13 +413,13 @@ def test_failed_draws_are_counted_with_their_reason(
 
 def test_none_fails_where_all_is_well(synthetic: Make) -> None:
     for method in ("surface", "paper"):
-        record = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=20).document.bootstrap
+        record = isolaw.fit(synthetic([(32, n) for n in N]), method=method, draws=20).document.bootstrap
         assert (record.failed, record.reasons) == (0, {})
 
 
 @pytest.mark.parametrize("method", ["surface", "paper"])
 def test_no_draws_no_intervals(synthetic: Make, method: Any) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=0)
+    law = isolaw.fit(synthetic([(32, n) for n in N]), method=method, draws=0)
     document = law.document
     assert len(law.draws) == 1
     assert all(q.interval is None for q in document.params.values())

@@ -36,7 +36,7 @@ def late(_b: int, n: int, compute: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def law(synthetic: Make) -> Law:
-    return isolaw.fit(synthetic(PLACES, larger_later, **NOISE), bootstrap=60)
+    return isolaw.fit(synthetic(PLACES, larger_later, **NOISE), draws=60)
 
 
 def at(n: list[float], compute: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def test_the_weights(law: Law) -> None:
 
 
 def test_a_failed_backtest_widens(law: Law, synthetic: Make) -> None:
-    other = isolaw.fit(synthetic(PLACES, late, **NOISE), bootstrap=20)
+    other = isolaw.fit(synthetic(PLACES, late, **NOISE), draws=20)
     names = [b.name for b in other.pool.backtests]
     assert names == ["C / 4", "C / 2", "n < 512"]
     assert other.pool.rho[0] > 2 * law.pool.rho[0]
@@ -99,7 +99,7 @@ def test_it_is_the_same_from_a_file(law: Law, tmp_path: Path) -> None:
 
 
 def test_of_the_paper_there_is_no_pool(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic(PLACES, larger_later, **NOISE), method="paper", bootstrap=20)
+    law = isolaw.fit(synthetic(PLACES, larger_later, **NOISE), method="paper", draws=20)
     assert law.predict(3e6).models is None
     with pytest.raises(AttributeError, match="surface"):
         _ = law.pool
@@ -127,7 +127,7 @@ def test_a_part_of_the_observations_is_as_if_nothing_else_was_run(law: Law) -> N
     assert early.combined.shape == (early.t.size, o.run_place.size)
     np.testing.assert_allclose(early.combined, o.combined[o.t < o.t.mean()])
     assert early.learnt[1, early.trend.size - 1] == pytest.approx(1)
-    few = ModelPool(isolaw.fit(_short(law), bootstrap=0).surface)  # type: ignore[arg-type]
+    few = ModelPool(isolaw.fit(_short(law), draws=0).surface)  # type: ignore[arg-type]
     assert few.rewards(*at([8, 4096], 1e7)).shape == (1, 2)
 
 

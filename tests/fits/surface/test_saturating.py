@@ -62,7 +62,7 @@ def test_constants_are_found_again(family: SaturatingFamily) -> None:
             ]
     import pandas as pd
 
-    law = isolaw.fit(isolaw.read(pd.DataFrame(rows), metric="avg@4"), bootstrap=10)
+    law = isolaw.fit(isolaw.read(pd.DataFrame(rows), metric="avg@4"), draws=10)
     assert law.surface is not None
     process = law.surface.process
     noise = process.noise(process.named(law.surface.mode))

@@ -40,14 +40,14 @@ def worse_with_n(_b: int, n: int, compute: Any) -> Any:
 
 CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] = {
     "fixed-bp": ([(32, n) for n in LEVELS], {}, {}),
-    "fixed-b": ([(1024 // n, n) for n in LEVELS], {}, {"setting": "fixed-b"}),
-    "joint": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"setting": "joint"}),
+    "fixed-b": ([(1024 // n, n) for n in LEVELS], {}, {"hold": "B"}),
+    "joint": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"hold": "nothing"}),
     "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
     "paper": ([(32, n) for n in LEVELS], {}, {"method": "paper"}),
     "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
     "paper, refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {"method": "paper"}),
-    "no draws": ([(32, n) for n in LEVELS], {}, {"bootstrap": 0}),
-    "narrow": ([(32, n) for n in LEVELS], {"zero": False, "start": 6e5}, {"bootstrap": 60}),
+    "no draws": ([(32, n) for n in LEVELS], {}, {"draws": 0}),
+    "narrow": ([(32, n) for n in LEVELS], {"zero": False, "start": 6e5}, {"draws": 60}),
     "not from zero": ([(32, n) for n in LEVELS], {"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
 }
 
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] =
 def case(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law, Runs]:
     pairs, data, options = CASES[request.param]
     runs = synthetic(pairs, noise=0.004, **data)
-    return request.param, isolaw.fit(runs, **({"bootstrap": 15} | options)), runs
+    return request.param, isolaw.fit(runs, **({"draws": 15} | options)), runs
 
 
 def texts(figure: Figure) -> str:
@@ -140,7 +140,7 @@ def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
 
 
 def test_no_law_is_drawn_that_draws_do_not_prefer(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003, seeds=2), bootstrap=15)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003, seeds=2), draws=15)
     assert not any(text.startswith("law (") for text in labels(law_figure(law)))
 
 
@@ -184,20 +184,20 @@ def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
 
 
 def test_the_same_law_gives_the_same_files(synthetic: Make, tmp_path: Path) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
     first, second = (write_figures(law, None, tmp_path / name) for name in ("a", "b"))
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
 
 def test_plot_is_the_law_figure(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
     assert isinstance(law.plot(), Figure)
     assert texts(law.plot()) == texts(law_figure(law))
 
 
 def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(DataError, match="taken: cannot write figures"):
         write_figures(law, None, tmp_path / "taken")
@@ -205,13 +205,13 @@ def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
 
 
 def test_only_the_runs_that_were_fitted_are_drawn(synthetic: Make) -> None:
-    """Runs of another lr, which --fixed left out, are not among the points."""
+    """Runs of another lr, which --where left out, are not among the points."""
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
     other = runs.points.assign(run_id=runs.points["run_id"] + "-other", value=runs.points["value"] / 2)
     lr = {run_id: {"lr": 1.0} for run_id in runs.points["run_id"].unique()}
     lr |= {run_id: {"lr": 2.0} for run_id in other["run_id"].unique()}
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
-    law = isolaw.fit(both, fixed={"lr": 1.0}, bootstrap=15)
+    law = isolaw.fit(both, where={"lr": 1.0}, draws=15)
     drawn = [line for line in frontier_figure(law, both).axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in drawn) == (runs.points["compute"] > 0).sum()
 
@@ -236,5 +236,5 @@ def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make, tmp_path: Pa
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
     points = runs.points.assign(metric=r"acc$\frac$")
     named = Runs(points, runs.attributes)
-    law = isolaw.fit(named, metric=r"acc$\frac$", bootstrap=0)
+    law = isolaw.fit(named, metric=r"acc$\frac$", draws=0)
     assert len(write_figures(law, named, tmp_path)) == 4

@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
-    assert run(["fit", str(sweep), "--setting", "joint", "--out", str(law), "--bootstrap", "20"]) == 0
+    assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "20"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         few_budgets(patch)
         assert run(["report", str(sweep), "-o", str(page)]) == 0
@@ -192,9 +192,7 @@ def test_the_slider_shows_what_predict_says(
         assert page.locator(f"dd[data-show={name}]").inner_text() == law_text.star(Quantity(**said[name]))
     assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
     lost = page.locator("p[data-show=loss]").inner_text()
-    assert lost.startswith(
-        f"Expected loss: {said['expected_regret']:.4f} in avg@4 against the best allocation"
-    )
+    assert lost.startswith(f"Expected loss: {said['expected_loss']:.4f} in avg@4 against the best allocation")
     assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
@@ -203,7 +201,7 @@ def test_the_slider_shows_what_predict_says(
         [
             f"{o['rollouts_per_problem']:,}", f"{o['problems_per_batch']:,}", f"{o['steps']:,}",
             "yes" if o["measured"] else "no",
-            f"{o['expected_regret']:.4f}", f"{math.floor(100 * o['probability_within_0.005'])}%",
+            f"{o['expected_loss']:.4f}", f"{math.floor(100 * o['probability_within_tolerance'])}%",
         ]
         for o in said["options"][1:]
     ]  # fmt: skip
@@ -359,8 +357,7 @@ def test_text_in_the_data_is_never_markup(
     out = tmp_path / "page.html"
     source = str(tmp_path / "<img src=x>.parquet")
     assert (
-        run(["report", source, "-o", str(out), "--metric", metric, "--eval-set", EVIL, "--bootstrap", "20"])
-        == 0
+        run(["report", source, "-o", str(out), "--metric", metric, "--eval-set", EVIL, "--draws", "20"]) == 0
     )
     page = visit(out)
     assert page.evaluate("window.hit") is None

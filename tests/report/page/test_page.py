@@ -24,7 +24,7 @@ from isolaw.report.page import PageContent, as_script, check_replaceable, law_ch
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
-from isolaw.report.study import Study, common_compute, is_of, usual_setting
+from isolaw.report.study import Study, common_compute, is_of, usual_hold
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
 from isolaw.runs import Runs
@@ -69,7 +69,7 @@ def data(text: str) -> Any:
 
 
 def study(runs: Runs, **options: Any) -> Study:
-    law = isolaw.fit(runs, setting=usual_setting(runs), **({"bootstrap": 15} | options))
+    law = isolaw.fit(runs, hold=usual_hold(runs), **({"draws": 15} | options))
     return Study(runs, "avg@4", "validation", law)
 
 
@@ -195,12 +195,12 @@ def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "paper"}, {"bootstrap": 0}, {"setting": "fixed-b"}, {"curve": "power"}], ids=str
+    "options", [{"method": "paper"}, {"draws": 0}, {"hold": "B"}, {"curve": "power"}], ids=str
 )
 def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) -> None:
     places = [(1024 // n, n) for n in LEVELS] if "setting" in options else [(32, n) for n in LEVELS]
     runs = synthetic(places, noise=0.004, zero=False)
-    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"bootstrap": 15} | options)))
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"draws": 15} | options)))
     page = render(own, facts(own))
     assert {"budget", "law"} <= set(seen(page).sections)
     chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
@@ -220,7 +220,7 @@ def test_one_best_n_at_one_budget(synthetic: Make, setting: str) -> None:
         "fixed-b": [(1024 // n, n) for n in LEVELS],
         "joint": [(b, n) for b in (16, 32) for n in LEVELS],
     }[setting]
-    own = study(synthetic(places, noise=0.004), bootstrap=40)
+    own = study(synthetic(places, noise=0.004), draws=40)
     assert own.document.setting == setting
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
@@ -282,7 +282,7 @@ def test_no_fitted_reward_is_above_the_frontier(joint: Study) -> None:
 
 
 def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None:
-    own = study(synthetic([(32, n) for n in LEVELS], noise=0.004), bootstrap=60)
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.004), draws=60)
     chart = law_charts.n_star(own, budgets(own.law, None))
     low, high = chart.layout["yaxis"]["range"]
     band, line = chart.data[:2], next(trace for trace in chart.data if trace.get("name") == "n*")
@@ -442,7 +442,7 @@ def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthet
 
 
 def test_the_table_of_laws(synthetic: Make) -> None:
-    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=40)
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=40)
     table = re.search(r'<table[^>]*id="table-laws">.*?</table>', render(own, facts(own)), re.S)[0]
     rows = [re.findall(r">([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
     comparison = own.document.comparison
@@ -542,7 +542,7 @@ def test_what_is_not_ours_is_as_it_was_published() -> None:
 
 def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS])
-    law = isolaw.fit(runs, bootstrap=0)
+    law = isolaw.fit(runs, draws=0)
     assert is_of(law, runs)
     assert not is_of(law, synthetic([(32, n) for n in LEVELS], seeds=2))
     assert not is_of(law, synthetic([(32, n) for n in LEVELS], checkpoints=20))
@@ -550,21 +550,21 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "setting"),
+    ("places", "hold"),
     [
-        ([(32, 8), (32, 16)], "fixed-bp"),
-        ([(32, 8), (16, 16)], "fixed-b"),
-        ([(32, 8), (16, 8)], "joint"),
+        ([(32, 8), (32, 16)], "B_p"),
+        ([(32, 8), (16, 16)], "B"),
+        ([(32, 8), (16, 8)], "nothing"),
     ],
 )
-def test_the_usual_setting(synthetic: Make, places: Any, setting: str) -> None:
-    assert usual_setting(synthetic(places)) == setting
-    assert usual_setting(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "fixed-bp"
+def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
+    assert usual_hold(synthetic(places)) == hold
+    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"
 
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS] + [(64, 2048)])
-    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, bootstrap=0))
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, draws=0))
     page = render(own, facts(own))
     assert re.findall(r'data-key="(.)" data-value="(\d+)"', page) == [("n", str(n)) for n in LEVELS]
     assert "--n4: #" in page  # the scale is that of all n
@@ -575,7 +575,7 @@ def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:
     other = runs.points.assign(run_id=runs.points["run_id"] + "-other", value=0.9)
     lr = {r: {"lr": 1.0} for r in runs.points["run_id"]} | {r: {"lr": 2.0} for r in other["run_id"]}
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
-    law = isolaw.fit(both, fixed={"lr": 1.0}, bootstrap=0)
+    law = isolaw.fit(both, where={"lr": 1.0}, draws=0)
     own = Study(both, "avg@4", "validation", law)
     assert own.rows()["value"].max() < 0.9
     assert len(own.runs) == 2 * len(own.held)

@@ -15,6 +15,7 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
+from isolaw.renamed import HOLDS
 from isolaw.report.figures.series import law_line
 from isolaw.report.page import law_charts, tables
 from isolaw.report.text import law as law_text
@@ -83,7 +84,7 @@ def test_quantity(value: float | None, interval: Any, status: str, text: str) ->
 
 def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
     setting = options.pop("setting", "fixed-bp")
-    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), setting=setting, bootstrap=20)
+    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), hold=HOLDS[setting], draws=20)
 
 
 def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
@@ -92,7 +93,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law_line, first, ends, *rest = law_text.law_summary(document)
     assert law_line.startswith("Law: n* = ")
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
-    assert "setting fixed-bp, curve exp" in first
+    assert "B_p held, curve exp" in first
     at = [f"at C = {numbers.number(p.x)}, {law_text.star(p.n_star)}" for p in document.frontier]
     assert ends == f"n* (highest reward): {at[0]}; {at[-1]}."
     assert "(95 % bound)" in at[-1]
@@ -129,14 +130,14 @@ def learnt(ceiling: Any, compute: Any) -> Any:
 
 def test_the_paper_compares_on_its_curves(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.5 + 0.1 * (n == 32), c), noise=0.003)
-    document = isolaw.fit(runs, method="paper", bootstrap=10).document
+    document = isolaw.fit(runs, method="paper", draws=10).document
     lost = document.comparison.constant.max_regret
     assert law_text.verdict(document) == f"On the fitted curves n = 32 loses at most {lost:.3f} anywhere."
 
 
 @pytest.fixture(scope="module")
 def rising(synthetic: Make) -> Law:
-    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=60)
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=60)
 
 
 def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
@@ -174,7 +175,7 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
 
 
 def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
-    document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=0).document
+    document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=0).document
     assert law_text.verdict(document).startswith("Law: without draws there is no preference.")
     assert tables.laws(document).rows[1][-1].text == ""
 
@@ -189,7 +190,7 @@ UNSTATED = "Law: none is preferred with fewer than 3 seeds per configuration (he
 
 
 def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), bootstrap=60)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), draws=60)
     document = law.document
     told = [*law_text.law_summary(document), *prediction_text.prediction_summary(law.predict(1e6), document)]
     (line,) = [own for own in told if own.startswith("Law: ")]
@@ -225,14 +226,14 @@ def test_only_a_level_that_is_known_is_one(rising: Law, status: Any, why: str | 
 
 def test_two_seeds_judge_no_law_of_the_papers_way(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2)
-    assert law_text.verdict(isolaw.fit(runs, method="paper", bootstrap=10).document) == UNSTATED
+    assert law_text.verdict(isolaw.fit(runs, method="paper", draws=10).document) == UNSTATED
 
 
 def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
     def reward(_b: int, n: int, compute: Any) -> Any:
         return learnt(0.6 - 0.02 * np.log2(n / 64) ** 2, compute)
 
-    law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), bootstrap=60)
+    law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), draws=60)
     line = next(own for own in law_text.law_summary(law.document) if own.startswith("Law: "))
     assert line.startswith("Law: n* = ")
     assert ", a constant n. Its mean loss in avg@4 is " in line
@@ -292,7 +293,7 @@ def test_what_to_run_first_is_said(rising: Law) -> None:
 
 
 def test_between_three_and_ten_times_n_star_of_the_paper_is_a_bound(synthetic: Make) -> None:
-    rising = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), method="paper", bootstrap=20)
+    rising = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), method="paper", draws=20)
     prediction = rising.predict(6e6)
     lines = prediction_text.prediction_summary(prediction, rising.document)
     bound = replace(prediction, n_star=Quantity(512.0, (128.0, None), "lower_bound"))
@@ -405,7 +406,7 @@ def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
 
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.01, compute=3e6)
-    result = backtest(runs, 6e5, bootstrap=20)
+    result = backtest(runs, 6e5, draws=20)
     for rule, found in result["rules"].items():
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):

@@ -1,4 +1,4 @@
-"""``isolaw split``: from its arguments to a `difficulty.Split` in a folder, and the model that samples."""
+"""``isolaw problems``: from its arguments to a `difficulty.Split` in a folder, and the model that samples."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def split(
 ) -> dict[str, Any]:
     """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
 
-    Arguments and result are those of ``isolaw split``; ``options`` are ``part`` and ``columns`` of the pool,
-    and further fields of `SplitSettings`. A second call with the same ``out`` continues. A `SpecError`
+    Arguments and result are those of ``isolaw problems``; ``options`` are ``part`` and ``columns`` of the
+    pool, and further fields of `SplitSettings`. A second call with the same ``out`` continues. A `SpecError`
     reports everything wrong with the arguments, before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}

@@ -25,6 +25,7 @@ from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
+from isolaw.renamed import renamed
 
 Loss = Literal["reward", "log"]
 
@@ -187,11 +188,12 @@ class SizeLaw:
         return out
 
 
-def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, seed: int = 0) -> SizeLaw:
+@renamed
+def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 
     ``loss`` is ``reward`` for squared error in L, as the authors have it, or ``log`` for log10 L;
-    ``bootstrap`` and ``seed`` are the number of draws and their seed.
+    ``draws`` and ``seed`` are the number of draws and their seed.
 
     Raises
     ------
@@ -206,7 +208,7 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, s
     >>> N, step = np.repeat([1.0, 4.0, 16.0, 64.0], 20), np.tile(np.arange(1.0, 21.0), 4)
     >>> L = 10 ** (-0.15 / (1 + 17 / N) * np.log10(512 * step))
     >>> table = pd.DataFrame({"model_size": N, "step": step, "data": 512 * step, "loss": L})
-    >>> law = fit_sizes(SizeCurves.from_table(table, "data"), bootstrap=0)
+    >>> law = fit_sizes(SizeCurves.from_table(table, "data"), draws=0)
     >>> round(law.K_max.value, 6), round(law.N0.value, 4)
     (0.15, 17.0)
     """
@@ -230,14 +232,14 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, s
         )
     unit: Literal["run", "block"] = "run" if curves.freedom else "block"
     bends = problem.bend(y, estimate)
-    if not bootstrap:
+    if not draws:
         return SizeLaw(curves, loss, estimate, bends, unit)
     fitted = problem.curve(estimate)[0]
-    shift = shifts(curves, fitted, bootstrap, seed)
+    shift = shifts(curves, fitted, draws, seed)
     if log:
         shift = shift / (np.log(10.0) * fitted)
     near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
-    draws = problem.best(y + shift, [(kappa, v) for v in near])
-    bends = np.concatenate([bends, problem.bend(y + shift, draws)])
-    fits = SizeFits(*(np.concatenate(pair) for pair in zip(estimate, draws, strict=True)))
+    drawn = problem.best(y + shift, [(kappa, v) for v in near])
+    bends = np.concatenate([bends, problem.bend(y + shift, drawn)])
+    fits = SizeFits(*(np.concatenate(pair) for pair in zip(estimate, drawn, strict=True)))
     return SizeLaw(curves, loss, fits, bends, unit)

@@ -19,7 +19,7 @@ from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, difficulty
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems, write_set
-from isolaw.cli.split import _summary
+from isolaw.cli.problems import _summary
 from isolaw.errors import DataError
 
 SETTINGS = SplitSettings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
@@ -160,7 +160,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds another split \(temperature 0.6, not 1.0; seed 0, not 3\)"):
         SplitFolder(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
     (other / "split.json").write_text("{}")
-    with pytest.raises(DataError, match="not a file of isolaw split"):
+    with pytest.raises(DataError, match="not a file of isolaw problems"):
         SplitFolder(other, pool(), SETTINGS)
     assert files(other) == before | {"split.json": b"{}"}
 
@@ -196,7 +196,7 @@ def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
     done(tmp_path, Model())
     lines = (tmp_path / "counts.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "counts.jsonl").write_text("".join([*lines[:4], bad + "\n", *lines[5:]]))
-    with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw split"):
+    with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw problems"):
         SplitFolder(tmp_path, pool(), SETTINGS)
 
 
@@ -218,7 +218,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
 def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> None:
     header = tmp_path / "split.json"
     header.mkdir() if content is None else header.write_text(content)
-    with pytest.raises(DataError, match=r"split.json: not a file of isolaw split"):
+    with pytest.raises(DataError, match=r"split.json: not a file of isolaw problems"):
         SplitFolder(tmp_path, pool(), SETTINGS)
 
 
@@ -231,7 +231,15 @@ def sums(made: Any, tmp_path: Path) -> list[object]:
     known = read_problems(made.model.parent / "pool.jsonl")[:60]
     beyond = [Problem(f"{i}", f"{i}{i}{i}*{i}=", f"{i * 10101 * i}") for i in range(11, 19)]
     write_set(tmp_path, {"pool": [*known, *beyond]})
-    return ["split", "--model", made.model, "--problems", tmp_path / "pool.jsonl", "--max-response-tokens", 6]
+    return [
+        "problems",
+        "--model",
+        made.model,
+        "--problems",
+        tmp_path / "pool.jsonl",
+        "--max-response-tokens",
+        6,
+    ]
 
 
 @pytest.mark.real
@@ -302,7 +310,7 @@ def test_wrong_input_is_told_at_once(
         "--out",
         tmp_path / "o",
     ]
-    code, stdout, stderr = isolaw("split", *wrong)
+    code, stdout, stderr = isolaw("problems", *wrong)
     assert (code, stdout) == (2, "")
     assert "isolaw: 3 issues" in stderr
     assert f"--model: {tmp_path}/none: no such folder" in stderr
@@ -328,7 +336,7 @@ def test_wrong_input_is_told_at_once(
         assert "--temperature: found nan; expected above 0, at most 10" in stderr
         assert "--validation: found 68; expected fewer than the 68 problems" in stderr
         assert "(32 of context − 23 of response)" in stderr
-    code, _, stderr = isolaw("split", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
+    code, _, stderr = isolaw("problems", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
     assert code == 2
     assert "--model: not a folder's name: " in stderr
     assert "--problems: not a folder's name: " in stderr
@@ -340,7 +348,7 @@ def test_without_what_a_model_needs(
 ) -> None:
     monkeypatch.setattr(environment, "installed", lambda name: False)
     code, _, stderr = isolaw(
-        "split", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
+        "problems", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
     )
     assert code == 2
     assert "torch is not installed; `isolaw doctor` prints the command that installs it" in stderr

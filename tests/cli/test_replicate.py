@@ -1,4 +1,4 @@
-"""``isolaw findings``: what it prints, writes and refuses."""
+"""``isolaw replicate``: what it prints, writes and refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [
 def test_the_whole_of_it(isolaw: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     out = tmp_path / "found"
-    command = ("findings", "--seeds", 2, *TINY, "--jitter", 1, "--out", out)
+    command = ("replicate", "--seeds", 2, *TINY, "--jitter", 1, "--out", out)
     code, table, notes = isolaw(*command)
     assert code == 0
     assert table.startswith("Simulated runs. ")
@@ -64,7 +64,7 @@ def test_the_whole_of_it(isolaw: Run, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_wrong_is_said_at_once_and_nothing_is_made(isolaw: Run, tmp_path: Path) -> None:
     code, table, message = isolaw(
-        "findings", "--model", "interferance", "--preset", "Z", "--set", "problems.set=hard",
+        "replicate", "--model", "interferance", "--preset", "Z", "--set", "problems.set=hard",
         "--set", "bandit.parameters.sigma3=1.0", "--set", "grid.problems_per_batch=[8, 16]",
         "--out", tmp_path / "a",
     )  # fmt: skip
@@ -81,19 +81,19 @@ def test_what_is_wrong_is_said_at_once_and_nothing_is_made(isolaw: Run, tmp_path
 
 @pytest.mark.parametrize("option", [("--seeds", "1"), ("--jitter", "-1"), ("--jobs", "0"), ("--set", "x")])
 def test_wrong_usage(isolaw: Run, option: tuple[str, str]) -> None:
-    assert isolaw("findings", *option)[0] == 2
+    assert isolaw("replicate", *option)[0] == 2
 
 
 def test_a_directory_of_something_else(isolaw: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    code, _, message = isolaw("findings", *TINY, "--out", tmp_path)
+    code, _, message = isolaw("replicate", *TINY, "--out", tmp_path)
     assert code == 2
     assert "holds something else" in message
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_help_names_the_rules(isolaw: Run) -> None:
-    code, text, _ = isolaw("findings", "--help")
+    code, text, _ = isolaw("replicate", "--help")
     assert code == 0
     for part in ("yes", "partly", "excludes zero", "one doubling of n", "--jitter"):
         assert part in text

@@ -1,4 +1,4 @@
-"""``isolaw split``: problems by how often a base model solves them."""
+"""``isolaw problems``: problems by how often a base model solves them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import click
 
 from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_document, print_result, progress_bar
+from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, json_option
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder
+
+
+_SAMPLING = "how responses are sampled"
 
 
 def _arguments(
@@ -37,35 +41,35 @@ def _arguments(
     return out or None
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.option(
     "--counts", type=click.Path(),
     help="Sample nothing: print the dead groups of a table with correct and samples of each problem.",
 )  # fmt: skip
 @click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
 @click.option(
-    "--problems", type=click.Path(), help="Problem pool: a .jsonl or .parquet file, or hf:NAME."
+    "--problems", "pool", type=click.Path(), help="Problem pool: a .jsonl or .parquet file, or hf:NAME."
 )  # fmt: skip
 @click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
 @column_option
 @click.option("--out", type=Destination(), help="Directory of the sets; continued if it exists.")
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
-@click.option("--system", help="System message before each prompt.")
+@click.option("--system", cls=Further, group=_SAMPLING, help="System message before each prompt.")
 @click.option(
-    "--chat-template", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+    "--chat-template", multiple=True, cls=Further, group=_SAMPLING, metavar="NAME=VALUE", callback=_arguments,
     help="Argument of the chat template, e.g. enable_thinking=false.",
 )  # fmt: skip
 @click.option(
-    "--temperature", type=click.FloatRange(0, 10, min_open=True), default=0.6,
+    "--temperature", cls=Further, group=_SAMPLING, type=click.FloatRange(0, 10, min_open=True), default=0.6,
     help="Sampling temperature.",
 )  # fmt: skip
 @click.option(
-    "--max-response-tokens", type=click.IntRange(min=1), default=1024,
+    "--max-response-tokens", cls=Further, group=_SAMPLING, type=click.IntRange(min=1), default=1024,
     help="Maximum length of a response.",
 )  # fmt: skip
 @click.option("--samples", type=click.IntRange(1, 100_000), default=16, help="Samples of each problem.")
 @click.option(
-    "--more-samples", type=click.IntRange(1, 100_000), default=128,
+    "--more-samples", cls=Further, group=_SAMPLING, type=click.IntRange(1, 100_000), default=128,
     help="Further samples of each problem without a correct sample.",
 )  # fmt: skip
 @click.option(
@@ -73,15 +77,17 @@ def _arguments(
     help="Validation problems of each set.  [default: 300, at most a fifth of the set]",
 )  # fmt: skip
 @click.option(
-    "--sampler", type=click.Choice(["vllm", "transformers"]),
+    "--sampler", cls=Further, group=_SAMPLING, type=click.Choice(["vllm", "transformers"]),
     help="Sampling engine.  [default: vllm if installed]",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Sampling seed.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=_SAMPLING, help="Sampling seed."
+)
 @click.option("--dry-run", is_flag=True, help="Print the number of rollouts without loading a model.")
 @json_option
 @interruptible()
-def split(
-    counts: str | None, model: str | None, problems: str | None, out: str | None, dry_run: bool,
+def problems(
+    counts: str | None, model: str | None, pool: str | None, out: str | None, dry_run: bool,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Sort a pool of problems into easy, hard and extremely hard sets.
@@ -100,23 +106,23 @@ def split(
     files, or a name in the Hub's cache. isolaw downloads nothing.
 
     --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong:
-    from counts.jsonl of a split, or another table (.jsonl, .csv, .parquet) with a row for each problem.
+    from counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
     if counts is not None:
-        if model or problems or out:
+        if model or pool or out:
             raise click.UsageError("--counts samples nothing; expected no --model, --problems and --out")
         _dead_groups(counts, as_json)
         return
-    needed = {"--model": model, "--problems": problems, "--out": out}
+    needed = {"--model": model, "--problems": pool, "--out": out}
     if missing := [name for name, value in needed.items() if value is None]:
         raise click.UsageError(f"{', '.join(missing)}: missing (or --counts FILE)")
     assert model is not None
-    assert problems is not None
+    assert pool is not None
     assert out is not None
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
 
-    work = open_split(model, problems, out, options)
+    work = open_split(model, pool, out, options)
     left = work.left
     if dry_run:
         most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.problems)
@@ -132,7 +138,7 @@ def split(
                 update(completed=done, total=total, description=f"{done:,} rollouts")
         failures = reward.failures
     report = work.write()
-    result = {"format": "isolaw.split/1", "directory": out, **report}
+    result = {"directory": out, **report}
     print_result(as_json, result, _summary(work, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")

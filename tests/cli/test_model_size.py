@@ -1,4 +1,4 @@
-"""``isolaw size``: the published fit from the command line, JSON, predictions, messages."""
+"""``isolaw model-size``: the published fit from the command line, JSON, predictions, messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def strict(text: str) -> Any:
 
 @pytest.mark.parametrize(("x", "N0"), [("compute", "13.1"), ("data", "11.5")])
 def test_the_printed_numbers(isolaw: Call, x: str, N0: str) -> None:
-    code, stdout, stderr = isolaw("size", *INTRA, "--x", x, "--bootstrap", 0)
+    code, stdout, stderr = isolaw("model-size", *INTRA, "--x", x, "--draws", 0)
     lines = stdout.splitlines()
     assert (code, stderr) == (0, "")
     assert lines[0] == (f"7 model sizes, N = 0.5 to 72; 172 checkpoints; X = {x}; squared error in L.")
@@ -41,7 +41,7 @@ def test_the_printed_numbers(isolaw: Call, x: str, N0: str) -> None:
 
 def test_intervals_from_single_runs(isolaw: Call) -> None:
     code, stdout, stderr = isolaw(
-        "size", *INTRA, "--column", "runs=n_runs", "--runs", SINGLE, "--bootstrap", 50, "--json"
+        "model-size", *INTRA, "--column", "runs=n_runs", "--runs", SINGLE, "--draws", 50, "--json"
     )
     document = strict(stdout)
     assert code == 0
@@ -58,23 +58,23 @@ def test_intervals_from_single_runs(isolaw: Call) -> None:
 
 
 def test_single_runs(isolaw: Call) -> None:
-    code, stdout, stderr = isolaw("size", SINGLE, *MAPPED, "--where", "step>=30", "--bootstrap", 20)
+    code, stdout, stderr = isolaw("model-size", SINGLE, *MAPPED, "--where", "step>=30", "--draws", 20)
     assert code == 0
     assert "K_max = not identified\nN0 = not identified\n" in stdout
     assert stderr.startswith("note: K(N) grows in proportion to N up to N = 14")
 
 
 def test_predictions(isolaw: Call) -> None:
-    inter = [MEANS, *MAPPED, "--where", "in_inter_fit=1", "--x", "data", "--bootstrap", 50]
+    inter = [MEANS, *MAPPED, "--where", "in_inter_fit=1", "--x", "data", "--draws", 50]
     asked = ["--predict", "N=72", "--predict", "N=14"]
-    code, stdout, _ = isolaw("size", *inter, *asked)
+    code, stdout, _ = isolaw("model-size", *inter, *asked)
     unseen, seen = stdout.splitlines()[-2:]
     assert code == 0
     assert unseen.startswith("N = 72 at data = 53,248: reward 0.58")
     assert unseen.endswith("(E(N) is extrapolated too)")
     assert seen.startswith("N = 14 at data = 53,760: reward 0.4")
     assert "extrapolated" not in seen
-    document = strict(isolaw("size", *inter, *asked, "--at", 1e5, "--at", 2e5, "--json")[1])
+    document = strict(isolaw("model-size", *inter, *asked, "--at", 1e5, "--at", 2e5, "--json")[1])
     found = document["predictions"]
     assert [(p["model_size"], p["data"]) for p in found] == [(72, 1e5), (72, 2e5), (14, 1e5), (14, 2e5)]
     assert [p["extrapolated_size"] for p in found] == [True, True, False, False]
@@ -82,13 +82,13 @@ def test_predictions(isolaw: Call) -> None:
 
 
 def test_the_last_compute_of_an_unseen_size_has_as_many_tokens(isolaw: Call) -> None:
-    small = [MEANS, *MAPPED, "--where", "model_size<=32", "--bootstrap", 0, "--json"]
-    found = strict(isolaw("size", *small, "--predict", "N=72", "--predict", "N=32")[1])["predictions"]
+    small = [MEANS, *MAPPED, "--where", "model_size<=32", "--draws", 0, "--json"]
+    found = strict(isolaw("model-size", *small, "--predict", "N=72", "--predict", "N=32")[1])["predictions"]
     assert found[0]["compute"] == pytest.approx(found[1]["compute"] * 72 / 32)
 
 
 def test_the_log_loss(isolaw: Call) -> None:
-    document = strict(isolaw("size", *INTRA, "--loss", "log", "--bootstrap", 0, "--json")[1])
+    document = strict(isolaw("model-size", *INTRA, "--loss", "log", "--draws", 0, "--json")[1])
     assert document["loss"] == "log"
     assert document["params"]["N0"]["value"] == pytest.approx(13.361, abs=0.001)
 
@@ -100,7 +100,7 @@ def test_conditions(isolaw: Call, tmp_path: Path) -> None:
     def rows(*conditions: str) -> int:
         options = [option for c in conditions for option in ("--where", c)]
         code, stdout, stderr = isolaw(
-            "size", tmp_path / "t.csv", *MAPPED, *options, "--bootstrap", 0, "--json"
+            "model-size", tmp_path / "t.csv", *MAPPED, *options, "--draws", 0, "--json"
         )
         assert code == 0, stderr
         return strict(stdout)["checkpoints"]

@@ -1,4 +1,4 @@
-"""``isolaw findings``: do the paper's findings emerge on a simulator?"""
+"""``isolaw replicate``: do the paper's findings emerge on a simulator?"""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import click
 
 from isolaw.cli import common
 from isolaw.cli.common import note, print_document, write_page
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, json_option
 
 _FAILURES_SHOWN = 5
 
 
-@click.command()
+@click.command(cls=ShortHelp)
 @click.option("--model", default="interference", help="Simulator: interference or arms.")
 @click.option(
     "--preset",
@@ -39,7 +40,7 @@ _FAILURES_SHOWN = 5
 @json_option
 @click.pass_context
 @common.interruptible()
-def findings(
+def replicate(
     ctx: click.Context,
     /,
     model: str,

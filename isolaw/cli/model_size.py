@@ -1,4 +1,4 @@
-"""``isolaw size``: how fast models of different size learn."""
+"""``isolaw model-size``: how fast models of different size learn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_document
+from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     return out
 
 
-@click.command()
+@click.command("model-size", cls=ShortHelp)
 @click.argument("file", type=click.Path())
 @click.option("--runs", type=click.Path(), help="Table of single runs, for the intervals, if FILE has means.")
 @click.option(
@@ -47,11 +48,11 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     "--at", type=float, multiple=True, metavar="X",
     help="Predict at this X.  [default: the last measured X]",
 )  # fmt: skip
-@shared.bootstrap_option
+@shared.draws_option
 @shared.seed_option
 @shared.mapping_options
 @shared.json_option
-def size(
+def model_size(
     file: str,
     runs: str | None,
     x: Any,
@@ -87,7 +88,7 @@ def size(
         known = {name: column for name, column in mapping.columns.items() if column in single.columns}
         single = mapping.model_copy(update={"columns": known}).apply(single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
-    law = fit_sizes(curves, loss, options["bootstrap"], options["seed"])
+    law = fit_sizes(curves, loss, options["draws"], options["seed"])
     predictions: list[dict[str, Any]] = [
         {"model_size": n, x: value, "extrapolated_size": n not in law.E, "reward": law.predict(n, value)}
         for n in sizes
@@ -95,7 +96,7 @@ def size(
     ]
     more = {
         "sources": [file] if runs is None else [file, runs],
-        "bootstrap": {"unit": law.unit, "draws": options["bootstrap"], "seed": options["seed"]},
+        "bootstrap": {"unit": law.unit, "draws": options["draws"], "seed": options["seed"]},
     }
     print_document(as_json, size_document(law, predictions, more))
     for warning in law.warnings:

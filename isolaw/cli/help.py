@@ -1,0 +1,106 @@
+"""What ``--help`` lists: the options that most people need, and a line that names the others.
+
+An option is of the second kind if it is `Further`: it has a group, such as `READING`. ``--help`` names the
+groups, ``--help-all`` lists everything. The commands of ``isolaw --help`` have groups, too (`Commands`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from isolaw.errors import options_here
+
+READING = "how logs are read"
+CURVES = "how curves and intervals are fitted"
+COSTS = "limits, hours and costs"
+EXECUTING = "how isolaw executes it"
+_NAMED = 3  # options of a group in the last line of --help
+
+
+class Further(click.Option):
+    """An option that only ``--help-all`` lists, under the heading of its group."""
+
+    def __init__(self, *args: Any, group: str = READING, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.group = group
+
+
+def _print_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[__name__] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+class ShortHelp(click.Command):
+    """A command whose ``--help`` leaves out what is `Further`, and whose ``--help-all`` does not."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        every = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all, hidden=True
+        )
+        self.params.append(every)
+
+    @property
+    def listed(self) -> list[click.Option]:
+        """The options that ``--help`` lists."""
+        return [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
+
+    @property
+    def groups(self) -> dict[str, list[click.Option]]:
+        """The options of the second kind, by their group."""
+        out: dict[str, list[click.Option]] = {}
+        for option in self.params:
+            if isinstance(option, Further) and not option.hidden:
+                out.setdefault(option.group, []).append(option)
+        return out
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options; the groups of the others as sections, or in a last line."""
+        _section("Options", self.listed, ctx, formatter)
+        if __name__ in ctx.meta:
+            for title, options in self.groups.items():
+                _section(title[0].upper() + title[1:], options, ctx, formatter)
+            return
+        if self.groups:
+            parts = []
+            for title, options in self.groups.items():
+                flags = [max(own.opts, key=len) for own in options]
+                more = ", …" if len(flags) > _NAMED else ""
+                parts.append(f"{title} ({', '.join(flags[:_NAMED])}{more})")
+            formatter.write_paragraph()
+            formatter.write_text(f"{ctx.command_path} --help-all also lists {', '.join(parts)}.")
+
+
+def _section(title: str, options: list[Any], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    records = [record for own in options if (record := own.get_help_record(ctx)) is not None]
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+class Commands(click.Group):
+    """The commands, in groups; messages advise only options that the command which runs has."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.sections: dict[str, list[str]] = {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, a section for each group, but the hidden ones."""
+        for title, names in self.sections.items():
+            rows = [(name, self.commands[name].get_short_help_str(78)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, and note its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            options_here.set(frozenset(flag for option in command.params for flag in option.opts))
+        return name, command, rest

@@ -1,0 +1,130 @@
+"""A new ``isolaw.toml``: the options of reading that were given, and as comments what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isolaw.config.writing import toml_key, toml_value
+from isolaw.errors import DataError, InputError
+from isolaw.readers.assignments import Assignment
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.mapping_draft import HEADINGS, described, drafted
+from isolaw.readers.reading_file import PARTS, ReadingOptions, folder_of
+from isolaw.readers.settling import needed, settling
+from isolaw.readers.sources import READING_FILE
+from isolaw.readers.table_files import load
+
+
+def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
+    """Return the file for these sources, and the files that it is about; None if they share no folder.
+
+    >>> place(["runs/a.csv", "runs/b.csv"])
+    (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
+    """
+    paths = [Path(source) for source in sources]
+    if len(paths) == 1 and paths[0].is_dir():
+        return paths[0] / READING_FILE, []
+    folders = {folder_of(path) for path in paths}
+    if len(folders) != 1 or any(path.parent not in folders or path.is_dir() for path in paths):
+        return None
+    return folders.pop() / READING_FILE, [path.name for path in paths]
+
+
+def draft(
+    sources: Sequence[str],
+    options: ReadingOptions,
+    settings: Sequence[Assignment],
+    columns: ColumnMapping,
+    candidates: Sequence[FoundLog],
+    command: str,
+) -> tuple[str, bool]:
+    """Return the file, and whether there is something to fill in; ``command`` reads the sources again.
+
+    Raises `DataError` if there is nothing to write: no option was given, and nothing is missing.
+    """
+    keys = options.model_dump(exclude_defaults=True, exclude={"set"})
+    lines = [f"{name} = {toml_value(value)}" for name, value in keys.items()]
+    tables: dict[str, list[str]] = {}
+    for own in settings:
+        head = f"[set.{toml_key(own.glob)}]" if own.glob else "[set]"
+        tables.setdefault(head, []).append(f"{toml_key(own.name)} = {toml_value(own.value)}")
+    table = _table(candidates)
+    missing = not table and any(own.status is LogStatus.NEEDS for own in candidates)
+    if missing:
+        for title, comments in _missing(candidates, sources).items():
+            tables.setdefault(title, []).extend(comments)
+    lines += tables.pop("", [])
+    parts = _parts(columns, table)
+    if not (lines[bool(options.files) :] or tables or any(parts.values())):
+        raise DataError("--save: no option of reading was given, and nothing is missing")
+    tables = dict(sorted(tables.items(), key=lambda pair: pair[0] != "[set]"))
+    top = [
+        "# How isolaw reads this. All commands find this file; options on the command line win over it.",
+        *(["# Fill in what is missing behind a #, remove the #, then:"] if missing or table else []),
+        *([f"#     {command}"] if missing or table else []),
+        *(["#", *described(load(table))] if table else []),
+    ]
+    blocks = [top + ([""] if lines else []) + lines]
+    blocks += [[title, *texts] for title, texts in tables.items()]
+    blocks += [[HEADINGS[part], *texts] for part, texts in parts.items() if texts]
+    return "\n\n".join("\n".join(texts) for texts in blocks) + "\n", bool(missing or table)
+
+
+def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
+    """Comments to fill in for what the logs lack, by the title of their table; "" for keys before any table.
+
+    They are what `settling` would have as options, or where those are too many, a table for each run.
+    """
+    words = settling(candidates, sources)
+    if words is None:
+        return {f"[set.{toml_key(glob)}]": own for glob, own in needed(candidates, sources).items()}
+    out: dict[str, list[str]] = {}
+    for option, text in zip(words[::2], words[1::2], strict=True):
+        before, _, value = text.rpartition("=")
+        glob, _, name = before.rpartition(":")
+        if option == "--name-pattern":
+            out.setdefault("", []).append(f"# name_pattern = [{toml_value(text)}]")
+        elif option == "--set":
+            title = f"[set.{toml_key(glob)}]" if glob else "[set]"
+            out.setdefault(title, []).append(f"# {toml_key(name)} = {value}")
+        elif option == "--metric":
+            out.setdefault("", []).append(f"# metric = {toml_value(text)}")
+        else:
+            title = HEADINGS[{"--column": "columns", "--constant": "constants"}.get(option, "derive")]
+            out.setdefault(title, []).append(f"# {toml_key(before)} = {toml_value(value)}")
+    return dict(sorted(out.items(), key=lambda pair: pair[0] not in ("", "[set]")))
+
+
+def _table(candidates: Sequence[FoundLog]) -> str:
+    """The file of the first table whose columns isolaw does not know; empty if there is none."""
+    for own in candidates:
+        unknown = own.status is LogStatus.UNKNOWN_FORMAT or (own.container == "table" and bool(own.offered))
+        if unknown and not own.facts:
+            try:
+                load(own.sources[0])
+            except InputError:
+                continue
+            return own.sources[0]
+    return ""
+
+
+def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
+    """The lines of the columns: what was given, and as comments the guesses for what was not."""
+    given: dict[str, dict[str, Any]] = {name: dict(getattr(columns, name)) for name in PARTS}
+    given["metrics"] = {name: own.model_dump(exclude_none=True) for name, own in columns.metrics.items()}
+    known = {name for own in given.values() for name in own}
+    out = {
+        part: [f"{toml_key(name)} = {toml_value(value)}" for name, value in own.items()]
+        for part, own in given.items()
+    }
+    for part, guesses in drafted(load(table)).items() if table else ():
+        for line in guesses:
+            bare = line.removeprefix("# ")
+            name, _, column = bare.partition(" = ")
+            of_itself = column == f'"{name}"'  # isolaw knows it by its name
+            if not (name in known or of_itself or (part == "metrics" and given["metrics"])):
+                out[part].append(f"# {bare}")
+    return out

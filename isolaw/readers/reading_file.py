@@ -1,0 +1,190 @@
+"""``isolaw.toml`` next to logs: how isolaw reads them, so that no command needs to be told again.
+
+`isolaw.read` and all commands find the file in the folder that they read, or next to the file that they read.
+What is given in a call or on the command line wins over it. ``isolaw read --save`` writes it.
+
+::
+
+    files = ["runs.csv"]           # only these files of the folder; all of them unless given
+    format = "verl_console"        # how the logs are written
+    group_by = "directory"
+    only = ["*n8*"]
+    exclude = ["*debug*"]
+    name_pattern = ["s{seed}-n{n}*"]
+    metric = "val_acc"             # the column of the rewards, in a table
+
+    [set]                          # values that the logs lack, for all runs
+    B_p = 128
+    [set."runs/a*"]                # for the runs that match
+    seed = 1
+
+    [columns]                      # and [derive], [constants], [metrics]: `isolaw.readers.mapping`
+    n = "group_size"
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from isolaw.documents.reading import read_toml
+from isolaw.documents.validation import located, parse_section
+from isolaw.errors import InputError, Issue, SpecError, at_command_line
+from isolaw.readers.assignments import Assignment, Rule, settings_of
+from isolaw.readers.found_logs import Filter, matching
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.name_patterns import NamePattern
+from isolaw.readers.sources import READING_FILE
+
+PARTS = ("columns", "derive", "constants", "metrics")  # those of a mapping
+
+
+class ReadingOptions(BaseModel):
+    """The keys of the file that are not about the columns of a table; they are keywords of `isolaw.read`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: list[str] = Field(default_factory=list)
+    format: str = "auto"
+    group_by: str | None = None
+    only: list[str] = Field(default_factory=list)
+    exclude: list[str] = Field(default_factory=list)
+    name_pattern: list[str] = Field(default_factory=list)
+    metric: str | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingFile:
+    """The content of one ``isolaw.toml``, and what it is about: the files in its folder."""
+
+    path: Path
+    options: ReadingOptions
+    mapping: ColumnMapping
+    rules: tuple[Rule, ...] = ()
+
+    def covers(self, sources: Iterable[str | Path]) -> bool:
+        """Return whether the file is about all of these files."""
+        folder, files = self.path.parent, self.options.files
+        for source in map(Path, sources):
+            if folder not in (source, *source.parents):
+                return False
+            if files and not any(fnmatchcase(source.name, own) for own in files):
+                return False
+        return True
+
+    def about(self, source: str | Path) -> bool:
+        """Return whether it is about a source, or about files in one that is a folder or a glob."""
+        folder = folder_of(source)
+        return folder == self.path.parent and (folder in (Path(source),) or self.covers([source]))
+
+    def under(self, given: Iterable[str], columns: ColumnMapping) -> ReadingFile:
+        """Return the file without the keys, and below the columns, that a call or a command gives."""
+        fields = ReadingOptions.model_fields
+        unless = {name: fields[name].get_default(call_default_factory=True) for name in given}
+        options = self.options.model_copy(update=unless)
+        own = [rule for rule in self.rules if isinstance(rule, Assignment) or options.name_pattern]
+        rules = tuple(Within(rule, self) for rule in own)
+        return replace(self, options=options, mapping=columns.over(self.mapping), rules=rules)
+
+    def note(self, given: Iterable[str], rules: Iterable[Rule], columns: ColumnMapping) -> str:
+        """Return that the file was used, and what in the call or the command wins over it."""
+        wins = [name for name in given if getattr(self.options, name) not in (None, [], "auto")]
+        names = {own.name for own in self.rules if isinstance(own, Assignment)}
+        if any(isinstance(own, Assignment) and own.name in names for own in rules):
+            wins.append("set" if at_command_line.get() else "settings")
+        wins += [part for part in PARTS if getattr(columns, part).keys() & getattr(self.mapping, part).keys()]
+        shown = [_option(name) if at_command_line.get() else name for name in wins]
+        more = f"; {', '.join(shown)} win{'s' * (len(shown) == 1)} over them" if shown else ""
+        return f"isolaw reads with the options in {self.path}{more}"
+
+
+@dataclass(frozen=True)
+class Within:
+    """A rule of a file, for the runs that the file is about."""
+
+    rule: Rule
+    file: ReadingFile
+
+    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+        own = self.rule.assigned(run, sources) if self.file.covers(sources) else []
+        return [replace(one, file=str(self.file.path)) for one in own]
+
+
+@dataclass(frozen=True)
+class FilterOfFiles(Filter):
+    """A filter, and those of reading files for the runs that they are about."""
+
+    files: tuple[ReadingFile, ...] = ()
+
+    def keeps(self, run: str, sources: Collection[str]) -> bool:
+        """Return whether to take a run of this name, read from these files."""
+        own = (Filter(tuple(f.options.only), tuple(f.options.exclude)) for f in self._about(sources))
+        return super().keeps(run, sources) and all(one.keeps(run, sources) for one in own)
+
+    def excludes(self, path: Path) -> bool:
+        """Return whether to leave out a file unread."""
+        every = [*self.exclude, *(glob for f in self._about([path]) for glob in f.options.exclude)]
+        return matching({str(path), path.name}, every)
+
+    def _about(self, sources: Collection[str | Path]) -> list[ReadingFile]:
+        return [own for own in self.files if own.covers(sources)]
+
+
+def _option(name: str) -> str:
+    """The option of a key; of ``columns`` it is ``--column``."""
+    return f"--{name.removesuffix('s').replace('_', '-')}"
+
+
+def folder_of(source: str | Path) -> Path:
+    """Return the folder whose ``isolaw.toml`` is about a source: itself, or the one that holds it.
+
+    >>> str(folder_of("nowhere/runs/*/metrics.jsonl"))
+    'nowhere/runs'
+    """
+    path = Path(source)
+    folder = path if path.is_dir() else path.parent
+    while glob.has_magic(str(folder)) and not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
+    """Return the reading files next to these sources, each once; raise `InputError` for a wrong one."""
+    paths = dict.fromkeys(folder_of(source) / READING_FILE for source in sources)
+    found = [read_reading_file(path) for path in paths if path.is_file()]
+    return [own for own in found if own is not None]
+
+
+def read_reading_file(path: Path) -> ReadingFile | None:
+    """Read a file; None for a sweep's file of this name.
+
+    Raises `SpecError` with everything that is wrong with it.
+    """
+    data = read_toml(path)
+    if "sweep" in data:
+        return None
+    of_columns = {name: data.pop(name) for name in PARTS if name in data}
+    issues: list[Issue] = []
+    found: list[Any] = []
+    for model, own in ((ReadingOptions, data), (ColumnMapping, of_columns)):
+        try:
+            found.append(parse_section(model, own))
+        except SpecError as error:
+            issues += error.issues
+    if issues:
+        raise located(SpecError(issues), path)
+    options, mapping = found
+    rules: list[Rule] = []
+    try:
+        rules += [*settings_of(options.set, path, str(path)), *map(NamePattern, options.name_pattern)]
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
+    return ReadingFile(path, options, mapping.of_file(str(path)), tuple(rules))

@@ -1,0 +1,203 @@
+"""``isolaw.toml`` next to logs: found by everything that reads, written by ``isolaw read --save``."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import isolaw as library
+from isolaw.errors import InputError, SpecError
+from isolaw.readers.assignments import parse
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.read import survey
+from isolaw.readers.reading_draft import draft
+from isolaw.readers.reading_file import ReadingOptions, read_reading_file
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Three logs of veRL without a configuration."""
+    for n in (8, 32, 128):
+        rows = [
+            {"step": s, "data": {"val-core/math/acc/mean@4": 0.5 - 1 / (s + n), "critic/score/mean": 0.1}}
+            for s in range(1, 31)
+        ]
+        path = tmp_path / "logs" / f"n{n}" / "metrics.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [f"{n},{s},{0.5 - 1 / (s + n)}" for n in (8, 16, 32) for s in range(1, 30)]
+    path = tmp_path / "tables" / "mine.csv"
+    path.parent.mkdir()
+    path.write_text("\n".join(["group_size,global_step,holdout_acc", *rows]) + "\n")
+    return path
+
+
+def facts(source: Path, **more: Any) -> set[tuple[int, int]]:
+    runs = survey([source], **more).runs
+    return set(runs.points[["problems_per_batch", "rollouts_per_problem"]].itertuples(index=False, name=None))
+
+
+def test_what_is_saved_is_found_by_everything_that_reads(isolaw: Call, logs: Path) -> None:
+    given = ["--name-pattern", "n{n}", "--set", "B_p=32", "--set", "*n8:seed=3", "--exclude", "*n128*"]
+    code, _, err = isolaw("read", logs, *given, "--save")
+    assert code == 0, err
+    file = logs / "isolaw.toml"
+    assert f"saved: {file}" in err
+    assert tomllib.loads(file.read_text()) == {
+        "name_pattern": ["n{n}"], "exclude": ["*n128*"],
+        "set": {"problems_per_batch": 32, "*n8": {"seed": 3}},
+    }  # fmt: skip
+    runs = library.read(logs)
+    assert f"isolaw reads with the options in {file}" in runs.notes
+    assert facts(logs) == {(32, 8), (32, 32)}
+    assert set(runs.points["seed"]) == {0, 3}
+    for command in (["fit"], ["answer", "--compute", "1e5"], ["backtest", "--fit-below", "2e4"]):
+        err = isolaw(*command[:1], logs, *command[1:], "--draws", 5)[2]
+        assert f"note: isolaw reads with the options in {file}\n" in err
+    assert facts(logs / "n8" / "metrics.jsonl", settings=["n=4", "B_p=2"]) == {(2, 4)}  # not next to it
+
+
+def test_options_win_over_the_file_and_isolaw_says_so(isolaw: Call, logs: Path) -> None:
+    file = logs / "isolaw.toml"
+    file.write_text('name_pattern = ["n{n}"]\nonly = ["*n8"]\n[set]\nB_p = 32\n[set."*n8"]\nseed = 5\n')
+    assert facts(logs, only="*n32") == {(32, 32)}
+    runs = library.read(logs, settings={"seed": 7, "B_p": 16})
+    assert set(runs.points["seed"]) == {7}  # although the file is about this run alone
+    assert set(runs.points["problems_per_batch"]) == {16}
+    assert runs.notes[0] == f"isolaw reads with the options in {file}; settings wins over them"
+    err = isolaw("read", logs, "--only", "*n32", "--set", "B_p=16")[2]
+    assert f"{file}; --only, --set win over them" in err
+
+
+def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
+    isolaw: Call, logs: Path, table: Path
+) -> None:
+    code, out, _ = isolaw("read", logs, "--save")
+    assert (code, out) == (
+        0, f"Saved: {logs}/isolaw.toml. Fill in what is needed there, then: isolaw read {logs}\n",
+    )  # fmt: skip
+    file = logs / "isolaw.toml"
+    assert tomllib.loads(file.read_text()) == {"set": {}}
+    assert f"{file} can hold all that is needed" in isolaw("read", logs)[1]
+    text = file.read_text().replace("# name_pattern", "name_pattern").replace("# B_p = <number>", "B_p = 64")
+    file.write_text(text)
+    assert facts(logs) == {(64, 8), (64, 32), (64, 128)}
+
+    assert isolaw("read", table, "--column", "n=group_size", "--save")[0] == 0
+    file = table.parent / "isolaw.toml"
+    written = tomllib.loads(file.read_text())
+    assert written["columns"] == {"rollouts_per_problem": "group_size"}  # what was given, and no guess
+    assert written["files"] == ["mine.csv"]
+    text = re.sub(r"^# (step|problems_per_batch|\"holdout_acc\")", r"\1", file.read_text(), flags=re.M)
+    file.write_text(text)
+    assert facts(table) == {(512, 8), (512, 16), (512, 32)}
+
+
+def test_a_table_keeps_its_file_to_itself(isolaw: Call, table: Path) -> None:
+    given = ["--column", "n=group_size", "--column", "step=global_step", "--metric", "holdout_acc"]
+    out = table.with_name("points.parquet")
+    assert isolaw("read", table, *given, "--constant", "B_p=4", "--save", "--out", out)[0] == 0
+    assert facts(table) == facts(out) == {(4, 8), (4, 16), (4, 32)}
+    other = table.with_name("other.csv")
+    other.write_text(table.read_text())
+    with pytest.raises(InputError, match="4 things are missing"):
+        library.read(other)
+
+
+def test_two_folders_have_each_their_own(logs: Path) -> None:
+    for i, n in enumerate((8, 32)):
+        (logs / f"n{n}" / "isolaw.toml").write_text(f"[set]\nn = {n}\nB_p = {2 + i}\nseed = {i}\n")
+    reading = survey([logs / "n8", logs / "n32"])
+    shown = {(own.facts["problems_per_batch"].value, own.n) for own in reading.ready}
+    assert shown == {(2, 8), (3, 32)}
+    assert len(reading.read_as) == 2
+
+
+def test_a_file_is_never_replaced(isolaw: Call, logs: Path) -> None:
+    file = logs / "isolaw.toml"
+    file.write_text("# mine\n")
+    code, _, err = isolaw("read", logs, "--set", "B_p=32", "--save")
+    assert (code, file.read_text()) == (2, "# mine\n")
+    assert f"{file}: exists; it is left unchanged" in err
+    assert "    [set]\n    problems_per_batch = 32" in err
+    file.unlink()
+    file.symlink_to(logs.parent / "elsewhere.toml")  # a link to nowhere
+    assert isolaw("read", logs, "--set", "B_p=32", "--save")[0] == 2
+    assert not (logs.parent / "elsewhere.toml").exists()
+    code, _, err = isolaw("read", logs / "n8", logs / "n32", "--set", "B_p=32", "--save")
+    assert code == 2
+    assert "expected one folder, or files of one folder" in err
+
+
+def test_all_mistakes_are_named_at_once(logs: Path) -> None:
+    file = logs / "isolaw.toml"
+    file.write_text('onyl = ["a"]\ngroup_by = 3\n[colums]\nn = "k"\n[constants]\nB_p = [1]\n')
+    with pytest.raises(SpecError) as raised:
+        library.read(logs)
+    text = str(raised.value)
+    for part in (
+        f"{file}:1: onyl: unknown key; found ['a'] (did you mean 'only'?)", f"{file}:2: group_by: found 3",
+        f"{file}:3: [colums]", "constants.problems_per_batch: found [1]",
+    ):  # fmt: skip
+        assert part in text
+    file.write_text("[set]\nB_q = 1\nstep = 2\n")
+    with pytest.raises(InputError, match=rf"^{file}: step: step is what a log measures"):
+        library.read(logs)
+    file.write_text("[sweep]\nbackend = 'bandit'\n")  # a sweep's file of this name
+    assert facts(logs, settings=["B_p=4"], name_pattern="n{n}") == {(4, 8), (4, 32), (4, 128)}
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12)
+
+
+@given(
+    globs=st.dictionaries(WORDS, st.integers(0, 9), max_size=3),
+    only=st.lists(WORDS, max_size=2),
+    columns=st.dictionaries(st.sampled_from(["seed", "step", "kl"]), WORDS, max_size=3),
+    value=st.one_of(st.booleans(), st.integers(-5, 5), st.floats(-1, 1), WORDS),
+)
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    globs: dict[str, int],
+    only: list[str],
+    columns: dict[str, str],
+    value: Any,
+) -> None:
+    rules = [rule for glob, seed in globs.items() for rule in parse({"seed": seed}) if glob.strip()]
+    rules = [type(rule)(rule.name, rule.value, glob) for rule, glob in zip(rules, globs, strict=False)]
+    mapping = ColumnMapping(columns=columns, constants={"lr": value})
+    text, missing = draft(["logs"], ReadingOptions(only=only), rules, mapping, [], "again")
+    assert not missing
+    path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"
+    path.write_text(text)
+    found = read_reading_file(path)
+    assert found is not None
+    assert found.options.only == only
+    assert found.mapping.model_dump() == mapping.model_dump()
+    assert {(rule.glob, rule.name, rule.value) for rule in found.rules} == {  # type: ignore[attr-defined]
+        (rule.glob, rule.name, rule.value) for rule in rules
+    }
+
+
+def test_frames_have_no_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(table.parent)
+    Path("isolaw.toml").write_text("[constants]\nB_p = 4\n")
+    frame = pd.read_csv(table)
+    with pytest.raises(InputError, match="B_p"):
+        library.read(frame, columns={"n": "group_size", "step": "global_step"}, metric="holdout_acc")
