@@ -411,7 +411,7 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-    lines = studies.backtest_summary(result)
+    lines = studies.backtest_document(result).lines()
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
     assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
