@@ -13,15 +13,23 @@ import pytest
 
 ROOT = Path(__file__).parent
 TORCH = importlib.util.find_spec("torch") is not None
-# Files whose tests run vLLM in pytest's own process; then the others that take longest, and all that is left.
+# Files whose tests run vLLM in pytest's own process; then the others that take longest, and all that is left:
+# of the tests without PyTorch what waits or has few long tests, then those of the real backend.
 _WITH_VLLM = (
     *("test_backend", "test_nodes", "test_resume"),
     *("train/test_loop", "train/test_ranks", "rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
-    *("backends/real/test_gpu_selftest", "executors/test_slurm", "test_docs", "executors/test_ray"),
-    *("report/page/test_browser", "executors/test_real_slurm", "backends/real/test_examples"),
-    *("backends/real/test_turns", "backends/real/train/test_memory", "backends/real/train/test_trainer"),
+    *("test_docs", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
+    *("fits/test_degenerate", "report/page/test_browser", "design/test_killed", "store/test_killed"),
+    *("test_golden", "cli/test_recipe_check", "recipe_check/test_presets", "cli/test_findings"),
+    *("backends/real/test_command", "backends/real/test_gpu_selftest", "backends/real/test_examples"),
+    *(
+        "backends/real/train/test_pipeline",
+        "backends/real/test_turns",
+        "backends/real/train/test_memory",
+        "backends/real/train/test_trainer",
+    ),
 )
 # Where a shell started pytest in the background, it ignores SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

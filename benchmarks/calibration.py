@@ -31,7 +31,7 @@ import numpy as np
 
 import isolaw
 from isolaw.backends.bandit import Bandit
-from isolaw.calibration.ahead import POINTS, forecast
+from isolaw.calibration.ahead import POINTS, RewardForecast, forecast
 from isolaw.calibration.calibrate import HEAD, VERSION, calibrate
 from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.simulation import Protocol, SimulatedCell
@@ -71,6 +71,13 @@ ANSWERS = 40  # behind a point of a drawn curve: three parameters fitted to some
 CELLS = [(BATCH, n) for n in LEVELS]
 
 
+def _best_n(ahead: RewardForecast) -> tuple[int, int]:
+    """Return the interval that holds the best n of 90 % of the members."""
+    of_members = [ahead.cells[k][1] for k in ahead.final.argmax(axis=1)]
+    low, high = np.quantile(of_members, (0.05, 0.95), method="inverted_cdf")
+    return int(low), int(high)
+
+
 def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     """Return what the calibration and the estimator recommend in one preset, and what that loses."""
     path = kept(f"{kind}-{index}")
@@ -88,7 +95,9 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     best = int(rewards.argmax())
     near = [LEVELS[k] for k in range(len(LEVELS)) if rewards.max() - rewards[k] <= 0.001]
     own = LEVELS.index(ahead.best[1])
-    low, high = ahead.interval(1)
+    low, high = np.quantile(
+        [CELLS[k][1] for k in ahead.final.argmax(axis=1)], (0.05, 0.95), method="inverted_cdf"
+    )
     band = np.quantile(ahead.rewards, (0.05, 0.95), axis=0)
     later = (ahead.compute > MEASURED * 1.05)[None, :] & np.isfinite(curves)
     held = ((curves >= band[0]) & (curves <= band[1]))[later]
@@ -327,7 +336,7 @@ def published(jobs: int) -> dict[str, Any]:
             )
         result[family] = own
     ahead4 = forecast(preset, 4e6, [(BATCH, n) for n in LEVELS], jobs=jobs)
-    result["n_star"] = {"n": ahead4.best[1], "interval": list(ahead4.interval(1)), "published": 512}
+    result["n_star"] = {"n": ahead4.best[1], "interval": list(_best_n(ahead4)), "published": 512}
     print(json.dumps(result, indent=1), flush=True)
     kept("published").write_text(json.dumps(result))
     return result

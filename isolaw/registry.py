@@ -59,3 +59,13 @@ def public(name: str) -> Any:
     204800
     """
     return getattr(importlib.import_module(PUBLIC[name]), name)
+
+
+class Shown:
+    """A study's result: ``print`` and notebooks show it as its command does (`isolaw.report.summary`)."""
+
+    def __str__(self) -> str:
+        return str(public("summary")(self))
+
+    def _repr_html_(self) -> str:
+        return str(public("summary")(self, html=True))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw import allocation, backends, executors
+from isolaw.allocation import BatchShape
 from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
 from isolaw.config.sections import OFF
 from isolaw.design import directory
@@ -226,6 +227,23 @@ def _horizons(spec: SweepSpec) -> tuple[int, ...]:
     """Return the horizons at which runs may end, and where all of them are therefore evaluated."""
     compute = spec.sweep.compute
     return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
+
+
+def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
+    """Return a run of a sweep, of its first seed, as the backend resolves it; may raise `SpecError`."""
+    backend = backends.get(spec.sweep.backend)
+    run = RunSpec(
+        backend=backend.name,
+        problems_per_batch=shape[0],
+        rollouts_per_problem=shape[1],
+        seed=spec.sweep.seeds[0],
+        recipe=spec.recipe,
+        problems=spec.problems,
+        options=getattr(spec, backend.name),
+        compute=spec.sweep.compute,
+        evaluation=spec.evaluation,
+    )
+    return backend.resolve(run)
 
 
 def _resolved_runs(

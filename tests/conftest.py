@@ -104,11 +104,12 @@ def command() -> str:
 
 # Imports what the command line does, later or at once.
 _COMMANDS = f"""
-import importlib, pkgutil, isolaw
+import importlib, pkgutil, sys, isolaw
 import jinja2, matplotlib.backends.backend_agg, rich.progress, scipy.optimize, statsmodels.robust.norms
 for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
     if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
         importlib.import_module(module.name)
+sys.modules["isolaw.report.page.budgets"]._E12 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
 {_COMPILING[0]}
 """
 
@@ -312,16 +313,16 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibrations of a second: few simulations, few members, short chains."""
-    from isolaw.calibration import calibrate, rounds
+    from golden.outputs import small_calibration
 
-    constants = {"FIRST": 40, "NEXT": 20, "ROUNDS": 2, "MEMBERS": 8}
-    for name, value in constants.items():
-        for module in (calibrate, rounds):
-            monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(calibrate, "SIMULATIONS", 40 + 20 + 8)
-    monkeypatch.setattr(rounds, "_STEPS", {False: (20, 40), True: (20, 40)})
-    monkeypatch.setattr(rounds, "_THIN", 10)
+    small_calibration(monkeypatch)
+
+
+@pytest.fixture
+def few_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    from golden.outputs import few_budgets
+
+    few_budgets(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import ast
 import functools
 import html.parser
 import importlib
+import json
 import os
 import re
 import shutil
@@ -262,6 +263,14 @@ def test_the_site_in_a_browser(site: Path) -> None:
         assert "Decide how to spend a budget" in page.locator("#search-results").inner_text()
         assert not [url for url in fetched if not url.startswith(("file:", "data:", "blob:"))]
         browser.close()
+
+
+def test_the_pictures_show_the_demo_of_the_readme() -> None:
+    """`scripts/pictures.py` keeps the headline of the pictures; the demo is compared with README below."""
+    made = json.loads((DOCS / "images" / "pictures.json").read_text())
+    assert f"    {made['headline'].removesuffix('.')} (" in (ROOT / "README.md").read_text()
+    for name in made["pictures"]:
+        assert f"images/{name}.png" in (DOCS / "report.md").read_text() + (ROOT / "README.md").read_text()
 
 
 def test_examples_parse() -> None:

@@ -21,7 +21,6 @@ from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.calibration.space import parameters
 from isolaw.children import each
 from isolaw.errors import InputError, Refused
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import Preset
@@ -31,7 +30,6 @@ MEMBERS = 60
 POINTS = 24  # number of C values
 FARTHEST = 100.0  # multiple of the largest measured C
 _FORECAST = 2**21  # first index of random streams, distinct from a calibration's
-INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
@@ -53,25 +51,9 @@ class RewardForecast:
         return self.rewards[:, :, -1]
 
     @property
-    def regret(self) -> Floats:
-        """A member's loss in each cell against its own best cell, (E, K)."""
-        return np.asarray(self.final.max(axis=1, keepdims=True) - self.final)
-
-    @property
     def best(self) -> BatchShape:
         """The cell of least expected regret, which is the cell of highest expected reward."""
         return self.cells[int(self.final.mean(axis=0).argmax())]
-
-    @property
-    def within(self) -> Floats:
-        """Share of members for which a cell is within 0.005 of the best, (K,)."""
-        return np.asarray(np.mean(self.regret <= TOLERANCE, axis=0))
-
-    def interval(self, axis: int) -> tuple[int, int]:
-        """Return the 90 % interval over members of the best B_p (axis 0), n (axis 1) or M (axis 2)."""
-        of_members = [(*self.cells[k], self.steps[k])[axis] for k in self.final.argmax(axis=1)]
-        low, high = np.quantile(of_members, INTERVAL, method="inverted_cdf")
-        return int(low), int(high)
 
 
 def forecast(

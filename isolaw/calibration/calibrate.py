@@ -31,7 +31,9 @@ from isolaw.config.writing import toml_text
 from isolaw.documents.reading import parse_toml, read_npz
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError
+from isolaw.evidence import Simulated
 from isolaw.files import check_replaceable, replacing
+from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import Runs
 from isolaw.simulators import preset_file
@@ -68,7 +70,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Shown):
     """An ensemble (E, d) of equally likely points in ``observed.space``, the central one first.
 
     ``replayed`` (E, P) are the rewards that each member measures when it repeats the runs.
@@ -84,6 +86,11 @@ class Calibration:
     def space(self) -> Space:
         """The coordinates of the calibration."""
         return self.observed.space
+
+    @property
+    def simulated(self) -> Simulated:
+        """What measured rewards next to those of the ensemble rest on."""
+        return Simulated.among([self.observed.runs.simulated, Simulated.YES])
 
     @property
     def members(self) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ Both have draws of the reward of a cell. Over the cells that both have, they dis
 
 - in their choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the other's
   draws;
-- in rewards, if the 90 % intervals of some cell do not overlap.
+- in rewards, if the 95 % intervals of some cell do not overlap.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from isolaw.allocation import BatchShape
-from isolaw.calibration.ahead import INTERVAL, RewardForecast
+from isolaw.calibration.ahead import RewardForecast
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, rewards
+from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Floats
 
+_ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 RARE = 0.05  # share of draws
 
 
@@ -65,7 +67,7 @@ def _choices(keys: list[BatchShape], simulated: Floats, fitted: Floats, chosen: 
 def _rewards(keys: list[BatchShape], simulated: Floats, fitted: Floats) -> list[Flag]:
     if len(fitted) == 1:
         return []
-    ours, theirs = (np.quantile(draws, INTERVAL, axis=0) for draws in (simulated, fitted))
+    ours, theirs = (np.quantile(draws, _ENDS, axis=0) for draws in (simulated, fitted))
     gap = np.maximum(ours[0] - theirs[1], theirs[0] - ours[1])
     apart = int(np.sum(gap > 0))
     if not apart:
@@ -73,7 +75,7 @@ def _rewards(keys: list[BatchShape], simulated: Floats, fitted: Floats) -> list[
     worst = int(gap.argmax())
     spans = [f"{own[0, worst]:.3f}–{own[1, worst]:.3f}" for own in (ours, theirs)]
     text = (
-        f"in {apart} of {len(keys)} configurations the 90 % intervals do not overlap; furthest apart at "
+        f"in {apart} of {len(keys)} configurations the 95 % intervals do not overlap; furthest apart at "
         f"{Cell(*keys[worst]).label}: simulated {spans[0]}, fitted {spans[1]}"
     )
     return [Flag(Code.REWARDS_DISAGREE, text)]

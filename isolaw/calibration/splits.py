@@ -8,114 +8,31 @@ ones. If both answer, `isolaw.calibration.disagreement` says whether they contra
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from isolaw import metrics
 from isolaw.allocation import BatchShape
-from isolaw.calibration.ahead import INTERVAL, RewardForecast, check_reach, forecast
+from isolaw.calibration.ahead import FARTHEST, RewardForecast, check_reach, forecast
 from isolaw.calibration.disagreement import disagreements
 from isolaw.errors import InputError
-from isolaw.fits.allocations import cost_flags
+from isolaw.fits.allocations import CandidateAllocation, cost_flags
 from isolaw.fits.cell import Cell
-from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import Prediction, seconds_of
+from isolaw.fits.predict import Prediction, options_of, seconds_of
+from isolaw.fits.quantity import REFUSED, Quantity, from_draws
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.slices import Slices
 from isolaw.simulators.presets import Preset, read_preset
-from isolaw.step_cost import Cost, Spent, checked_price, parse_budget
+from isolaw.step_cost import Cost, checked_price, parse_budget
 
 MISSED = 3.0  # multiple of noise and discrepancy beyond which an ensemble's mean misfits the runs
 POOR = TOLERANCE  # discrepancy beyond which a preset cannot resolve differences that matter
-
-
-class SplitForecast(NamedTuple):
-    """A configuration at the budget according to the ensemble; ``interval`` holds 90 % of the members."""
-
-    problems_per_batch: int
-    rollouts_per_problem: int
-    steps: int
-    reward: float
-    interval: tuple[float, float]
-    expected_regret: float
-    probability: float  #: share of members in which it is within 0.005 of the best
-    measured: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {
-            "rollouts_per_problem": self.rollouts_per_problem,
-            "problems_per_batch": self.problems_per_batch,
-            "steps": self.steps,
-            "measured": self.measured,
-            "reward": _of_members(self.reward, self.interval),
-            "expected_loss": self.expected_regret,
-            "probability_within_tolerance": self.probability,
-        }
-
-
-@dataclass(frozen=True)
-class SimulatedPrediction:
-    """The recommendations of an ensemble and of a law for a budget.
-
-    ``compute`` is in rollouts, or in seconds if the budget was ``asked`` in hours. ``law`` is the fitted
-    law's prediction, None without a law.
-    """
-
-    forecast: RewardForecast
-    compute: int
-    options: tuple[SplitForecast, ...]  #: all configurations by expected regret, the recommended one first
-    epochs: float  #: B_p · M / D
-    flags: tuple[Flag, ...]
-    law: Prediction | None = None
-    asked: str = ""
-    cost: Cost | None = None
-    price: float | None = None
-
-    @property
-    def best(self) -> SplitForecast:
-        """The recommended configuration."""
-        return self.options[0]
-
-    def spent(self, option: SplitForecast) -> Spent | None:
-        """Return the cost of an option's steps; None if it is unknown."""
-        known = self.cost and self.cost.seconds(*option[:3])
-        return Spent(known, self.cost, self.price) if known and self.cost else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; intervals hold 90 % of the members."""
-        own = self.best.to_dict()
-        spent = self.spent(self.best)
-        cost = None if self.cost is None else {**(spent.to_dict() if spent else {}), **self.cost.to_dict()}
-        values = self.best.problems_per_batch, self.best.rollouts_per_problem, self.best.steps
-        stars = {
-            name: _of_members(value, self.forecast.interval(axis))
-            for axis, (name, value) in enumerate(zip(("b_star", "n_star", "m_star"), values, strict=True))
-        }
-        return {
-            "simulated": True,
-            "method": "simulate",
-            "preset": self.forecast.preset.name,
-            "members": len(self.forecast.rewards),
-            "compute": self.compute,
-            "unit": "seconds" if self.asked else "rollouts",
-            "budget": self.asked or None,
-            **{name: value for name, value in own.items() if name != "measured"},
-            **stars,
-            "epochs": self.epochs,
-            "cost": cost,
-            "options": [option.to_dict() for option in self.options],
-            "flags": encoded(list(self.flags)),
-            "law": self.law and self.law.to_dict(),
-        }
-
-
-def _of_members(value: float, ends: tuple[float, float]) -> dict[str, Any]:
-    return {"value": value, "interval": list(ends), "status": "ok"}
 
 
 def predict_by_simulation(
@@ -130,7 +47,7 @@ def predict_by_simulation(
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None,
-) -> SimulatedPrediction:
+) -> Prediction:
     """Return the **simulated** allocation for a budget, from a calibrated preset.
 
     The configurations are the measured ones and, at each B_p (at one B, if all have the same), n up to four
@@ -192,19 +109,56 @@ def predict_by_simulation(
         flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
     flags += _short_of(preset, {key: budget * rate for key, rate in rates.items()}, factor)
     ahead = forecast(preset, budget, [*rates], seed, jobs, progress, [*rates.values()])
-    options = _options(ahead, measured)
-    best = options[0]
-    if not best.measured:
-        b, n = best[:2]
+    candidates = [
+        CandidateAllocation(b, n, b * n / rates[b, n], (b, n) in measured, rates[b, n])
+        for b, n in ahead.cells
+    ]
+    cut = _cut(ahead)
+    options = options_of(cut, candidates, int(budget))
+    best = options[0].allocation
+    b, n = best.problems_per_batch, best.rollouts_per_problem
+    if not options[0].measured:
         flags.append(Flag(Code.GRID_EDGE, f"no run has B_p = {b}, n = {n}; run it before you rely on it"))
     if cost is not None:
-        flags += cost_flags(cost, Cell(*best[:2]))
+        flags += cost_flags(cost, Cell(b, n))
     if law is not None and found is not None:
         flags += disagreements(ahead, law, found, rates)
-    epochs = best.problems_per_batch * best.steps / preset.n_train
-    return SimulatedPrediction(
-        ahead, int(budget), options, epochs, tuple(flags), found, asked, cost, checked_price(price)
+    n_star, b_star, m_star = (
+        _star(own, cut) for own in (np.exp2(cut.log2_n), np.exp2(cut.log2_b), np.array(ahead.steps))
     )
+    return Prediction(
+        int(budget),
+        "seconds" if asked else "rollouts",
+        options,
+        n_star,
+        b_star,
+        m_star,
+        REFUSED,
+        b * best.steps / preset.n_train,
+        int(FARTHEST * preset.measured),
+        flags,
+        asked,
+        cost,
+        checked_price(price),
+        (min(n for _, n in ahead.cells), max(n for _, n in ahead.cells)),
+        preset=preset,
+        members=len(ahead.rewards),
+        law=found,
+    )
+
+
+def _cut(ahead: RewardForecast) -> Slices:
+    """The rewards of an ensemble at the budget, its mean first, as those of a law."""
+    log2_b, log2_n = np.log2(ahead.cells).T
+    reward = np.vstack([ahead.final.mean(axis=0), ahead.final])
+    return Slices(ahead.compute[-1:], log2_n, log2_b, reward[:, None], np.arange(len(ahead.cells)))
+
+
+def _star(values: Floats, cut: Slices) -> Quantity:
+    """The n, B_p or M of highest reward: a bound where that is at an end of the configurations."""
+    levels = np.unique(np.round(values)).astype(np.int64)
+    best = np.round(values[cut.best[:, 0]])
+    return from_draws(best[0], best[1:], levels=levels) if levels.size > 1 else Quantity(float(levels[0]))
 
 
 def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
@@ -274,16 +228,3 @@ def _rates(
         limit = f"a cap of {cap:,} rollouts" if cap else "this budget"
         raise InputError(f"compute: {limit} does not allow a step of any configuration of the preset")
     return {key: rate for key, rate in found.items() if key[0] not in unstable} or found
-
-
-def _options(ahead: RewardForecast, measured: set[BatchShape]) -> tuple[SplitForecast, ...]:
-    low, high = np.quantile(ahead.final, INTERVAL, axis=0)
-    regret, within, mean = ahead.regret.mean(axis=0), ahead.within, ahead.final.mean(axis=0)
-    out = [
-        SplitForecast(
-            *cell, ahead.steps[k], float(mean[k]), (float(low[k]), float(high[k])), float(regret[k]),
-            float(within[k]), cell in measured,
-        )
-        for k, cell in enumerate(ahead.cells)
-    ]  # fmt: skip
-    return tuple(sorted(out, key=lambda o: (round(o.expected_regret, 12), o.rollouts_per_problem)))

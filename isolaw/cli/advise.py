@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import is_page, note, print_document, write_page
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import ROLLOUTS, Destination, budget_options, json_option
 
@@ -32,7 +32,11 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 )  # fmt: skip
 @click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
 @budget_options
-@click.option("--out", type=Destination(), help="Write the cheapest sweep that improves the advice here.")
+@click.option(
+    "--out",
+    type=Destination(),
+    help="Write the cheapest sweep that improves the advice here, or a page (.html).",
+)
 @json_option
 @click.pass_context
 def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any) -> int:
@@ -43,14 +47,19 @@ def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any
     """
     from isolaw.design import sweep_file
     from isolaw.design.advice import advise as advice_for
-    from isolaw.report.text.advise import advice_summary, to_dict
+    from isolaw.report.text.advise import document
 
-    if out is not None:
+    page = is_page(out)
+    if out is not None and not page:
         sweep_file.check(Path(out))
     found = advice_for(**options)
-    again = None if out is not None else str(commands.advise_file(ctx.obj))
-    print_result(as_json, to_dict(found), advice_summary(found, out, again))
-    if out is not None and found.sweep is not None:
+    words = [own for own in ctx.obj if not (page and own in ("--out", out))]
+    again = None if out is not None and not page else str(commands.advise_file(words))
+    result = document(found, None if page else out, again)
+    print_document(as_json, result)
+    if out is not None and page:
+        write_page(result, out, ctx.obj)
+    elif out is not None and found.sweep is not None:
         sweep_file.write_advice(found, Path(out))
         follows = commands.sweep_file(out, sweep_file.FIRST)
         note(f"{out}: change problems.set and real.model; next: {follows}")

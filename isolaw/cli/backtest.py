@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import notes_on_failure, print_result
+from isolaw.cli.common import notes_on_failure, print_document
 from isolaw.cli.help import ShortHelp
 
 
@@ -25,9 +25,9 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     rules, for larger budgets on held-out seeds.
     """
     import isolaw
-    from isolaw.report.text.studies import backtest_summary
+    from isolaw.report.text.studies import backtest_document
 
     runs = shared.read_to_fit(sources, options).runs
     with notes_on_failure(runs.notes):
         result = isolaw.backtest(runs, fit_below, hold=options["hold"], **shared.law_keywords(options))
-    print_result(as_json, result, backtest_summary(result))
+    print_document(as_json, backtest_document(result))

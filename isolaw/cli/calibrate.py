@@ -6,8 +6,14 @@ from typing import Any
 
 import click
 
-from isolaw import commands
-from isolaw.cli.common import interruptible, note, notes_on_failure, print_result, progress_bar
+from isolaw.cli.common import (
+    interruptible,
+    note,
+    notes_on_failure,
+    print_document,
+    progress_bar,
+    write_page,
+)
 from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
@@ -64,26 +70,24 @@ def calibrate(
     """
     from isolaw.calibration.calibrate import calibrate as fit
     from isolaw.report.figures import calibration as drawing
-    from isolaw.report.page import calibration as page
-    from isolaw.report.page import provenance
-    from isolaw.report.text.calibration import calibration_summary, to_dict
+    from isolaw.report.page import check_replaceable
+    from isolaw.report.text.calibration import document
 
     if figure is not None:
         drawing.check(figure)
     if report is not None:
-        page.check_replaceable(report)
+        check_replaceable(report)
     reading = read_to_fit(sources, options)
     runs = reading.runs
     own = {name: options[name] for name in _KEYWORDS}
     with notes_on_failure(runs.notes), interruptible(), progress_bar("simulating") as update:
         found = fit(runs, **own, progress=lambda share: update(completed=share))
-    print_result(as_json, to_dict(found), calibration_summary(found, options["out"]))
+    result = document(found, options["out"])
+    print_document(as_json, result)
     if figure is not None:
         note(f"Figure: {drawing.write_figure(found, figure)}")
     if report is not None:
-        files = provenance.sources(file for run in reading.ready for file in run.sources)
-        text = page.render(found, str(commands.this(ctx.obj)), files, options["out"])
-        note(f"Report: {page.write(text, report)}")
+        write_page(result, report, ctx.obj, (file for run in reading.ready for file in run.sources))
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")
     return 0

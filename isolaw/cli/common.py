@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
+
+if TYPE_CHECKING:
+    from isolaw.report.document import Document
 
 _LONGEST = 100_000  # characters of a line or a message
 _EVERY = 60.0  # seconds between two lines of progress where there is no terminal
@@ -64,6 +67,36 @@ def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) 
         print_json({**first, "format": kind, **value})
     else:
         print_lines(Simulated.of_json(value).lines(lines))
+
+
+def is_page(path: str | None) -> bool:
+    """Return whether a command's ``--out`` names a page; raise `DataError` where it may not be written."""
+    if path is None or not path.endswith((".html", ".htm")):
+        return False
+    from isolaw.report.page import check_replaceable
+
+    check_replaceable(path)
+    return True
+
+
+def write_page(
+    document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
+) -> None:
+    """Write the page of what the command of these ``words`` found in the ``sources``."""
+    from isolaw import commands
+    from isolaw.report.page import document as page
+    from isolaw.report.page import provenance
+
+    made = page.write_page(document, path, str(commands.this([*words])), provenance.sources(sources))
+    note(f"Report: {made}")
+
+
+def print_document(as_json: bool, document: Document) -> None:
+    """Print what a study found to standard output, as JSON or in lines."""
+    if as_json:
+        print_result(True, document.json, ())
+    else:
+        print_lines(document.lines())
 
 
 def note(text: str) -> None:

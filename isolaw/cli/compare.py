@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import note, print_document
 from isolaw.cli.help import COSTS, Further, ShortHelp
 from isolaw.cli.options import (
     ROLLOUTS,
@@ -122,7 +122,7 @@ def compare(
     if given := [name for name, value in alone.items() if value]:
         raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
     import isolaw
-    from isolaw.report.text.recipes import axis_summary, comparison_summary, verdict
+    from isolaw.report.text.recipes import document
 
     if first is None or (by is None) == (second is None) or (base is not None and by is None):
         raise click.UsageError("compare takes FIRST and SECOND, or FIRST with --by NAME (and --base)")
@@ -130,7 +130,7 @@ def compare(
         assert by is not None
         runs = read_to_fit((first,), {**options, "metric": metric, "by": by}).runs
         axis = isolaw.compare_by(runs, by, base, metric, eval_set=eval_set, compute=compute)
-        print_result(as_json, axis.to_dict(), axis_summary(axis))
+        print_document(as_json, document(axis))
         for text in dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes):
             note(f"note: {text}")
         return
@@ -142,7 +142,7 @@ def compare(
     )
     names = _names(first, second)
     found = isolaw.compare(one, other, metric, eval_set=eval_set, compute=compute, names=names)
-    print_result(as_json, {**found.to_dict(), "verdict": verdict(found)}, comparison_summary(found))
+    print_document(as_json, document(found))
     for text in found.notes:
         note(f"note: {text}")
 
@@ -160,9 +160,7 @@ def _costs(
     cost = cost_of(options)
     assert cost is not None
     shapes = [(own["problems_per_batch"], own["rollouts_per_problem"]) for own in (a, b)]
-    found = [cost.seconds(*shape, steps) for shape in shapes]
-    data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
-    print_result(as_json, data | {"cost": cost.to_dict()}, costs.steps_summary(cost, shapes, steps))
+    print_document(as_json, costs.steps_document(cost, shapes, steps))
 
 
 def _shapes(
@@ -171,7 +169,7 @@ def _shapes(
 ) -> None:  # fmt: skip
     """Compare two configurations of one source."""
     import isolaw
-    from isolaw.report.text.shapes import shapes_summary
+    from isolaw.report.text.shapes import document
 
     given = [f"--{name}" for name, value in asked.items() if value is not None]
     if source is None or a is None or b is None or other is not None or len(given) != 1:
@@ -186,7 +184,7 @@ def _shapes(
     shapes = [_completed(own, runs, flag) for own, flag in ((a, "--a"), (b, "--b"))]
     names = {name: options[name] for name in ("metric", "eval_set", "where")}
     found = isolaw.compare_shapes(runs, shapes[0], shapes[1], **asked, cost=cost, **names)
-    print_result(as_json, found.to_dict(), shapes_summary(found, cost))
+    print_document(as_json, document(found, cost))
 
 
 def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
+from isolaw.cli.common import note, notes_on_failure, print_document, print_lines, print_result
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.errors import Refused
@@ -112,7 +112,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
 def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
     from isolaw.report.text.law import notes
-    from isolaw.report.text.targets import target_summary
+    from isolaw.report.text.targets import document
 
     for option in ctx.command.params:
         name = str(option.name)
@@ -124,7 +124,7 @@ def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, opti
     keywords = {name: options[name] for name in ("metric", "eval_set", "where", "price")}
     with notes_on_failure(runs.notes):
         found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
-    print_result(as_json, found.to_dict(), target_summary(found))
+    print_document(as_json, document(found))
     for own in notes(found.flags):
         note(f"note: {own}")
 
@@ -133,6 +133,7 @@ def _fit_one(
     runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None, as_json: bool
 ) -> None:
     import isolaw
+    from isolaw.report.summary import law_lines
     from isolaw.report.text import law as text
 
     law = isolaw.fit(runs, **keywords)
@@ -143,7 +144,7 @@ def _fit_one(
         from isolaw.report.figures.law import write_figures
 
         drawn = write_figures(law, runs, figures)
-    print_result(as_json, law.to_dict(), text.law_summary(law.document))
+    print_result(as_json, law.to_dict(), [] if as_json else law_lines(law))
     for own in text.notes(law.document.flags):
         note(f"note: {own}")
     if as_json:
@@ -161,7 +162,7 @@ def _next(law: Law, out: str) -> str:
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)
-    return f" Next: {commands.predict(out, budget)}" if budget else ""
+    return f" A larger budget: {commands.predict(out, budget)}" if budget else ""
 
 
 def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
@@ -180,6 +181,7 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
     from isolaw.fits.studies.retune import fit_retuned
     from isolaw.fits.studies.targets import lr_law
+    from isolaw.report.document import Document, Passage
     from isolaw.report.text.studies import retuned_summary
     from isolaw.report.text.targets import lr_lines
 
@@ -192,10 +194,13 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         if rule is None:
             raise
         note(f"note: no law with {name} re-tuned: {error}")
-        print_result(as_json, {"simulated": runs.simulated.json, "retune": name, **more}, lr_lines(rule))
+        own = Document.of(
+            f"{name} re-tuned", lr_lines(rule), {"simulated": runs.simulated.json, "retune": name, **more}
+        )
+        print_document(as_json, own)
         return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)
-    lines += [] if rule is None else lr_lines(rule)
+    lines += [] if rule is None else Passage("", lr_lines(rule)).lines()
     if out is not None:
         found.one.save(out)
         found.retuned.save(_retuned(out))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import note, print_document
 from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def model_size(
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
     from isolaw.readers.table_files import load
-    from isolaw.report.text.studies import size_summary
+    from isolaw.report.text.studies import size_document
 
     if at and not sizes:
         raise click.UsageError("--at goes with --predict N=<size>")
@@ -94,13 +94,11 @@ def model_size(
         for n in sizes
         for value in (at or [law.last_x(n)])
     ]
-    result = {
-        **law.to_dict(),
+    more = {
         "sources": [file] if runs is None else [file, runs],
-        "predictions": [p | {"reward": p["reward"].to_dict()} for p in predictions],
         "bootstrap": {"unit": law.unit, "draws": options["draws"], "seed": options["seed"]},
     }
-    print_result(as_json, result, size_summary(law, predictions))
+    print_document(as_json, size_document(law, predictions, more))
     for warning in law.warnings:
         note(f"note: {warning}")
 

@@ -9,7 +9,14 @@ from typing import Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import interruptible, note, print_result, progress_bar
+from isolaw.cli.common import (
+    interruptible,
+    is_page,
+    note,
+    print_document,
+    progress_bar,
+    write_page,
+)
 from isolaw.cli.help import EXECUTING, Further, ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
@@ -67,9 +74,10 @@ from isolaw.cli.options import (
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
     help="Seed of the plays.",
 )  # fmt: skip
-@click.option("--out", type=Destination(), help="Write the recommended sweep file here.")
+@click.option("--out", type=Destination(), help="Write the recommended sweep file here, or a page (.html).")
 @json_option
-def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
+@click.pass_context
+def plan(ctx: click.Context, /, file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """Compare sweeps over the grid of FILE on simulated truths, and recommend one.
 
     FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation: neither the model nor
@@ -77,23 +85,27 @@ def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """
     from isolaw.design import sweep_file
     from isolaw.design.forecast import plan as forecast
-    from isolaw.report.text.plan import plan_summary, to_dict
+    from isolaw.report.text.plan import document
 
     if options["where"] and options["runs"] is None:
         raise click.UsageError("--where requires --runs SOURCE")
     price, cost = options.pop("price"), None
     if options["cost"] is not None or price is not None:
         cost = cost_of({"cost": options["cost"], "price": price})
-    if out is not None:
+    page = is_page(out)
+    if out is not None and not page:
         sweep_file.check(Path(out))
     jobs = options.pop("jobs") or len(os.sched_getaffinity(0))
     with interruptible(), progress_bar("playing designs") as update:
         found = forecast(
             file, **{**options, "cost": cost}, jobs=jobs, progress=lambda share: update(completed=share)
         )
-    print_result(as_json, to_dict(found, price), plan_summary(found, price))
+    result = document(found, price)
+    print_document(as_json, result)
     best = found.recommended
-    if out is not None and best is not None:
+    if out is not None and page:
+        write_page(result, out, ctx.obj, [file])
+    elif out is not None and best is not None:
         sweep_file.write(found.question, best.candidate, Path(out))
         note(f"{out}: {best.candidate.name}; next: {commands.sweep_file(out, sweep_file.PLANNED)}")
     return 0 if best is not None else 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import interruptible, print_result, progress_bar
+from isolaw.cli.common import interruptible, print_document, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import (
     POSITIVE,
@@ -76,11 +76,11 @@ def _simulate(
     preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None, as_json: bool
 ) -> int:
     from isolaw.calibration.splits import predict_by_simulation
-    from isolaw.report.text.calibration import simulated_prediction
+    from isolaw.report.text.simulation import document
 
     with interruptible(), progress_bar("simulating") as update:
         found = predict_by_simulation(
             preset, asked, law, **limits, jobs=jobs, progress=lambda share: update(completed=share)
         )
-    print_result(as_json, found.to_dict(), simulated_prediction(found, None if law is None else law.document))
+    print_document(as_json, document(found))
     return 0

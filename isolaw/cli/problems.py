@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import interruptible, note, print_result, progress_bar
+from isolaw.cli.common import interruptible, note, print_document, print_result, progress_bar
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, json_option
 
@@ -147,10 +147,10 @@ def problems(
 def _dead_groups(counts: str, as_json: bool) -> None:
     """Print the share of dead groups for each n."""
     from isolaw.fits.studies.dead_groups import dead_groups, read_counts
-    from isolaw.report.text.dead_groups import dead_groups_summary
+    from isolaw.report.text.dead_groups import document
 
     found = dead_groups(*read_counts(counts))
-    print_result(as_json, {"format": "isolaw.dead-groups/1", **found.to_dict()}, dead_groups_summary(found))
+    print_document(as_json, document(found))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import note, print_document, print_result
 from isolaw.evidence import SIMULATOR, Simulated
 
 if TYPE_CHECKING:
@@ -37,5 +37,5 @@ def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callab
         execute(planned, str(own.directory))
 
     found = check(start, Path(out), stage)
-    print_result(as_json, found.to_dict(), text.result(found))
+    print_document(as_json, text.document(found))
     return 0

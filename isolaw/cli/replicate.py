@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from isolaw.cli import common
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import note, print_document, write_page
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, json_option
 
@@ -38,8 +38,18 @@ _FAILURES_SHOWN = 5
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of threads.  [default: cores + 2]")
 @json_option
+@click.pass_context
 @common.interruptible()
-def replicate(model: str, out: str | None, jitter: int, jobs: int | None, as_json: bool, **more: Any) -> None:
+def replicate(
+    ctx: click.Context,
+    /,
+    model: str,
+    out: str | None,
+    jitter: int,
+    jobs: int | None,
+    as_json: bool,
+    **more: Any,
+) -> None:
     """Test the paper's findings F1 to F7 on a simulator.
 
     The findings of arXiv 2603.12151:
@@ -64,7 +74,7 @@ def replicate(model: str, out: str | None, jitter: int, jobs: int | None, as_jso
     import isolaw
     from isolaw.replication.battery import MODELS
     from isolaw.replication.document import save
-    from isolaw.report.text.findings import lines, markdown
+    from isolaw.report.text.findings import document, markdown
 
     for name in ("tabular", *MODELS):
         if name in ("tabular", model):
@@ -72,15 +82,16 @@ def replicate(model: str, out: str | None, jitter: int, jobs: int | None, as_jso
     threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
     with common.progress_bar("the battery", 1 + (jitter > 0)) as update:
         more["progress"] = lambda task, share: update(description=task, advance=share)
-        document = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, **more)
-    written = []
+        found = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, **more)
+    written, result = [], document(found)
     if out is not None:
         from isolaw.report.figures.findings import write
 
-        written = [Path(out) / "findings.json", markdown(document, out), *write(document, out)]
-        save(document, written[0])
-    print_result(as_json, document, lines(document))
-    failed = document["failed_runs"]
+        written = [Path(out) / "findings.json", markdown(found, out), *write(found, out)]
+        save(found, written[0])
+        write_page(result, Path(out) / "findings.html", ctx.obj)
+    print_document(as_json, result)
+    failed = found["failed_runs"]
     for failure in failed[:_FAILURES_SHOWN]:
         note(f"failed: {failure}")
     if len(failed) > _FAILURES_SHOWN:

@@ -76,10 +76,8 @@ def report(
     fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --hold nothing if B_p varies.
 
-    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF, and
-    names the others with the reason: frontier and law at one B_p; fixed-b, where n trades with B_p at one B;
-    joint, where both vary; best-worst, best@k and worst@k by n; tokens; d-sweep, n*(C) for each number of
-    training problems. Without --out it writes no page.
+    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF with the
+    paper's numbers, and names the others with the reason. Without --out it writes no page.
     """
     if out is None and figures is None:
         raise click.UsageError("expected --out FILE.html, --figures [FOLDER], or both")
@@ -99,7 +97,6 @@ def report(
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
     from isolaw.report.text.prediction import prediction_summary
-    from isolaw.report.text.runs_to_add import advice
 
     check_replaceable(out)
     names = ("hold", "x", *shared.LAW_NAMES)
@@ -132,10 +129,7 @@ def report(
     lines = []
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
-        lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
-        lines += [
-            f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer, facts.race)
-        ]
+        lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
     print_result(as_json, result, [*lines, *_figure_lines(files), f"Report: {path}"])
     _say_why(reasons)
 

@@ -32,6 +32,7 @@ from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source,
 from isolaw.documents.validation import parse_section
 from isolaw.fits.allocations import FAR
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.registry import Shown
 
 _COMPARABLE = 100.0  # of model sizes
 _ALIKE = 2.0  # sizes of models or problem sets that differ by no more are not listed as different
@@ -146,7 +147,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Shown):
     """What published results say about a case.
 
     ``start`` is None where no source counts, ``sweep`` where the budget pays for none. ``nearest`` is the

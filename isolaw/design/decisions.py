@@ -8,11 +8,12 @@ decisions can be repeated after a kill, and audited.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import Encoded
 from isolaw.fits.selection import Configuration
 
 RunKey = tuple[int, int, int]  # (B_p, n, seed)
@@ -74,7 +75,7 @@ class Standing(Cell):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Encoded):
     """The runs that come next.
 
     ``compute`` is the horizon at which configurations were compared. ``spent`` and ``cost`` are the rollouts
@@ -93,10 +94,6 @@ class Decision:
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()
     limits: tuple[float, ...] = ()  #: the user's choices when it was made: spend, tolerance, cells, seeds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:

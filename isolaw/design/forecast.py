@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
 from isolaw.errors import DataError, InputError, option
+from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import (
@@ -40,6 +41,7 @@ from isolaw.fits.selection import (
     hold,
     measured_points,
 )
+from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
@@ -92,7 +94,7 @@ class DesignOutcome:
 
 
 @dataclass(frozen=True)
-class SweepForecast:
+class SweepForecast(Shown):
     """The forecasts of all candidates for one question."""
 
     question: Question
@@ -103,6 +105,8 @@ class SweepForecast:
     compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
     from_runs: int = 0  #: number of truths fitted to these runs
     preset: Preset | None = None  #: its members are the truths instead of isolaw's presets
+    #: Also where some truths are fitted to real runs: no sweep was executed.
+    simulated: ClassVar[Simulated] = Simulated.YES
 
     @property
     def recommended(self) -> DesignOutcome | None:

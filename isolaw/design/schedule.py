@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,18 +12,18 @@ from isolaw.design.decisions import Decision
 from isolaw.design.directory import Adaptive
 from isolaw.design.play import play
 from isolaw.design.truths import Sample, answers_of, kinds_of, presets
+from isolaw.evidence import Simulated
+from isolaw.fits.document.codec import Encoded
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Encoded):
     """The decisions of a race if rewards were those of one **simulated** preset, named ``truth``."""
 
+    DERIVED = ("simulated",)
+    simulated: ClassVar[Simulated] = Simulated.YES
     truth: str
     decisions: tuple[Decision, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {"simulated": True, **asdict(self)}
 
 
 def schedule(adaptive: Adaptive, spec: SweepSpec) -> Schedule:

@@ -12,9 +12,8 @@ update of the draws assumes that variation known, and predicted half of this los
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import Any
 
 import numpy as np
 
@@ -23,14 +22,17 @@ from isolaw.design.cell_rewards import CellRewards, compare
 from isolaw.design.decisions import Request
 from isolaw.design.race import RIVALS
 from isolaw.design.truths import Sample, drawn_from
+from isolaw.fits.document.codec import Encoded
 from isolaw.fits.selection import Configuration
 
 DRAWS = 6
 
 
 @dataclass(frozen=True)
-class Purchase:
+class Purchase(Encoded):
     """Further runs to the target, and the expected loss before and after them."""
+
+    DERIVED = ("rollouts",)
 
     runs: tuple[Request, ...]
     before: float
@@ -40,10 +42,6 @@ class Purchase:
     def rollouts(self) -> int:
         """Rollouts that the runs generate."""
         return sum(run.rollouts for run in self.runs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {**asdict(self), "rollouts": self.rollouts}
 
 
 def further(

@@ -24,12 +24,23 @@ LEAST_STEPS = 20  # that the budget must buy of a configuration without runs
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the compute to which at least three n ran; n can be compared up to there and somewhat beyond."""
-    ends: dict[int, float] = {}
-    axis = axis_of(grid)
-    for entry in grid:
-        n = entry.level(axis)
-        ends[n] = max(ends.get(n, 0.0), entry.end)
-    return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
+    return _third([(entry.level(axis_of(grid)), entry.end) for entry in grid])
+
+
+def reached(grid: Sequence[GridEntry | Configuration]) -> float:
+    """Return the largest compute at which at least three n have a checkpoint, one step before `comparable`.
+
+    It is the compute that texts and charts name as today's.
+    """
+    return _third([(entry.level(axis_of(grid)), entry.measured[1]) for entry in grid])
+
+
+def _third(ends: Iterable[tuple[int, float]]) -> float:
+    """The third-largest end among those of each n; 0 where fewer n ran."""
+    last: dict[int, float] = {}
+    for n, end in ends:
+        last[n] = max(last.get(n, 0.0), end)
+    return sorted(last.values())[-LEAST_CURVES] if len(last) >= LEAST_CURVES else 0.0
 
 
 def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:

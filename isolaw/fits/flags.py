@@ -6,11 +6,13 @@ part of isolaw's public interface (the site's page of files and keys lists them)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from isolaw.evidence import Simulated
+from isolaw.fits.document.codec import Encoded
 
 
 class Code(StrEnum):
@@ -86,7 +88,7 @@ class Code(StrEnum):
         "choices_disagree",
         "what simulation or law recommends is within 0.005 of the best in less than 5 % of the other's draws",
     )
-    REWARDS_DISAGREE = "rewards_disagree", "90 % intervals of simulation and law do not overlap"
+    REWARDS_DISAGREE = "rewards_disagree", "95 % intervals of simulation and law do not overlap"
 
     # Studies.
     NOT_COMPARED = "not_compared", "a configuration that only one of two recipes has"
@@ -136,6 +138,18 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
     if Code.SIMULATED in codes:
         return Simulated.YES
     return Simulated.PARTLY if Code.PARTLY_SIMULATED in codes else Simulated.NO
+
+
+class Flagged(Encoded):
+    """A dataclass with flags, which say what it rests on."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ("simulated",)
+    flags: Sequence[Flag]
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
 
 
 def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

@@ -1,7 +1,7 @@
 """What a larger budget buys: the reward of the best allocation there, less that of the best one today.
 
-Today is C0, the largest compute at which at least three n ran, so that the runs themselves say which is best.
-Let a be the recommended allocation at C and a0 that at C0. In each draw d of the pool
+Today is C0, the largest compute at which at least three n have a checkpoint, so that the runs themselves say
+which is best. Let a be the recommended allocation at C and a0 that at C0. In each draw d of the pool
 (`isolaw.fits.surface.pool`), which knows both rewards together,
 
     gain_d = r_d(a, C) − r_d(a0, C0)
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw.errors import InputError
-from isolaw.fits.allocations import comparable, times_beyond
+from isolaw.fits.allocations import reached, times_beyond
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.quantity import Quantity, estimated
 
@@ -34,12 +34,15 @@ class Gain:
 
     today: Prediction  #: at the largest compute at which three n ran
     reward: Quantity  #: how much higher the reward is at the larger budget
+    #: The reward less that of today's (n, B_p), both at the larger budget; None unless today's n is larger.
+    kept: Quantity | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
         own = self.today.to_dict()
-        return {"today": {name: own[name] for name in names}, "reward": encoded(self.reward)}
+        today = {name: own[name] for name in names}
+        return {"today": today, "reward": encoded(self.reward), "kept": encoded(self.kept)}
 
 
 def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
@@ -54,7 +57,7 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     if prediction.asked and document.x.name not in ("compute", "steps"):
         return None
     budget = float(best.compute if prediction.asked else prediction.compute)
-    reach = comparable(document.grid)
+    reach = reached(document.grid)
     if times_beyond(budget, document.grid) < _LARGER:
         return None
     try:
@@ -68,4 +71,8 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
         (own.rollouts_per_problem, own.problems_per_batch) for own in (best, now)
     ])  # fmt: skip
     reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
-    return Gain(today, estimated(reward[:, 0] - reward[:, 1]))
+    kept = None
+    if now.rollouts_per_problem > best.rollouts_per_problem:
+        same = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
+        kept = estimated(same[:, 0] - same[:, 1])
+    return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)

@@ -9,8 +9,8 @@ so a run that diverged just ends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from statsmodels.stats.proportion import proportion_confint  # type: ignore[impo
 
 from isolaw import metrics
 from isolaw.errors import DataError
+from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import BatchHealth, HealthInfo
 from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
@@ -29,8 +30,10 @@ DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 
 @dataclass(frozen=True)
-class Health:
+class Health(Encoded):
     """The health of one run."""
+
+    DERIVED = ("status",)
 
     run_id: str
     problems_per_batch: int
@@ -49,10 +52,6 @@ class Health:
         """The signs in words."""
         text = "{0.name} ({1} from {0.before:.3g} to {0.after:.3g}, by step {0.step})"
         return [text.format(own, where) for where, own in self.signs.items()]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {"status": self.status, **asdict(self), "judged_by": list(self.judged_by)}
 
 
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:

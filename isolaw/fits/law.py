@@ -26,8 +26,7 @@ from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import number
 from isolaw.parquet import read_parquet
-from isolaw.registry import public
-from isolaw.runs import as_html
+from isolaw.registry import Shown, public
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 from isolaw.step_cost import Cost
 
 
-class Law(LawPosterior):
+class Law(Shown, LawPosterior):
     """A fitted law with its learning curves and draws.
 
     >>> import isolaw
@@ -156,18 +155,6 @@ class Law(LawPosterior):
         ``print(law)`` shows it, too.
         """
         return str(public("summary")(self))
-
-    def __str__(self) -> str:
-        return self.summary()
-
-    def _repr_html_(self) -> str:
-        every = max(len(self.document.frontier) // 8, 1)
-        rows = {
-            "M" if self.document.x.name == "steps" else "C": [number(p.x) for p in self.document.frontier],
-            "n*": [str(p.n_star) for p in self.document.frontier],
-            "reward at n*": [str(p.reward) for p in self.document.frontier],
-        }
-        return as_html(self.summary().splitlines(), pd.DataFrame(rows).iloc[::-every].iloc[::-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``law.json``."""

@@ -43,6 +43,7 @@ from isolaw.fits.allocations import (
     comparable,
     cost_flags,
     in_seconds,
+    reached,
     times_beyond,
 )
 from isolaw.fits.cell import Cell, about
@@ -105,10 +106,10 @@ def predict(
         cut = _cut(law, pool, budget, candidates)
         models = pool.weights(math.log(farthest) - float(pool.ends.max()))
         run_first = to_run_first(cut, document)
-    flags += _extrapolation(document, farthest, reach, factor)
+    flags += _extrapolation(document, farthest, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     unsure = document.method == "paper" and factor > INTERVALS
-    options = [] if factor > FAR else _options(cut, candidates, budget, unsure)
+    options = [] if factor > FAR else options_of(cut, candidates, budget, unsure, TOLERANCE)
     flags += _flags(law, candidates, options)
     n = [c.level(document.axis) for c in candidates]
     if options and cost is not None:
@@ -147,7 +148,7 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
     return seconds
 
 
-def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
+def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
     """Flag how far the budget is beyond the largest measured compute, and beyond the last with three n."""
     ends = {e.level(document.axis): e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
@@ -155,12 +156,12 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
     if budget >= _BEYOND * longest:
         out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
     if factor > INTERVALS:
-        short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
-        text = (
-            f"{factor:.3g} times the compute to which three n ran ({number(reach)}): "
-            + ("n* is a bound at most; " if document.method == "paper" and factor <= FAR else "")
-            + f"run n = {short} to {number(budget / INTERVALS)} or more"
-        )
+        text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
+        if factor > FAR:  # else what to run is said with the recommendation
+            short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
+            text += f": run n = {short} to {number(budget / INTERVALS)} or more"
+        elif document.method == "paper":
+            text += ": n* is a bound at most"
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
     return out
 
@@ -200,7 +201,17 @@ def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats
     return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
 
-def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, unsure: bool) -> list[Option]:
+def options_of(
+    cut: Slices,
+    candidates: Sequence[CandidateAllocation],
+    budget: int,
+    unsure: bool = False,
+    most: float = math.inf,
+) -> list[Option]:
+    """Return the candidates by expected regret: the best one, and others that lose at most ``most``.
+
+    ``cut`` has the rewards at the budget; those of candidates ``unsure`` have no interval.
+    """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
     drawn = regret[1:] if len(regret) > 1 else regret
@@ -224,7 +235,7 @@ def _options(cut: Slices, candidates: list[CandidateAllocation], budget: int, un
         return loss, a.rollouts_per_problem, a.problems_per_batch
 
     out.sort(key=order)
-    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
+    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= most]
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:

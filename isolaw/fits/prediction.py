@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from isolaw.allocation import Allocation
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Flag, simulated_by
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
-from isolaw.registry import public
-from isolaw.runs import as_html
+from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
+    from isolaw.simulators.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Option:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(Shown):
     """A recommended allocation and what is known about it; ``print`` shows it in the words of isolaw predict.
 
     >>> import isolaw
@@ -60,8 +57,8 @@ class Prediction:
 
     compute: int  #: the budget C
     unit: str  #: what it counts: rollouts, tokens or seconds
-    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. Those
-    #: expected to lose more than 0.005 are left out.
+    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
+    #: leaves out those expected to lose more than 0.005.
     options: list[Option]
     #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
     n_star: Quantity
@@ -83,9 +80,10 @@ class Prediction:
     )  #: n beyond the measured ones, one of which may be best
 
     document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
-
-    def __str__(self) -> str:
-        return str(public("summary")(self))
+    #: The calibrated simulator that made it instead, its number of members, and a law's answer to the same.
+    preset: Preset | None = field(default=None, compare=False)
+    members: int | None = None
+    law: Prediction | None = None
 
     def __repr__(self) -> str:
         a = self.allocation
@@ -140,32 +138,8 @@ class Prediction:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs behind this prediction."""
-        return simulated_by(self.flags)
-
-    def _repr_html_(self) -> str:
-        a = self.allocation
-        head = f"Budget: {self.asked or f'{number(self.compute)} {self.unit}'}. " + (
-            "isolaw recommends no allocation."
-            if a is None
-            else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
-        )
-        if self.run_first:
-            head += f" Run n = {', '.join(map(str, self.run_first))} first."
-        rows = [
-            {
-                "n": o.allocation.rollouts_per_problem,
-                "B_p": o.allocation.problems_per_batch,
-                "M": f"{o.allocation.steps:,}",
-                "reward": str(o.reward),
-                "expected loss": f"{o.expected_regret:.4f}",
-                f"within {TOLERANCE} of the best": "" if o.probability is None else f"{o.probability:.0%}",
-            }
-            for o in self.options
-        ]
-        flags = [f"Caution: {flag.text}." for flag in self.flags]
-        head = self.simulated.first(head)
-        return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
+        """Whether a simulator made the prediction, or the runs behind it."""
+        return simulated_by(self.flags) if self.preset is None else Simulated.YES
 
     def _paid(self, option: Option | None) -> dict[str, Any]:
         spent = option and self.spent(option)
@@ -176,6 +150,9 @@ class Prediction:
         best = self.options[0] if self.options else None
         return {
             "simulated": self.simulated.json,
+            "method": "law" if self.preset is None else "simulate",
+            "preset": self.preset and self.preset.name,
+            "members": self.members,
             "compute": self.compute,
             "unit": self.unit,
             "budget": self.asked or None,
@@ -196,6 +173,7 @@ class Prediction:
                 for option in self.options
             ],
             "flags": encoded(self.flags),
+            "law": self.law and self.law.to_dict(),
         }
 
 

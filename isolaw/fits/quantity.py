@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.codec import Encoded
 
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 Interval = tuple[float | None, float | None]
@@ -53,7 +53,7 @@ def interval(ends: Sequence[float | None]) -> str:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Quantity(Encoded):
     """An estimated quantity; its text is what a person would write.
 
     >>> q = Quantity(64.0, (32.0, None), "lower_bound")
@@ -69,10 +69,6 @@ class Quantity:
     #: ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the data do
     #: not determine the value; ``refused``: isolaw does not state it.
     status: Status = "ok"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return dict(encoded(self))
 
     def __str__(self) -> str:
         if self.value is None:

@@ -355,6 +355,7 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     found = table["n_train_problems"].iloc[0]
     size = pd.to_numeric(found, errors="coerce")
     if not size >= 1:
-        raise DataError(f"n_train_problems: found {found!r}; expected a positive number of problems")
+        shown = repr(found) if isinstance(found, str) else found  # NumPy's numbers by their value
+        raise DataError(f"n_train_problems: found {shown}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / int(size), int(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from isolaw.allocation import BatchShape
 from isolaw.config import SweepSpec
 from isolaw.design.directory import EVAL_SET
 from isolaw.errors import RunError
-from isolaw.evidence import SIMULATOR
+from isolaw.evidence import SIMULATOR, Simulated
 from isolaw.executors.event import Event
-from isolaw.fits.studies.targets import LrLaw, lr_law
+from isolaw.fits.document.codec import Encoded
+from isolaw.fits.studies.target_laws import LrLaw
+from isolaw.fits.studies.targets import lr_law
 from isolaw.recipe_check import rule
 from isolaw.recipe_check.judge import Judged, judge
 from isolaw.recipe_check.measured import LrCell, MeasuredCurves, read
 from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, CheckSweep, Setup, claim, setup
+from isolaw.registry import Shown
 from isolaw.resolve import Plan
 from isolaw.runs import Runs
 
@@ -68,7 +71,7 @@ class BatchRule:
 
 
 @dataclass(frozen=True)
-class RecipeCheck:
+class RecipeCheck(Encoded, Shown):
     """The result of a recipe check; ``recipe`` is the section to paste, and ``rows`` its evidence.
 
     ``lr`` is the best at C = ``compute``, ``lr_undecided`` are others as good within noise, and ``lr_short``
@@ -78,7 +81,7 @@ class RecipeCheck:
     ``terms_other``.
     """
 
-    simulated: bool
+    simulated: Simulated
     metric: str
     seeds: tuple[int, ...]
     base: BatchShape
@@ -99,10 +102,6 @@ class RecipeCheck:
     recipe: dict[str, Any]
     rollouts: int
     rows: tuple[RecipeResult, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {**asdict(self), "lr_law": self.lr_law and self.lr_law.to_dict()}
 
 
 def check_recipe(
@@ -193,7 +192,7 @@ class _Check:
                 }
             recipe |= kept
         return RecipeCheck(
-            simulated=start.spec.sweep.backend == SIMULATOR,
+            simulated=Simulated.among([start.spec.sweep.backend == SIMULATOR]),
             metric=start.spec.design.metric,
             seeds=start.spec.sweep.seeds,
             base=start.base,

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isolaw import allocation, backends
+from isolaw import allocation
 from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import DesignSection, Grid
 from isolaw.design.directory import EVAL_SET
 from isolaw.errors import Issue, SpecError, StoreError
 from isolaw.files import check_destination
+from isolaw.resolve import resolved_run
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
@@ -199,22 +200,9 @@ def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
 
 def _resolved(spec: SweepSpec, cell: BatchShape, difficulty: str | None = None) -> RunSpec:
     """Return a run as its backend resolves it."""
-    backend = backends.get(spec.sweep.backend)
-    problems = spec.problems
-    if difficulty is not None:
-        problems = problems.model_copy(update={"difficulty": difficulty})
-    run = RunSpec(
-        backend=backend.name,
-        problems_per_batch=cell[0],
-        rollouts_per_problem=cell[1],
-        seed=spec.sweep.seeds[0],
-        recipe=spec.recipe,
-        problems=problems,
-        options=getattr(spec, backend.name),
-        compute=spec.sweep.compute,
-        evaluation=spec.evaluation,
-    )
-    return backend.resolve(run)
+    update = {} if difficulty is None else {"difficulty": difficulty}
+    problems = spec.problems.model_copy(update=update)
+    return resolved_run(spec.model_copy(update={"problems": problems}), cell)
 
 
 def _size(cell: BatchShape) -> int:

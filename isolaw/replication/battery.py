@@ -17,6 +17,7 @@ from isolaw import backends
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.replication.verdicts import Floats
+from isolaw.resolve import resolved_run
 
 MODELS = ("interference", "arms")  # models of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")
@@ -142,17 +143,7 @@ class Battery:
 
     def resolved(self, name: str) -> RunSpec:
         """Return a run of the main sweep as the backend resolves it."""
-        spec = self._spec(name)
-        run = RunSpec(
-            backend=spec.sweep.backend,
-            problems_per_batch=self.batch,
-            rollouts_per_problem=self.levels[0],
-            recipe=spec.recipe,
-            problems=spec.problems,
-            options=spec.bandit,
-            compute=self.compute,
-        )
-        return backends.get(spec.sweep.backend).resolve(run)
+        return resolved_run(self._spec(name), (self.batch, self.levels[0]))
 
     def _spec(self, name: str, sets: Sequence[str] = ("validation",), **own: dict[str, Any]) -> SweepSpec:
         """Return a sweep on one problem set; ``own`` overrides keys of a section."""

@@ -30,7 +30,7 @@ from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
 from isolaw.report.text.prediction import largest_with_recommendation
-from isolaw.report.text.runs_to_add import advice
+from isolaw.report.text.runs_to_add import SPEND, advice
 from isolaw.runs import Runs, as_html, full_names
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
@@ -300,4 +300,4 @@ def _spend(prediction: Prediction, sweep: str) -> NextStep:
         command = str(
             commands.spend(file, (a.problems_per_batch, a.rollouts_per_problem), prediction.compute)
         )
-    return NextStep("No run is missing: spend the budget.", command=command)
+    return NextStep(SPEND, command=command)

@@ -1,33 +1,76 @@
-"""What a law found, or what it predicts, in the words of ``isolaw fit`` and ``isolaw predict``."""
+"""What a law, a prediction or a study found, in the words of the commands: as text, document and HTML."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
+from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction
+from isolaw.registry import Shown
+from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import columns, share
-from isolaw.report.text.prediction import prediction_summary
+from isolaw.report.text.numbers import columns, number, share
+from isolaw.report.text.prediction import at_the_end, found_at_the_end, prediction_summary
+from isolaw.report.text.runs_to_add import next_line
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
-    from isolaw.fits.law import Law
 
 
-def summary(found: Law | Prediction) -> str:
-    """Return a law or a prediction as text, a line each.
+# The modules whose ``document`` is of a study's result, below `isolaw.report.text`.
+DOCUMENTS = {
+    "Advice": "advise", "AxisComparison": "recipes", "Calibration": "calibration", "Prediction": "simulation",
+    "DeadGroups": "dead_groups", "RecipeCheck": "recipe_check", "RecipeComparison": "recipes",
+    "ShapeComparison": "shapes", "SweepForecast": "plan", "TargetStudy": "targets",
+}  # fmt: skip
 
-    Of a law: what was fitted, n*(C), crossovers, saturation, the law, a row for each law that was compared
-    (its parameters with 95 % intervals, its mean loss in reward, the share of draws in which it loses less
-    than a constant n), and the notes.
+
+def summary(found: Law | Prediction | Shown, html: bool = False) -> str:
+    """Return what was found as text, a line each, or as HTML: a law, a prediction, or a study's result.
+
+    Of a law: `law_lines`, a row for each law that was compared (its parameters with 95 % intervals, its mean
+    loss in reward, the share of draws in which it loses less than a constant n), and the notes.
     """
-    if isinstance(found, Prediction):
-        assert found.document is not None
-        return "\n".join(found.simulated.lines(prediction_summary(found, found.document)))
-    document = found.document
-    notes = [f"Note: {note}." for note in law_text.notes(document.flags)]
-    lines = [*law_text.law_summary(document), *_laws(document), *notes]
-    return "\n".join(document.simulated.lines(lines))
+    if html:
+        from isolaw.report.page.document import notebook
+
+        return notebook(document(found))
+    return str(document(found))
+
+
+def document(found: Law | Prediction | Shown) -> Document:
+    """Return the document of a law, a prediction, or the result of a study."""
+    if isinstance(found, Law):
+        own = found.document
+        notes = [f"Note: {note}." for note in law_text.notes(own.flags)]
+        lines = [*law_lines(found), *_laws(own), *notes]
+        passages = [Passage("", lines), Passage("n* by budget", [_frontier(own)])]
+        return Document("law of n*", passages, found.to_dict())
+    if isinstance(found, Prediction) and found.document is not None:
+        lines = prediction_summary(found, found.document)
+        return Document.of("prediction", lines, found.to_dict())
+    home = importlib.import_module(f"isolaw.report.text.{DOCUMENTS[type(found).__name__]}")
+    made: Document = home.document(found)
+    return made
+
+
+def _frontier(document: LawDocument) -> Table:
+    """A page's table of n*, at every eighth of the frontier."""
+    heads = [law_text.symbol(document), "n*", "reward at n*"]
+    points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
+    rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
+    return Table.of([heads, *rows], page_only=heads)
+
+
+def law_lines(law: Law) -> list[str]:
+    """Return what `isolaw fit` prints: the n at the end of the runs, the law, what to run next, and n*(C)."""
+    document = law.document
+    best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
+    if best is None:
+        return [first, *rest]
+    larger = next_line(best, document, spend="No run is missing; predict answers for larger budgets.")
+    return [found_at_the_end(best, document), first, larger, *rest]
 
 
 def _laws(document: LawDocument) -> list[str]:

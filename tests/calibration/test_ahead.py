@@ -14,13 +14,14 @@ import isolaw
 from isolaw.calibration.ahead import FARTHEST, RewardForecast, forecast
 from isolaw.calibration.disagreement import disagreements
 from isolaw.calibration.discrepancy import Discrepancy
-from isolaw.calibration.splits import SimulatedPrediction, extended, predict_by_simulation
+from isolaw.calibration.splits import extended, predict_by_simulation
 from isolaw.errors import InputError, Refused
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code
 from isolaw.fits.law import Law
-from isolaw.fits.predict import rewards
-from isolaw.report.text.calibration import simulated_prediction
+from isolaw.fits.predict import Prediction, rewards
+from isolaw.fits.prediction import Option
+from isolaw.report.text.simulation import document
 from isolaw.runs import Runs
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -39,8 +40,12 @@ def law(synthetic: Callable[..., Runs]) -> Law:
     return isolaw.fit(runs, draws=40)
 
 
-def codes(found: SimulatedPrediction) -> set[str]:
+def codes(found: Prediction) -> set[str]:
     return {flag.code for flag in found.flags}
+
+
+def split(option: Option) -> tuple[int, int]:
+    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
 
 
 def test_a_forecast(preset: Preset) -> None:
@@ -53,8 +58,6 @@ def test_a_forecast(preset: Preset) -> None:
     assert (starts[:, 0] < starts[:, 1]).all()  # no reward before a first step
     assert ((found.final > 0) & (found.final < 1)).all()
     np.testing.assert_array_equal(found.rewards, forecast(preset, 20_000, found.cells, jobs=2).rewards)
-    assert found.best == found.cells[int(found.regret.mean(axis=0).argmin())]
-    assert (found.regret.min(axis=1) == 0).all()
 
 
 def test_the_discrepancy_is_of_members_and_cells(preset: Preset) -> None:
@@ -106,30 +109,32 @@ def test_configurations_beyond_the_measured_ones(
 
 def test_a_prediction_of_a_preset_alone(preset_file: Path) -> None:
     found = isolaw.predict_by_simulation(preset_file, 4e5, jobs=1)
-    assert {option[:2] for option in found.options} == {*CELLS, (8, 64), (8, 128)}
-    assert [o.measured for o in found.options if o.rollouts_per_problem > 32] == [False, False]
+    assert {*map(split, found.options)} == {*CELLS, (8, 64), (8, 128)}
+    assert [o.measured for o in found.options if split(o)[1] > 32] == [False, False]
     regrets = [option.expected_regret for option in found.options]
     assert regrets == sorted(regrets)
-    assert found.best.steps == 400_000 // (8 * found.best.rollouts_per_problem)
-    assert found.epochs == pytest.approx(8 * found.best.steps / 100)
+    assert found.n is not None
+    assert 400_000 // (8 * found.n) == found.M
+    assert found.epochs == pytest.approx(8 * found.M / 100)
     assert Code.EXTRAPOLATION in codes(found)
     data = found.to_dict()
     assert (data["simulated"], data["method"], data["law"]) == (True, "simulate", None)
-    for name in ("reward", "n_star", "b_star", "m_star"):
-        low, high = data[name]["interval"]
-        assert low <= data[name]["value"] <= high or name != "reward"
-    text = simulated_prediction(found)
-    assert text[0].startswith("From a calibrated mechanism: preset preset, 4 members")
+    assert data.keys() == isolaw.Prediction.to_dict(replace(found, preset=None)).keys()  # those of a law
+    low, high = data["reward"]["interval"]
+    assert low <= data["reward"]["value"] <= high
+    assert data["b_star"] == {"value": 8.0, "interval": None, "status": "ok"}
+    text = document(found).lines()
+    assert text[0].startswith("Simulated runs. From a calibrated mechanism: preset preset, 4 members")
     assert any("not measured" in line for line in text)
 
 
 def test_limits(preset: Preset) -> None:
     capped = predict_by_simulation(preset, 1e5, max_batch_rollouts=64, jobs=1)
-    assert {option[:2] for option in capped.options} == {(8, 4), (8, 8)}
+    assert {*map(split, capped.options)} == {(8, 4), (8, 8)}
     assert Code.EXTRAPOLATION not in codes(capped)
     fewer = predict_by_simulation(preset, 1e5, max_batch_rollouts=64, n_train_problems=10, jobs=1)
-    assert fewer.epochs == pytest.approx(10 * capped.epochs * fewer.best.steps / capped.best.steps)
-    assert fewer.best.reward < capped.best.reward  # ten problems teach less than a hundred
+    assert fewer.epochs == pytest.approx(10 * capped.epochs * fewer.M / capped.M)
+    assert fewer.reward.value < capped.reward.value  # ten problems teach less than a hundred
     with pytest.raises(Refused, match=r"1,000 times the largest measured compute .* at most 100 times"):
         predict_by_simulation(preset, 2e8)
     assert preset.measured * FARTHEST == 2e7
@@ -145,7 +150,7 @@ def test_limits(preset: Preset) -> None:
 def test_hours_pay_for_other_computes(preset: Preset) -> None:
     cost = Cost({"step": StepPart(1.0, 0.001)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=2)
     found = predict_by_simulation(preset, "0.2h", cost=cost, price=2.0, jobs=1)
-    steps = {option[:2]: option.steps for option in found.options}
+    steps = {split(option): option.allocation.steps for option in found.options}
     for (b, n), made in steps.items():
         assert made == int(720 / (1 + 0.001 * b * n))
     data = found.to_dict()
@@ -216,7 +221,7 @@ def test_a_law_next_to_a_preset(preset: Preset, law: Law) -> None:
     assert found.law is not None
     assert found.law.allocation == law.predict(2e5).allocation
     assert found.to_dict()["law"]["options"]
-    assert "The fitted law:" in simulated_prediction(found, law.document)
+    assert "The fitted law:" in document(found).lines()
     best = replace(law.document, metric="best@4")
     with pytest.raises(InputError, match="found the reward best@4"):
         predict_by_simulation(preset, 2e5, Law(best, law.draws))

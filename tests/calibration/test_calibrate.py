@@ -79,7 +79,7 @@ def test_rewards_that_hardly_move_are_told_from_those_that_do(runs: Runs) -> Non
         reward = 0.3 + rise * (steps > np.median(steps))
         seen = replace(known, observed=replace(found.observed, reward=reward))
         assert seen.moved == moved
-        assert any("nothing learned" in text for text in cautions(seen)) != moved
+        assert any("nothing learned" in own.text for own in cautions(seen)) != moved
     bump: Floats = 0.3 + 10 * sd * np.isin(steps, np.unique(steps)[4:8])  # rises, and ends where it began
     assert replace(known, observed=replace(found.observed, reward=bump)).moved
 
@@ -94,7 +94,7 @@ def test_an_ensemble_that_misses_the_runs_and_seeds_that_differ_are_named(runs: 
     mean = known.replayed.mean(axis=0)
     for away, missed in ((sd, False), (2.9 * sd, False), (3.1 * sd, True)):
         seen = replace(known, observed=replace(found.observed, reward=mean + away))
-        assert any("misses these runs" in text for text in cautions(seen)) == missed
+        assert any("misses these runs" in own.text for own in cautions(seen)) == missed
     assert known.seeds_apart is None  # one seed
     for sd_of_runs, apart in ((2.9, False), (3.1, True)):
         later = [np.count_nonzero(cell.steps) for cell in found.observed.protocol.cells]
@@ -106,7 +106,7 @@ def test_an_ensemble_that_misses_the_runs_and_seeds_that_differ_are_named(runs: 
             known, posterior=two, observed=replace(found.observed, protocol=protocol, between=between)
         )
         assert (seen.seeds_apart is not None) == apart
-        assert any("seeds differ" in text for text in cautions(seen)) == apart
+        assert any("seeds differ" in own.text for own in cautions(seen)) == apart
 
 
 def test_one_that_was_killed_continues_to_the_same_ensemble(runs: Runs, tmp_path: Path) -> None:

@@ -153,3 +153,14 @@ def test_mistakes(isolaw: Call) -> None:
     code, _, stderr = isolaw("advise", "--budget", "1e6", "--model-size", "7X")
     assert code == 2
     assert "--model-size: found '7X'; expected e.g. 7B or 500M" in stderr
+
+
+def test_a_page_instead_of_a_sweep_file(isolaw: Call, tmp_path: Path) -> None:
+    page, mine = tmp_path / "advice.html", tmp_path / "mine.html"
+    code, stdout, stderr = isolaw("advise", "--budget", "1e6", "--out", page)
+    assert (code, f"Report: {page}" in stderr) == (0, True)
+    assert f"<h1>{stdout.splitlines()[0]}</h1>" in page.read_text()
+    assert f"<code>isolaw advise --budget 1e6 --out {page}</code>" in page.read_text()
+    mine.write_text("<p>mine</p>")
+    code, _, stderr = isolaw("advise", "--budget", "1e6", "--out", mine)
+    assert (code, "exists and is not a report" in stderr) == (2, True)

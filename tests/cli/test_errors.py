@@ -115,35 +115,6 @@ def test_binary_sweep_file(isolaw, tree, tmp_path: Path, content: bytes) -> None
     assert list(tree(tmp_path)) == ["sweep.toml"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.toml"], ["nowhere.toml: No such file"]),
-        (["."], ["'.'", "directory"]),
-        (["--set", "sweep.compute"], ["--set 'sweep.compute'", "section.key=value"]),
-        (["--set", "sweep.computes=1"], ["sweep.computes", "did you mean 'compute'?"]),
-        (["--set", "grid.rollouts_per_problem=0"], ["grid.rollouts_per_problem", "found 0"]),
-        (["--set", "sweep.compute=lots"], ["sweep.compute", "found 'lots'"]),
-        (["--backend", "bandti"], ["sweep.backend", "did you mean 'bandit'?"]),
-        (["--backend", "real"], ["real.model", "the folder of the model"]),
-        (["--jobs", "0"], ["--jobs", "0"]),
-        (["--job", "2"], ["--job", "--jobs"]),
-        (["--backend", "replay"], ["replay.source"]),
-    ],
-    ids=str,
-)
-def test_arguments(
-    isolaw, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert_one_message(isolaw("sweep", *arguments, "--out", "out"), words)
-    assert tree(tmp_path) == {}
-
-
-def test_out_is_required(isolaw) -> None:
-    assert_one_message(isolaw("sweep"), ["--out"])
-
-
 @pytest.mark.parametrize("what", ["other files", "a file", "another sweep"])
 def test_directories_that_cannot_be_used(isolaw, tree, tiny, tmp_path: Path, what: str) -> None:
     out = tmp_path / "out"
@@ -177,13 +148,3 @@ def test_a_damaged_line_is_named_and_made_again(isolaw, tiny, tmp_path: Path) ->
     assert code == 0
     assert f"warning: {said}; the run starts again" in err
     assert said not in isolaw("status", tmp_path)[1]
-
-
-@pytest.mark.parametrize("path", ["nowhere", "."])
-def test_status_of_no_sweep(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert_one_message(isolaw("status", path), [path, "no sweep.json"])
-
-
-def test_unknown_command(isolaw) -> None:
-    assert_one_message(isolaw("sweeep"), ["sweeep"])

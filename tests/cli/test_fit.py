@@ -78,9 +78,13 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "law.json"
     code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", out)
     assert code == 0
-    assert stdout.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    best, law, following, data, *_ = stdout.splitlines()
+    assert best.startswith("At C = 9.99e5 rollouts, which three n reached: n = ")
+    assert law.startswith("Law: ")
+    assert following.startswith("Next: ")
+    assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
     assert re.fullmatch(
-        rf"Law: {re.escape(str(out))}\. Next: isolaw predict {re.escape(str(out))} --compute \d+",
+        rf"Law: {re.escape(str(out))}\. A larger budget: isolaw predict {re.escape(str(out))} --compute \d+",
         stdout.splitlines()[-1],
     )
     assert all(line.startswith("note: ") for line in stderr.splitlines())
@@ -102,8 +106,8 @@ def test_json_is_all_that_is_printed(isolaw: Call, csv: Path, tmp_path: Path) ->
     assert "\x1b" not in stdout
     for q in strict(stdout)["params"].values():
         assert set(q) == {"value", "interval", "status"}
-    for flag in strict(stdout)["warnings"]:
-        assert f"{flag['text']}\n" in stderr
+    for flag in strict(stdout)["warnings"]:  # whether n* levels off has a line of its own without --json
+        assert (f"{flag['text']}\n" in stderr) == (flag["code"] != "no_saturation")
     assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
@@ -303,46 +307,6 @@ def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree
     assert stderr.count("isolaw: ") == 1
     assert "Traceback" not in stderr
     for word in [str(path), *words]:
-        assert word in stderr
-    assert tree(tmp_path) == before
-
-
-WRONG: dict[str, tuple[list[object], list[str]]] = {
-    "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
-    "records": (["x.csv", "--records", "some"], ["--records: found 'some'", "0.005, auto or off"]),
-    "method": (["{csv}", "--method", "guess"], ["--method", "'surface'", "'paper'"]),
-    "records that are no width": (
-        ["{csv}", *MAPPED, "--records", "0"],
-        ["records: found 0.0", "positive width"],
-    ),
-    "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
-    "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),
-    "hold": (["{csv}", "--hold", "fixed"], ["--hold", "'B_p'"]),
-    "draws": (["{csv}", "--draws", "-1"], ["--draws"]),
-    "a mapping without =": (["{csv}", "--column", "compute"], ["--column: found 'compute'", "NAME=VALUE"]),
-    "a missing file": (["gone.csv"], ["gone.csv: No such file"]),
-    "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
-    "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),
-    "where": (["{csv}", *MAPPED, "--where", "problems_per_batch=64"], ["no run has that", "there are: 32"]),
-    "where name": (["{csv}", *MAPPED, "--where", "lr=1"], ["--where lr=1: no column 'lr'"]),
-    "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
-    "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
-    "no configuration": (
-        ["{csv}", "--metric", "accuracy"],
-        ["B_p (problems_per_batch)", "--constant 'B_p=<number>'"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_usage(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree, name: str) -> None:
-    arguments, words = WRONG[name]
-    before = tree(tmp_path)
-    call = [csv if a == "{csv}" else a for a in arguments]
-    code, stdout, stderr = isolaw("fit", *call, "--out", tmp_path / "law.json")
-    assert (code, stdout) == (2, "")
-    assert "Traceback" not in stderr
-    for word in words:
         assert word in stderr
     assert tree(tmp_path) == before
 

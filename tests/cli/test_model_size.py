@@ -108,36 +108,3 @@ def test_conditions(isolaw: Call, tmp_path: Path) -> None:
     assert rows() == 732
     assert rows("kind=base") == 366
     assert rows("step <= 20", "model_size_B>=3") == 100
-
-
-WRONG: dict[str, tuple[list[object], int, list[str]]] = {
-    "not mapped": ([SINGLE], 2, [str(SINGLE), "no column 'model_size'; did you mean 'model_size_B'?"]),
-    "no such column": (
-        [MEANS, "--column", "loss=test_los"], 2, ["--column loss=test_los", "did you mean 'test_loss'"],
-    ),
-    "no file": (["gone.csv"], 2, ["gone.csv: No such file"]),
-    "no such runs": ([*INTRA, "--runs", "gone.csv"], 2, ["gone.csv: No such file"]),
-    "runs of another form": (
-        [*INTRA, "--runs", DATA / "tan_rollout_n_base.csv"], 2, ["tan_rollout_n_base.csv: no column"],
-    ),
-    "no condition": ([MEANS, *MAPPED, "--where", "step"], 2, ["--where: found 'step'", "NAME<=VALUE"]),
-    "no number": ([MEANS, *MAPPED, "--where", "step<=x"], 2, ["found 'x'; expected a number"]),
-    "no row": ([MEANS, *MAPPED, "--where", "step>=900"], 2, ["step>=900: no row meets it"]),
-    "no condition's column": ([MEANS, *MAPPED, "--where", "stp=1"], 2, ["no column 'stp'", "'step'"]),
-    "prediction": ([*INTRA, "--predict", "72"], 2, ["--predict: found '72'; expected NAME=VALUE"]),
-    "prediction of what": ([*INTRA, "--predict", "n=72"], 2, ["expected N=<size>"]),
-    "prediction of nothing": ([*INTRA, "--predict", "N=-1"], 2, ["expected N=<size>"]),
-    "nowhere": ([*INTRA, "--predict", "N=72", "--at", "0"], 2, ["X: found 0; expected a positive number"]),
-    "at without": ([*INTRA, "--at", "1e20"], 2, ["--predict N=<size>"]),
-    "two sizes": ([MEANS, *MAPPED, "--where", "model_size<=2"], 1, ["Add runs of other sizes"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_mistakes(isolaw: Call, name: str) -> None:
-    arguments, expected, words = WRONG[name]
-    code, stdout, stderr = isolaw("model-size", *arguments, "--draws", 0)
-    assert (code, stdout) == (expected, "")
-    assert "Traceback" not in stderr
-    for word in words:
-        assert word in stderr

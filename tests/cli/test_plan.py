@@ -36,15 +36,10 @@ def file(tmp_path: Path) -> Path:
 def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.toml"
     words = ["plan", file, "--target", "2e5", "--spend", "50%", "--repetitions", "1"]
-    code, stdout, stderr = isolaw(*words, "--out", out)
+    code, stdout, stderr = isolaw(*words, "--out", out, "--json")
     assert code == 0
-    assert stdout.startswith("Simulated runs. Sweeps played against 11 simulated truths")
-    assert "within 0.005" in stdout
-    assert "Recommended: " in stdout
-    assert "hard problem set" in stdout
     assert f"next: isolaw sweep {out}" in stderr
     assert "compute = 200000" in out.read_text()
-    code, stdout, stderr = isolaw(*words, "--json")
     data = json.loads(stdout)
     assert data["simulated"] is True
     assert data["sweep"]["real"] == {"model": "nowhere"}

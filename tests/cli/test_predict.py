@@ -97,30 +97,6 @@ def test_cap_and_training_problems(isolaw: Call, law: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        ([], "--compute"),
-        (["--compute", "1e6", "--budget", "2e6"], "--compute and --budget are one option; found 2 budgets"),
-        (["--compute", "much"], "much"),
-        (["--compute", "nan"], "expected rollouts, e.g. 1e6 or 1M"),
-        (["--compute", "0"], "number of rollouts from 1 to"),
-        (["--compute", "-5"], "number of rollouts from 1 to"),
-        (["--compute", "inf"], "expected rollouts, e.g. 1e6 or 1M"),
-        (["--compute", "1e300"], "number of rollouts from 1 to"),
-        (["--compute", "100"], "256 rollouts"),
-        (["--compute", "1e6", "--max-batch-rollouts", "100"], "256 rollouts"),
-        (["--compute", "1e6", "--max-batch-rollouts", "0"], "--max-batch-rollouts"),
-        (["--compute", "1e6", "--n-train-problems", "0"], "--n-train-problems"),
-    ],
-)
-def test_wrong_usage(isolaw: Call, law: Path, arguments: list[str], word: str) -> None:
-    code, stdout, stderr = isolaw("predict", law, *arguments)
-    assert (code, stdout) == (2, "")
-    assert word in stderr
-    assert "Traceback" not in stderr
-
-
-@pytest.mark.parametrize(
     "content", [b"", b"notes", b"{}", b"[1]", b"\xff\x00", b'{"format": "isolaw.law/1"}']
 )
 def test_not_a_law(isolaw: Call, tmp_path: Path, content: bytes) -> None:

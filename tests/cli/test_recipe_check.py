@@ -28,7 +28,7 @@ n_validation = 100
 [evaluation]
 points = 20
 """
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "1"))
 
 
 @pytest.fixture

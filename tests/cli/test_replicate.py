@@ -19,6 +19,11 @@ TINY = [
     )
     for part in ("--set", setting)
 ]  # fmt: skip
+ROWS = [
+    "F1 easy", "F1 hard", "F1 lr easy", "F1 lr hard", "F2 both", "F3 easy", "F3 hard", "F4a easy", "F4b easy",
+    "F4c hard", "F5a alone", "F5a alone, lr ∝ √n", "F5b easy", "F5b hard", "F6 easy", "F7a easy", "F7a hard",
+    "F7b easy", "F7b hard",
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -28,6 +33,7 @@ def test_the_whole_of_it(isolaw: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     command = ("replicate", "--seeds", 2, *TINY, "--jitter", 1, "--out", out)
     code, table, notes = isolaw(*command)
     assert code == 0
+    assert table.startswith("Simulated runs. ")
     assert "finding" in table
     assert "F7b" in table
     assert "of 1" in table
@@ -38,9 +44,17 @@ def test_the_whole_of_it(isolaw: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert code == 0
     document = json.loads(text)
     assert document == json.loads((out / "findings.json").read_text())
+    assert next(iter(document)) == "simulated"
+    assert document["simulated"] is True
+    assert (out / "findings.md").read_text().startswith("Simulated runs. ")
     assert document["seeds"] == [100, 101]
     assert document["jitter"]["presets"] == 1
     rows = {f"{f['finding']} {f['set']}": f["verdict"] for f in document["findings"]}
+    assert sorted(rows) == sorted(ROWS)
+    assert all(f["effect"]["value"] is not None for f in document["findings"])
+    assert not document["failed_runs"]
+    for shown in document["pictures"]["F4"]["batches"].values():
+        assert None not in shown["value"]
     judged = json.loads((out / "jitter" / "000.json").read_text())
     assert set(judged["verdicts"]) == {r for r in rows if not r.startswith("F1 lr") and "√" not in r}
     for row, counts in document["jitter"]["verdicts"].items():

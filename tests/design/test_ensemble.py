@@ -13,7 +13,7 @@ from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.design import ensemble
 from isolaw.design.ensemble import PARTS, decomposed, truths_of
 from isolaw.errors import InputError, Refused
-from isolaw.report.text.plan import plan_summary, to_dict
+from isolaw.report.text.plan import document
 from isolaw.simulators.presets import read_preset
 
 CELLS = [(8, 32), (8, 4), (8, 8)]
@@ -82,11 +82,11 @@ def test_a_plan_on_a_preset(preset_file: Path, monkeypatch: pytest.MonkeyPatch) 
     found = isolaw.plan(SWEEP, preset=preset_file, spend=0.6, repetitions=1, jobs=1)
     assert [truth.name for truth in found.truths] == ["preset 0"]
     assert found.recommended is not None
-    text = "\n".join(plan_summary(found))
+    text = "\n".join(document(found).lines())
     assert "against 1 simulated truth of preset preset" in text
     assert "1 of 4 members of preset preset" in text
     assert "problem set" not in text
-    data = to_dict(found)
+    data = document(found).json
     assert (data["preset"], data["simulated"]) == ("preset", True)
 
 

@@ -16,7 +16,7 @@ from isolaw.design.forecast import SweepForecast, spread
 from isolaw.design.question import question
 from isolaw.design.race import Race
 from isolaw.errors import DataError, InputError, SpecError
-from isolaw.report.text.plan import plan_summary, to_dict
+from isolaw.report.text.plan import document
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 TARGET = 200_000
@@ -105,9 +105,9 @@ def test_hours_without_a_cost_become_the_rate_that_they_require() -> None:
     found = plan(gpus=8, hours=48)
     assert found.recommended is not None
     rate = found.recommended.rollouts.value / (48 * 3600)
-    assert to_dict(found)["required_rollouts_per_s"] == pytest.approx(rate)
-    assert f"{rate / 8:.3g} rollouts/s on each of 8 GPUs" in "\n".join(plan_summary(found))
-    assert to_dict(plan())["required_rollouts_per_s"] is None
+    assert document(found).json["required_rollouts_per_s"] == pytest.approx(rate)
+    assert f"{rate / 8:.3g} rollouts/s on each of 8 GPUs" in "\n".join(document(found).lines())
+    assert document(plan()).json["required_rollouts_per_s"] is None
 
 
 def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -> None:
@@ -158,11 +158,11 @@ def test_a_plan_is_deterministic_in_any_number_of_processes() -> None:
 
 def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp_path: Path) -> None:
     found = plan(gpus=8, hours=3, cost=COST)
-    lines = plan_summary(found)
-    assert lines[0].startswith("Sweeps played against ")
+    lines = document(found).lines()
+    assert lines[0].startswith("Simulated runs. Sweeps played against ")
     assert "Unreliable" not in "\n".join(lines)
     assert sum(line.startswith("- ") for line in lines) >= 5
-    data = to_dict(found, price=2.0)
+    data = document(found, price=2.0).json
     assert data["simulated"] is True
     assert len(data["assumptions"]) >= 5
     assert [own["weight"] for own in data["truths"]] == [0.5, 0.5]
@@ -174,7 +174,7 @@ def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp
     assert "simulated" in (tmp_path / "plan.toml").read_text().splitlines()[0]
     little = plan(spend=2 * TARGET)
     assert little.unreliable
-    assert any(line.startswith("Unreliable") for line in plan_summary(little))
+    assert any(line.startswith("Unreliable") for line in document(little).lines())
 
 
 @pytest.mark.parametrize("kind", list(DesignKind))
@@ -205,7 +205,7 @@ def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     found = plan(runs=runs)
     assert (found.compared, found.from_runs) == (5, forecast.FROM_RUNS)
     assert found.weights[-forecast.FROM_RUNS :].sum() == pytest.approx(forecast.FROM_RUNS_WEIGHT)
-    text = "\n".join(plan_summary(found))
+    text = "\n".join(document(found).lines())
     assert "fitted to your runs" in text
     assert "truths in effect" in text
 

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "2"))
 SWEEP = """\
 [sweep]
 compute = 1_500_000
@@ -69,7 +69,7 @@ def test_killed_again_and_again(file: Path, whole, command: str, tmp_path: Path)
     pd.testing.assert_frame_equal(points, whole[1])
 
 
-@pytest.mark.parametrize("executor", ["ray", "slurm"])
+@pytest.mark.parametrize("executor", [pytest.param("ray", marks=pytest.mark.nightly), "slurm"])
 def test_any_executor_comes_to_the_same_decisions(
     file: Path, whole, command: str, tmp_path: Path, executor: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     assert [own for own in found if not is_loopback(own[1])] == []
 
 
+@pytest.mark.real
 @pytest.mark.slow
 def test_a_stranger_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
     """torch's store, through which torchrun took pickles from anyone, is not served on one machine at all."""

@@ -14,7 +14,7 @@ from isolaw.replication.jitter import constants_of, jittered
 pytestmark = pytest.mark.slow
 
 FINE = [0.01 * 2 ** (k / 2) for k in range(-12, 11)]
-PRESETS = [(kind, index) for kind in ("easy", "hard") for index in range(4)]
+PRESETS = [(kind, index) for kind in ("easy", "hard") for index in range(2)]
 
 
 def best_of_a_fine_grid(spec: dict[str, Any], n: int) -> float:

@@ -15,28 +15,7 @@ from isolaw.config import SweepSpec
 from isolaw.errors import SpecError, StoreError
 from isolaw.replication import execution
 from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery, schedule
-from isolaw.replication.document import claim, judge, save
-
-ROWS = [
-    "F1 easy", "F1 hard", "F1 lr easy", "F1 lr hard", "F2 both", "F3 easy", "F3 hard", "F4a easy", "F4b easy",
-    "F4c hard", "F5a alone", "F5a alone, lr ∝ √n", "F5b easy", "F5b hard", "F6 easy", "F7a easy", "F7a hard",
-    "F7b easy", "F7b hard",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_end_to_end(small: Callable[..., Battery], tmp_path: Path) -> None:
-    shares: list[float] = []
-    found = judge(small(), jobs=2, progress=shares.append)
-    assert sum(shares) == pytest.approx(1)
-    assert sorted(f"{f['finding']} {f['set']}" for f in found["findings"]) == sorted(ROWS)
-    assert set(found["pictures"]) == {"F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"}
-    assert all(f["effect"]["value"] is not None for f in found["findings"])
-    assert not found["failed_runs"]
-    for shown in found["pictures"]["F4"]["batches"].values():
-        assert None not in shown["value"]
-    save(found, tmp_path / "findings.json")
-    assert json.loads((tmp_path / "findings.json").read_text()) == json.loads(json.dumps(found))
+from isolaw.replication.document import claim, judge
 
 
 @pytest.mark.slow
@@ -45,7 +24,9 @@ def test_interrupted_and_continued_in_another_order(
 ) -> None:
     less: dict[str, Any] = {"control": False, "sizes": 2, "tabular": ("constant",)}
     chosen, out = replace(small(), **less), tmp_path / "a"
-    uninterrupted = judge(chosen)
+    shares: list[float] = []
+    uninterrupted = judge(chosen, progress=shares.append)
+    assert sum(shares) == pytest.approx(1)
 
     def interrupt(_: float) -> None:
         if any(out.glob("*/runs/*/DONE")):

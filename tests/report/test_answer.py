@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import isolaw
 from isolaw.errors import InputError, Refused
+from isolaw.fits.gain import gain
+from isolaw.fits.quantity import Quantity
 from isolaw.report.answer import Answer
 from isolaw.report.text import prediction as words
 
@@ -40,7 +43,7 @@ def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
     assert lines[: len(said) - 1] == said[:-1]
     assert lines[2].startswith(said[-1])
     assert [line.partition(":")[0] for line in lines[3:]] == [
-        "n* (highest fitted reward)", "Backtest", "Weak", "Next",
+        "Highest reward at n*", "Backtest", "Weak", "Next",
     ]  # fmt: skip
     rules = found.backtest["rules"]
     assert f"lost {rules['isolaw']['mean_regret']:.4f} in avg@4 on held-out seeds" in lines[4]
@@ -70,9 +73,10 @@ def test_a_failed_backtest_changes_the_headline(found: Answer) -> None:
 def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> None:
     gain, law = found.gain, found.law
     today = gain.today
-    assert today.compute == int(sorted(g.end for g in law.document.grid)[-3])
+    reached = sorted(g.measured[1] for g in law.document.grid)[-3]
+    assert today.compute == int(reached)
     places = np.log2([[found.n, today.n], [found.B_p, today.B_p]])
-    reward = law.pool.rewards(*places, np.array([2.5e6, sorted(g.end for g in law.document.grid)[-3]]))
+    reward = law.pool.rewards(*places, np.array([2.5e6, reached]))
     drawn = reward[1:, 0] - reward[1:, 1]
     assert gain.reward.value == pytest.approx(reward[0, 0] - reward[0, 1])
     assert gain.reward.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
@@ -84,6 +88,37 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
     ]
     low, high = gain.reward.interval
     assert low <= truth[0] - truth[1] <= high
+
+
+def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
+    """From the same draws: the difference in reward at the larger budget."""
+    assert found.gain.kept is None
+    assert found.n > found.gain.today.n
+    for interval, so in (
+        ((-0.01, 0.02), "the runs do not tell the two n apart"),
+        ((0.01, 0.03), "the best n "),
+    ):
+        kept = replace(found.gain, kept=Quantity(0.012, interval))
+        line = replace(found, gain=kept).lines()[2]
+        assert f" less that of n = {found.gain.today.n} is 0.012 (95 % interval: " in line
+        assert so in line
+    falling = replace(found.prediction, options=found.gain.today.options)
+    today = replace(found.law.predict(2e6), options=found.prediction.options)
+    with mock.patch.object(type(found.law), "predict", return_value=today):
+        kept = gain(found.law, falling).kept
+    places = np.log2([[falling.n, today.n], [falling.B_p, today.B_p]])
+    reward = found.law.pool.rewards(*places, np.array([2.5e6, 2.5e6]))
+    assert kept.value == pytest.approx(reward[0, 0] - reward[0, 1])
+
+
+def test_weak_and_next_do_not_name_different_n(synthetic: Callable[..., Any]) -> None:
+    """What is weak names no n to run; the next step does."""
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.003, seeds=2)
+    lines = isolaw.answer(isolaw.fit(runs, draws=40), 5e6).lines()
+    (weak,) = [line for line in lines if line.startswith("Weak: ")]
+    assert "times the compute to which three n ran" in weak
+    assert "run n = " not in weak
+    assert lines[-1].startswith("Next: ")
 
 
 def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
@@ -119,6 +154,7 @@ def test_a_law_and_a_prediction_print_what_they_found(found: Answer) -> None:
     split = f"n = {found.n}, B_p = 32, M = {found.M}"
     assert repr(prediction) == f"<Prediction: 2.5e6 rollouts: {split}; expected loss {found.loss:.4f}>"
     text = law.summary().splitlines()
+    assert [line.partition(" ")[0] for line in text[:3]] == ["At", "Law:", "Next:"]
     rows = text[text.index(next(line for line in text if line.startswith("law of n*"))) :]
     assert [row.split()[0] for row in rows[1:6]] == ["constant", "power", "linear", "quadratic", "logistic"]
     preferred = law.document.comparison.preferred

@@ -9,7 +9,9 @@ import pytest
 
 from isolaw.errors import DataError
 from isolaw.report.figures.findings import figures, write
-from isolaw.report.text.findings import effect, lines, markdown
+from isolaw.report.page.document import render
+from isolaw.report.text.findings import document as shown
+from isolaw.report.text.findings import effect, markdown
 
 
 def _effect(value: float | None, unit: str = "doublings of n", verdict: str = "yes") -> dict[str, Any]:
@@ -64,9 +66,9 @@ def document() -> dict[str, Any]:
 
 
 def test_the_table(document: dict[str, Any]) -> None:
-    text = lines(document)
+    text = shown(document).lines()
     assert text[0].startswith(
-        "interference, preset X with sigma2 = 70: 2 seeds from 100, B_p = 32, n = 4 to 16"
+        "Simulated runs. interference, preset X with sigma2 = 70: 2 seeds from 100, B_p = 32, n = 4 to 16"
     )
     head, first, second, third = text[2:6]
     assert head.split() == ["finding", "set", "effect,", "95", "%", "interval", "by", "tolerance", "verdict"]
@@ -79,7 +81,7 @@ def test_the_table(document: dict[str, Any]) -> None:
 
 def test_shares_over_jittered_presets(document: dict[str, Any]) -> None:
     document["jitter"] = {"presets": 100, "verdicts": {"F1 easy": {"yes": 71, "partly": 12, "no": 17}}}
-    text = lines(document)
+    text = shown(document).lines()
     assert text[2].endswith("jittered: yes, partly")
     assert text[3].endswith("71, 12 of 100")
     assert text[4].endswith("no")
@@ -88,6 +90,7 @@ def test_shares_over_jittered_presets(document: dict[str, Any]) -> None:
 def test_the_same_as_a_page(document: dict[str, Any], tmp_path: Path) -> None:
     text = markdown(document, tmp_path).read_text()
     assert text.startswith("Simulated runs. ")
+    assert render(shown(document)).count("<figure>") == len(document["pictures"])
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert len({row.replace("\\|", "").count("|") for row in rows}) == 1

@@ -19,7 +19,7 @@ from isolaw import engine
 
 pytestmark = pytest.mark.slow
 
-KILLS = 6
+KILLS = 4
 ANYTIME = 2  # kills at a random moment after the start; the others follow a new checkpoint
 # Long runs and short ones, about five seconds of one core in all.
 SWEEP = """\
@@ -108,7 +108,7 @@ def uninterrupted(command: str, tmp_path_factory: pytest.TempPathFactory) -> pd.
     return Sweeper(words, folder / "out").finish()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_many_kills(sweeper: Callable[..., Sweeper], uninterrupted: pd.DataFrame, same, jobs: int) -> None:
     rng = random.Random(2603)
     victim = sweeper("killed", jobs)
@@ -133,7 +133,7 @@ def test_killed_while_being_extended(sweeper: Callable[..., Sweeper], same) -> N
     shutil.copytree(sweeper("through", 2).out, sweeper("killed", 2).out)
     rng = random.Random(12151)
     victim = sweeper("killed", 2, *then)
-    for _ in range(3):
+    for _ in range(2):
         victim.kill_after(rng.uniform(0, 0.3), a_new_checkpoint=True, workers_too=False)
     extended = sweeper("through", 2, *then).finish()
     same(victim.finish(), extended)

@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from isolaw.evidence import Simulated
 
 T = TypeVar("T")
 KEYS = {"from_": "from", "flags": "warnings"}
@@ -20,6 +22,17 @@ class Malformed(ValueError):
     """Data of the wrong type; the message names the key, what was found and what was expected."""
 
 
+class Encoded:
+    """A dataclass whose JSON is its fields, after the properties that ``DERIVED`` names."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; every estimate as value, interval and status."""
+        names = [*self.DERIVED, *(f.name for f in fields(self))]  # type: ignore[arg-type]
+        return {KEYS.get(name, name): encoded(getattr(self, name)) for name in names}
+
+
 def encoded(value: Any) -> Any:
     """Return JSON-able data.
 
@@ -27,10 +40,14 @@ def encoded(value: Any) -> Any:
     >>> encoded((Quantity(64.0, (32.0, None), "lower_bound"),))
     [{'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}]
     """
+    if isinstance(value, Simulated):
+        return value.json
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if is_dataclass(value):
         return {KEYS.get(f.name, f.name): encoded(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {key: encoded(own) for key, own in value.items()}
+        return {key if isinstance(key, str) else str(key): encoded(own) for key, own in value.items()}
     if isinstance(value, list | tuple):
         return [encoded(own) for own in value]
     return str(value) if isinstance(value, str) else value

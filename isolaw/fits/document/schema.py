@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from isolaw.evidence import Simulated
 from isolaw.fits.cell import AxisName, Cell
-from isolaw.fits.document.codec import decoded, encoded
-from isolaw.fits.flags import Flag, simulated_by
+from isolaw.fits.document.codec import decoded
+from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.quantity import Interval, Quantity, Status
 
 FORMAT = "isolaw.law/2"
@@ -175,8 +174,11 @@ class SurfaceInfo:
 
 
 @dataclass(frozen=True)
-class LawDocument:
-    """What a fit found: the content of ``law.json``."""
+class LawDocument(Flagged):
+    """What a fit found: the content of ``law.json``, JSON-able without NaN."""
+
+    DERIVED = ("format", "simulated", "axis")
+    format: ClassVar[str] = FORMAT
 
     setting: Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
     fixed: dict[str, Any]
@@ -201,20 +203,10 @@ class LawDocument:
     surface: SurfaceInfo | None = None
     flags: tuple[Flag, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data without NaN."""
-        first = {"format": FORMAT, "simulated": self.simulated.json, "axis": self.axis}
-        return {**first, **encoded(self)}
-
     @property
     def axis(self) -> AxisName:
         """What the law is of: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
         return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
@@ -234,8 +226,12 @@ class StandardErrors:
 
 
 @dataclass(frozen=True)
-class PointsDocument:
+class PointsDocument(Flagged):
     """The law of ready-made points, which has no curves: the other possible content of ``law.json``."""
+
+    DERIVED = ("format", "simulated", "method")
+    format: ClassVar[str] = FORMAT
+    method: ClassVar[str] = "points"
 
     x: Axis
     points: int
@@ -244,13 +240,3 @@ class PointsDocument:
     sse: float
     sources: tuple[str, ...] = ()
     flags: tuple[Flag, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        simulated = self.simulated.json
-        return {"format": FORMAT, "simulated": simulated, "method": "points", **encoded(self)}
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether the points are of simulated runs."""
-        return simulated_by(self.flags)

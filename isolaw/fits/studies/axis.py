@@ -12,11 +12,13 @@ from typing import Any, Unpack
 
 from isolaw.errors import DataError, InputError, Refused, unknown
 from isolaw.evidence import Simulated
+from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
+from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
@@ -26,8 +28,10 @@ WHOLE = "nothing"
 
 
 @dataclass(frozen=True)
-class AxisComparison:
+class AxisComparison(Encoded, Shown):
     """The result of `compare_by`."""
+
+    DERIVED = ("simulated",)
 
     by: str
     base: Any
@@ -37,11 +41,6 @@ class AxisComparison:
     def simulated(self) -> Simulated:
         """Whether any of it rests on simulated runs."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        found = {str(value): own.to_dict() for value, own in self.comparisons.items()}
-        return {"simulated": self.simulated.json, "by": self.by, "base": self.base, "comparisons": found}
 
 
 @dataclass(frozen=True)

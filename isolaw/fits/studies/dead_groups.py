@@ -23,17 +23,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, expit, gammaln
 
 from isolaw.errors import DataError, InputError
-from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.codec import Encoded
 from isolaw.fits.quantity import Quantity, from_draws
 from isolaw.fits.selection import Floats
 from isolaw.metrics import per_problem
+from isolaw.registry import Shown
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _DRAWS = 1000
@@ -43,8 +44,10 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class GroupSize:
+class GroupSize(Encoded):
     """What groups of one size are like, on average over problems."""
+
+    DERIVED = ("live", "per_thousand_rollouts")
 
     rollouts_per_problem: int
     dead: Quantity  #: share without a signal
@@ -59,27 +62,22 @@ class GroupSize:
         return 1.0 - (self.dead.value or 0.0)
 
     @property
-    def per_thousand(self) -> float:
+    def per_thousand_rollouts(self) -> float:
         """Groups with a signal in 1,000 rollouts."""
         return 1000.0 / self.rollouts_per_problem * self.live
 
 
 @dataclass(frozen=True)
-class DeadGroups:
+class DeadGroups(Encoded, Shown):
     """The share of dead groups of a problem set, for each n."""
+
+    DERIVED = ("format",)
+    format: ClassVar[str] = "isolaw.dead-groups/1"
 
     problems: int
     samples: tuple[int, int]  #: the fewest and the most of a problem
     mean: float  #: avg@k
     sizes: tuple[GroupSize, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        sizes = [
-            {**encoded(own), "live": own.live, "per_thousand_rollouts": own.per_thousand}
-            for own in self.sizes
-        ]
-        return {**encoded(self), "sizes": sizes}
 
 
 def dead_groups(

@@ -27,11 +27,12 @@ from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
+from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
@@ -67,8 +68,10 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class RecipeComparison:
+class RecipeComparison(Flagged, Shown):
     """The result of `compare`."""
+
+    DERIVED = ("simulated", "notes")
 
     names: tuple[str, str]
     facts: dict[str, tuple[Any, Any]]  # both values of everything in which the recipes differ
@@ -86,17 +89,9 @@ class RecipeComparison:
         """The flags in words."""
         return [flag.text for flag in self.flags]
 
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
-
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""
-        contrasts = [c.to_dict() for c in self.contrasts]
-        out = {"simulated": self.simulated.json, **encoded(self), "contrasts": contrasts}
-        out |= {"mean": self.mean.to_dict(), "notes": self.notes}
-        return {key: value for key, value in out.items() if key != "warnings"}
+        return {key: value for key, value in super().to_dict().items() if key != "warnings"}
 
 
 def side(difference: Quantity, neutral: float = 0.0) -> int | None:

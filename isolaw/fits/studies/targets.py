@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,15 +24,15 @@ from scipy.stats import t as student
 
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused, option
-from isolaw.evidence import Simulated
 from isolaw.fits.cell import Cell
-from isolaw.fits.document.codec import encoded
-from isolaw.fits.flags import Code, Flag, flags_of_simulated, simulated_by
+from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import choose
-from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
+from isolaw.fits.quantity import LEVEL, Quantity
 from isolaw.fits.selection import Floats, differing, hold, measured_points
 from isolaw.fits.studies.profile import LEAST_FREEDOM
-from isolaw.fits.studies.target_model import TargetData, TargetModel
+from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
+from isolaw.fits.studies.target_model import TargetData
+from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
@@ -41,10 +41,8 @@ from isolaw.step_cost import Cost, Spent, checked_price
 _LEAST_POINTS = 3  # evaluations of a run
 _LEAST_ABOVE = 2
 _AROUND_PEAK = 2  # evaluations on either side of its middle, for the running median
-_LEAST_BATCHES = 3
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rise that half of the configurations reach: default targets
 _MOST_BLOCKS = 12
-_NOT_REJECTED = 0.05
 
 
 @dataclass(frozen=True)
@@ -67,62 +65,7 @@ class TargetRow(Cell):
 
 
 @dataclass(frozen=True)
-class CriticalBatch:
-    """B_crit, N_min and S_min at one n and target."""
-
-    rollouts_per_problem: int
-    target: float
-    reached: int  #: runs
-    problems_per_batch: Quantity  #: B_crit
-    rollouts: Quantity  #: N_min
-    steps: Quantity  #: S_min
-
-
-@dataclass(frozen=True)
-class LrChoice(Cell):
-    """The best lr of a (B_p, n) for a target, by the rule of all runs.
-
-    ``tried`` are the least and the largest lr that ran.
-    """
-
-    target: float
-    lr: float
-    tried: tuple[float, float]
-
-    @property
-    def beyond(self) -> bool:
-        """Whether no run had an lr so small, or so large."""
-        return not self.tried[0] <= self.lr <= self.tried[1]
-
-
-@dataclass(frozen=True)
-class LrLaw:
-    """lr* ∝ B_p^α n^β.
-
-    ``alpha`` and ``beta`` are by target; ``beta`` (``alpha``) is empty where lr was varied at one n (B_p)
-    only. ``p_values`` are by the rules of ``recipe.lr_scaling``, ``supported`` those that are not rejected at
-    5 %.
-    """
-
-    targets: tuple[float, ...]
-    alpha: tuple[Quantity, ...]
-    beta: tuple[Quantity, ...]
-    p_values: dict[str, float]
-    choices: tuple[LrChoice, ...]
-
-    @property
-    def supported(self) -> list[str]:
-        """Rules that the runs do not reject, the likeliest first."""
-        kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
-        return sorted(kept, key=lambda rule: -self.p_values[rule])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {**encoded(self), "supported": self.supported}
-
-
-@dataclass(frozen=True)
-class TargetStudy:
+class TargetStudy(Flagged, Shown):
     """What `to_target` found."""
 
     metric: str
@@ -132,21 +75,6 @@ class TargetStudy:
     critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, by target
     lr: LrLaw | None  #: None where no (B_p, n) ran with several lr, or too few runs reach a target
     flags: tuple[Flag, ...]
-
-    @property
-    def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
-        return simulated_by(self.flags)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every quantity as value, interval, status."""
-        rows = [
-            {**encoded(replace(row, spent=None)), "spent": row.spent and row.spent.to_dict()}
-            for row in self.rows
-        ]
-        own = encoded(replace(self, rows=(), lr=None))
-        law = self.lr and self.lr.to_dict()
-        return {"simulated": self.simulated.json, **own, "lr": law, "rows": rows}
 
 
 @renamed
@@ -214,8 +142,8 @@ def to_target(
         )
     ends = np.array([curve[0][-1] for curve in curves])
     data = _data(levels, found, ends, table, recipes)
-    critical = _critical(data, table, flags)
-    law = _lr_law(data)
+    critical = critical_batches(data, flags)
+    law = rule_of_lr(data)
     rows = _rows(data, table, recipes, cost, price)
     flags[:0] = flags_of_simulated(runs.select(table.index).simulated)
     return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
@@ -340,54 +268,6 @@ def _data(
         None if np.isnan(lr).any() else lr,
         block,
     )
-
-
-def _critical(data: TargetData, table: pd.DataFrame, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
-    """The critical batch of each n."""
-    out: list[CriticalBatch] = []
-    for n in sorted(table["rollouts_per_problem"].unique()):
-        at = data.rollouts == n
-        if np.unique(data.problems[at]).size < _LEAST_BATCHES:
-            continue
-        own = data.of(at, np.asarray(data.reached[at].any(axis=0)))
-        known = np.unique(own.problems[own.reached.any(axis=1)]).size >= _LEAST_BATCHES
-        model = TargetModel(own, "critical") if known and own.targets.size else None
-        for j, target in enumerate(data.targets):
-            count = int(data.reached[at, j].sum())
-            if model is None or not count:
-                out.append(CriticalBatch(int(n), float(target), count, REFUSED, REFUSED, REFUSED))
-                continue
-            i = int(np.flatnonzero(own.targets == target)[0])
-            found = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
-            out.append(CriticalBatch(int(n), float(target), count, *found))
-    missing = sorted({own.target for own in out if own.problems_per_batch is REFUSED})
-    if missing:
-        listed = ", ".join(f"{own:g}" for own in missing)
-        text = f"too few B_p reach {listed} for a critical batch: a lower target, or longer runs"
-        flags.append(Flag(Code.CENSORED, text))
-    return tuple(out)
-
-
-def _lr_law(data: TargetData) -> LrLaw | None:
-    """The rule of the best lr, by the model that leaves N of every (B_p, n) free."""
-    own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
-    model = TargetModel(own, "cells")
-    if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:
-        return None
-    every = range(own.targets.size)
-    exponents = [
-        tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
-    ]
-    if all(of_target[len(of_target) // 2].interval is None for of_target in exponents if of_target):
-        return None
-    assert own.lr is not None
-    choices = []
-    for b, n in sorted({(int(b), int(n)) for b, n in zip(own.problems, own.rollouts, strict=True)}):
-        tried = own.lr[(own.problems == b) & (own.rollouts == n)]
-        span = (float(tried.min()), float(tried.max()))
-        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in own.targets]
-    targets = tuple(own.targets.tolist())
-    return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))
 
 
 def _rows(

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from isolaw.calibration.calibrate import BANDS, Calibration
 from isolaw.calibration.simulation import SimulatedCell
 from isolaw.errors import InputError
-from isolaw.evidence import Simulated
 from isolaw.fits.selection import Floats
 from isolaw.report.figures.style import BLUE, RAMP, STYLE, check_replaceable, plain, save
 
@@ -57,18 +56,13 @@ def calibration_figure(found: Calibration) -> Figure:
         figure.supxlabel("C, rollouts generated", fontsize=9)
         figure.supylabel(plain(f"{seen.metric} ({seen.eval_set})"), fontsize=9)
         figure.suptitle(
-            label(found).title("measured rewards (points) and the 90 % band of the calibrated simulator"),
+            found.simulated.title("measured rewards (points) and the 90 % band of the calibrated simulator"),
             fontsize=9, x=0.01, ha="left",
         )  # fmt: skip
         if len(batches) > 1:
             handles = [mpl.lines.Line2D([], [], color=colours[b], label=f"B_p = {b}") for b in batches]
             figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7)
     return figure
-
-
-def label(found: Calibration) -> Simulated:
-    """Return the label of measured rewards next to those of the ensemble."""
-    return Simulated.among([found.observed.runs.simulated, Simulated.YES])
 
 
 def check(path: str | Path) -> None:

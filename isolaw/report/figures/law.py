@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +12,45 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from isolaw.fits.document.schema import FrontierPoint, LawDocument
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
-from isolaw.report.figures.series import closed, fitted_curve, law_line, n_stars
-from isolaw.report.figures.style import BLUE, GREY, PALE, STYLE, n_colours, n_ticks, plain, save
+from isolaw.fits.prediction import Prediction
+from isolaw.report.figures.series import Floats, fitted_curves, law_line, n_ends, stars, steps_scale
+from isolaw.report.figures.style import (
+    BLUE,
+    COLUMN,
+    GREY,
+    ORANGE,
+    PALE,
+    STYLE,
+    n_colours,
+    n_ticks,
+    plain,
+    save,
+)
 from isolaw.report.study import Study
 from isolaw.report.text import law as text
+from isolaw.report.text.numbers import number
+from isolaw.report.text.prediction import at_the_end
 from isolaw.runs import Runs
 
 _SYMBOLS = {"problems_per_batch": "B_p", "batch_rollouts": "B"}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
-    """Draw reward against compute: the checkpoints of ``runs``, fitted curves, the frontier."""
+    """Draw reward against compute: the checkpoints of ``runs``, fitted rewards, the frontier."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        figure = Figure(figsize=(COLUMN * 2, 3.6), layout="constrained")
         draw_frontier(figure.add_subplot(), law, runs)
     return figure
 
 
 def law_figure(law: Law) -> Figure:
-    """Draw n* against C in log-log (against M for ``fixed-b``): points, law, band, grid edges."""
+    """Draw n* against C in log-log (against M for ``fixed-b``), the law, and the n at the end of the runs."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        figure = Figure(figsize=(COLUMN * 1.5, 3.6), layout="constrained")
         draw_n_star(figure.add_subplot(), law)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -49,20 +61,23 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
     colour = n_colours(levels)
     if runs is not None:
         _draw_checkpoints(axes, law, runs, colour)
-    for entry in document.grid:
+    for entry, curve in zip(document.grid, fitted_curves(law), strict=True):
         tint = colour.to_rgba(np.array(entry.rollouts_per_problem))
-        axes.plot(*fitted_curve(law, entry), color=tint, lw=1.0, alpha=0.8, zorder=2)
-    _draw_frontier(axes, document, colour)
-    low = document.x.range[0]
-    axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
-    axes.annotate(
-        "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
-        textcoords="offset points", color=GREY, fontsize=7, va="top",
+        axes.plot(*curve, color=tint, lw=1.0, alpha=0.8, zorder=2)
+    frontier = document.frontier
+    axes.plot(
+        [p.x for p in frontier], np.array([p.reward.value for p in frontier], np.float64),
+        color="black", lw=2, label="frontier", zorder=3,
     )  # fmt: skip
+    best = at_the_end(law)
+    if best is not None and best.reward.value is not None:
+        x = best.compute / steps_scale(document)
+        axes.plot(x, best.reward.value, "o", ms=5, color=ORANGE, label=recommended(best, document), zorder=5)
+    axes.legend(frameon=False, loc="lower right")
     axes.set_xscale("log")
     axes.set_xlabel(text.axis(document))
     axes.set_ylabel(plain(f"{document.metric} ({document.eval_set})"))
-    axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
+    axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left")
     bar = axes.figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
     bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
     bar.ax.yaxis.set_major_formatter(ScalarFormatter())
@@ -72,38 +87,46 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
 
 def draw_n_star(axes: Axes, law: Law) -> None:
     """Draw `law_figure` on axes, without its legend."""
-    document = law.document
-    frontier = document.frontier
-    x = np.array([p.x for p in frontier])
-    strict = np.array([p.n_star_strict for p in frontier])
-    censored = np.array([p.censored for p in frontier])
-    levels = law.levels
-    surface = document.method == "surface"
-    _draw_law(axes, law, x, band=not surface)
-    if surface:
-        _draw_ridge(axes, frontier, x, levels)
-    size = 2.5 if surface else 4
-    axes.plot(
-        x[~censored], strict[~censored], "o", ms=size, color=BLUE,
-        label="measured n, highest", zorder=4,
-    )  # fmt: skip
-    if censored.any():
-        axes.plot(
-            x[censored], strict[censored], "o", ms=size, mfc="white", mec=BLUE, mew=0.8,
-            label="the same, where n* is only a bound", zorder=4,
-        )  # fmt: skip
+    document, levels = law.document, law.levels
+    x = np.array([p.x for p in document.frontier])
+    paper = document.method == "paper"
+    if paper:
+        points = [(p.x, p.n_star_strict) for p in document.frontier if not p.censored]
+        axes.plot(*np.array(points).reshape(-1, 2).T, "o", ms=3, color=BLUE, label="n*, measured", zorder=4)
+    else:
+        draw_stars(axes, stars(document.frontier, levels), BLUE, "n* (band: 95 % of draws)")
+    _draw_law(axes, law, x, band=paper)
+    best = at_the_end(law)
+    if best is not None and best.allocation is not None:
+        at, n = best.compute / steps_scale(document), best.allocation
+        own = n.problems_per_batch if document.axis == "problems_per_batch" else n.rollouts_per_problem
+        axes.plot(at, own, "o", ms=5, color=ORANGE, label=recommended(best, document), zorder=5)
     for edge in (levels[0], levels[-1]):
         axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
     axes.annotate(
         "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
         textcoords="offset points", color=GREY, fontsize=7,
     )  # fmt: skip
-    axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
-    n_ticks(axes, "y", levels)
     axes.set_xscale("log")
+    n_ticks(axes, "y", levels)
+    axes.set_ylim(*n_ends(levels))
     axes.set_xlabel(text.axis(document))
     axes.set_ylabel("n*, rollouts per problem")
-    axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
+    axes.set_title(_title(document, "the best n for a budget"), loc="left")
+
+
+def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
+    """Draw x, n* and the ends of its interval, (4, X), of `isolaw.report.figures.series.stars`."""
+    x, n, low, high = found
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
+    axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)
+
+
+def recommended(best: Prediction, document: LawDocument) -> str:
+    """Return the label of the recommended n at the end of the runs."""
+    symbol = "B_p" if document.axis == "problems_per_batch" else "n"
+    n = best.B_p if symbol == "B_p" else best.n
+    return f"recommended at C = {number(best.compute)}: {symbol} = {n}"
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
@@ -122,32 +145,6 @@ def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) 
             own["x"], own["value"], ".", ms=2, color=colour.to_rgba(np.array(n)), alpha=0.35, zorder=1,
             rasterized=len(rows) > 5000,
         )  # fmt: skip
-
-
-def _draw_frontier(axes: Axes, document: LawDocument, colour: ScalarMappable) -> None:
-    frontier = document.frontier
-    for left, right in itertools.pairwise(frontier):
-        axes.plot(
-            [left.x, right.x], np.array([left.reward.value, right.reward.value], np.float64),
-            color=colour.to_rgba(np.array(left.n_star_strict)), lw=4, solid_capstyle="butt",
-            alpha=0.45 if left.censored else 1.0, zorder=3,
-        )  # fmt: skip
-
-
-def _draw_ridge(
-    axes: Axes, frontier: Sequence[FrontierPoint], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
-) -> None:
-    """n*(C) of the surface, with its pointwise and its simultaneous band; open ends leave the page."""
-    if any(p.n_star.interval for p in frontier):
-        low, high = closed([p.n_star.interval for p in frontier], levels)
-        axes.fill_between(
-            x, low, high, color=PALE, alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
-        )
-        for edge, label in zip(
-            closed([p.band for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
-        ):
-            axes.plot(x, edge, color=PALE, lw=0.8, ls=":", label=label, zorder=1)
-    axes.plot(x, n_stars(frontier), color=BLUE, lw=1.6, label="n*", zorder=3)
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:

@@ -1,4 +1,8 @@
-"""The figures of arXiv 2603.12151, drawn of any runs that support them; the others state why they are not."""
+"""The figures of arXiv 2603.12151, drawn of any runs that support them; the others state why they are not.
+
+Files and titles have the paper's numbers. The paper's Figures 2 to 7 are Figures 5 to 10 of its project page
+(https://compute-optimal-rl-llm-scaling.github.io). The last two here have no number in the main text.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import hold_of
 from isolaw.renamed import renamed
-from isolaw.report.figures.law import draw_frontier, draw_n_star, frontier_figure, law_figure
-from isolaw.report.figures.series import closed, n_stars
-from isolaw.report.figures.style import BLUE, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
-from isolaw.report.study import Study, common_compute, final_rewards
+from isolaw.report.figures.law import draw_frontier, draw_n_star, draw_stars, frontier_figure, law_figure
+from isolaw.report.figures.series import n_ends, stars
+from isolaw.report.figures.style import BLUE, COLUMN, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
+from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
 from isolaw.runs import Runs, full_names
@@ -84,6 +88,7 @@ def paper_figures(
         try:
             with mpl.rc_context(STYLE):
                 drawn[name] = draw(material)
+                drawn[name].suptitle(_number(name), x=0.01, ha="left", fontsize=7, color=GREY)
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:
@@ -95,8 +100,8 @@ def _fixed_b(material: Material) -> Figure:
     law = material.law("fixed-b")
     batch = law.document.fixed["batch_rollouts"]
     figure, axes = _frontier_and_n_star(material, law, [*law.levels, *(batch // law.levels)])
-    frontier = law.document.frontier
-    axes.plot([p.x for p in frontier], batch / n_stars(frontier), color=ORANGE, lw=1.6, label="B_p* = B / n*")
+    x, n, *_ = stars(law.document.frontier, law.levels)
+    axes.plot(x, batch / n, color=ORANGE, lw=1.6, label="B_p* = B / n*")
     _finish(axes, law, f"how B = {batch:,} is split best", "n*, B_p*")
     return figure
 
@@ -116,10 +121,10 @@ def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> 
     """The frontier on the left, n* with its band on the right; and the axes of the right."""
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
-    _draw_n_star(right, law, BLUE, "n*")
+    draw_stars(right, stars(law.document.frontier, law.levels), BLUE, "n*")
     every = np.unique(ticks)
-    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
     n_ticks(right, "y", every)
+    right.set_ylim(*n_ends(every))
     return figure, right
 
 
@@ -164,7 +169,35 @@ def _best_worst(material: Material) -> Figure:
         axes.set_xlabel("n, rollouts per problem")
         axes.set_ylabel(plain(name))
         title = f"{plain(name)} at C = {number(compute)}, B_p = {b}"
-        axes.set_title(study.held.simulated.title(title), loc="left", fontsize=9)
+        axes.set_title(study.held.simulated.title(title), loc="left")
+    return figure
+
+
+def _sensitivity(material: Material) -> Figure:
+    """Reward at one compute over B_p at each n, and over n at each B_p; bars are standard errors."""
+    metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
+    study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+    if len(study.batches) < 2 or len(study.levels) < 2:
+        held = f"B_p = {study.batches[0]}" if len(study.batches) < 2 else f"n = {study.levels[0]}"
+        raise Refused(f"all runs have {held}; add runs with another one")
+    rows = study.rows()
+    compute = common_compute(rows)
+    table = final_rewards(rows, compute)
+    figure, panels = _panels(2)
+    names = dict(zip(PLACE, ("B_p, problems per batch", "n, rollouts per problem"), strict=True))
+    for axes, (over, held) in zip(panels, (tuple(names), tuple(names)[::-1]), strict=True):
+        colour = n_colours(sorted(table[held].unique()))
+        for value, own in table.sort_values(over).groupby(held):
+            label = f"{'n' if held == 'rollouts_per_problem' else 'B_p'} = {value:,}"
+            tint = colour.to_rgba(np.array(value))
+            axes.errorbar(own[over], own["value"], own["error"].fillna(0), fmt="o-", ms=3, lw=1, color=tint,
+                          capsize=2, label=label)  # fmt: skip
+        n_ticks(axes, "x", sorted(table[over].unique()))
+        axes.set_xlabel(names[over])
+        axes.set_ylabel(plain(f"{metric} ({eval_set})"))
+        title = f"reward over {names[over].partition(',')[0]} at C = {number(compute)}"
+        axes.set_title(study.held.simulated.title(title), loc="left")
+        axes.legend(frameon=False, fontsize=6, ncols=2)
     return figure
 
 
@@ -175,7 +208,7 @@ def _tokens(material: Material) -> Figure:
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
     draw_n_star(right, law)
-    right.legend(frameon=False, fontsize=7)
+    right.legend(frameon=False)
     return figure
 
 
@@ -188,10 +221,12 @@ def _d_sweep(material: Material) -> Figure:
     colour = n_colours(np.array(sizes))
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
-        _draw_n_star(axes, law, colour.to_rgba(np.array(size)), f"D = {size:,}")
+        draw_stars(
+            axes, stars(law.document.frontier, law.levels), colour.to_rgba(np.array(size)), f"D = {size:,}"
+        )
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
-    axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
     n_ticks(axes, "y", levels)
+    axes.set_ylim(*n_ends(levels))
     _finish(
         axes, laws[sizes[0]], "the best n by the number of training problems D", "n*, rollouts per problem"
     )
@@ -199,28 +234,31 @@ def _d_sweep(material: Material) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Material], Figure]] = {
-    "frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
-    "law": lambda material: law_figure(material.at_one_batch),
-    "fixed-b": _fixed_b,
-    "joint": _joint,
-    "best-worst": _best_worst,
+    "figure-2-frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
+    "figure-3-law": lambda material: law_figure(material.at_one_batch),
+    "figure-4-best-worst": _best_worst,
+    "figure-5-fixed-b": _fixed_b,
+    "figure-6-sensitivity": _sensitivity,
+    "figure-7-joint": _joint,
     "tokens": _tokens,
     "d-sweep": _d_sweep,
 }
 
 
+def _number(name: str) -> str:
+    """The number of a figure in the paper, for its title; empty without one.
+
+    >>> _number("figure-7-joint"), _number("tokens")
+    ('Figure 7 of arXiv 2603.12151, of these runs', '')
+    """
+    kind, _, rest = name.partition("-")
+    return f"Figure {rest[0]} of arXiv 2603.12151, of these runs" if kind == "figure" else ""
+
+
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(6.6 if count == 1 else 11.0, 4.2), layout="constrained")
+    """One or two panels of a column's width or more, so that a figure fits a page of two columns."""
+    figure = Figure(figsize=(COLUMN * (1.5 if count == 1 else 2.06), 2.9), layout="constrained")
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
-
-
-def _draw_n_star(axes: Axes, law: Law, colour: Any, label: str) -> None:
-    """n* and its 95 % interval at each x."""
-    frontier = law.document.frontier
-    x = [p.x for p in frontier]
-    low, high = closed([p.n_star.interval for p in frontier], law.levels)
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
-    axes.plot(x, n_stars(frontier), color=colour, lw=1.6, label=label)
 
 
 def _finish(axes: Axes, law: Law, title: str, y: str) -> None:
@@ -228,5 +266,5 @@ def _finish(axes: Axes, law: Law, title: str, y: str) -> None:
     axes.set_xlabel(axis(law.document))
     axes.set_ylabel(y)
     title = law.document.simulated.title(f"{title} (bands: 95 % intervals)")
-    axes.set_title(title, loc="left", fontsize=9)
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_title(title, loc="left", wrap=True)
+    axes.legend(frameon=False)

@@ -1,28 +1,48 @@
-"""The series of the two law figures, on paper and on the page."""
+"""The series of charts and figures, on paper and on the page: fitted rewards, n*(C), the law."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.document.schema import FrontierPoint, GridEntry, LawDocument
+from isolaw.fits.document.schema import FrontierPoint, LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import Interval
+from isolaw.fits.quantity import Quantity
+from isolaw.fits.surface.slices import slices
 from isolaw.report.text.law import preferred
 
 Floats = NDArray[np.float64]
-BEYOND = 4  # an open end of an interval is drawn this factor beyond the grid's n, outside the picture
+_WIDTH = 0.1  # decades of x over which n* is smoothed
+_ROOM = 1.4  # factor by which the axis of n reaches beyond the n on it
 
 
-def fitted_curve(law: Law, entry: GridEntry, points: int = 200) -> tuple[Floats, Floats]:
-    """Return x and reward of one configuration's curve, over its measured range."""
-    steps = law.document.x.name == "steps"
-    b, n = entry.problems_per_batch, entry.rollouts_per_problem
-    x = np.geomspace(max(entry.measured[0], entry.step_cost), entry.measured[1], points)
-    return x / (b * n) if steps else x, law.curves(b, n)(x)[0]
+def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
+    """Return x and fitted reward of every configuration of the grid, over its measured range.
+
+    They are those of the surface where the law has one, since recommendations come from it; no curve then
+    runs above the frontier. With the method paper they are the learning curves.
+    """
+    document, scale = law.document, steps_scale(law.document)
+    low, high = (end * scale for end in document.x.range)
+    x = np.geomspace(low, high, points)
+    reward = None
+    if law.surface is not None:
+        cut = slices(law.surface, x)
+        reward = cut.reward[0][:, cut.place]  # (X, N)
+    out = []
+    for i, entry in enumerate(document.grid):
+        start = max(entry.measured[0], entry.step_cost)
+        if reward is None:
+            own = np.geomspace(start, entry.measured[1], points)
+            fitted = law.curves(entry.problems_per_batch, entry.rollouts_per_problem)(own)[0]
+        else:
+            inside = (x >= start) & (x <= entry.measured[1] * (1 + 1e-9))
+            own, fitted = x[inside], reward[inside, i]
+        out.append((own / scale, fitted))
+    return out
 
 
 def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
@@ -49,13 +69,53 @@ def steps_scale(document: LawDocument) -> int:
     return int(document.fixed["batch_rollouts"]) if document.x.name == "steps" else 1
 
 
-def n_stars(frontier: Sequence[FrontierPoint]) -> Floats:
-    """Return n* along a frontier, (X,)."""
-    return np.array([p.n_star.value for p in frontier], np.float64)
+def stars(frontier: Sequence[FrontierPoint], levels: Sequence[int] | NDArray[np.int64]) -> Floats:
+    """Return x, n* and the ends of its interval along a frontier, (4, X), as `star_line` does."""
+    return star_line([p.x for p in frontier], [p.n_star for p in frontier], n_ends(levels))
 
 
-def closed(intervals: Sequence[Interval | None], levels: NDArray[np.int64]) -> Floats:
-    """Return the ends of intervals of n, (2, X), open ends outside the picture."""
-    beyond = levels[0] / BEYOND, levels[-1] * BEYOND
-    filled = [[None, None] if pair is None else pair for pair in intervals]
-    return np.array([[b if v is None else v for v, b in zip(p, beyond, strict=True)] for p in filled]).T
+def n_ends(levels: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of an axis of n that holds all of these n."""
+    known = list(levels)
+    return min(known) / _ROOM, max(known) * _ROOM
+
+
+def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
+    """Return x, n* and the ends of its 95 % interval where n* is known, (4, X), inside an axis with ``ends``.
+
+    An open end of an interval is the end of the axis. n* is found on a grid of n, whose steps are no part of
+    it: log n* and the logs of the ends are smoothed by a local line over log x, with a normal kernel of a
+    tenth of a decade. Where there is no interval, it is NaN.
+
+    >>> found = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
+    >>> star_line([1e5, 1e6], found, (4.0, 256.0)).round()
+    array([[1.00e+05, 1.00e+06],
+           [8.00e+00, 6.40e+01],
+           [4.00e+00, 3.20e+01],
+           [1.60e+01, 1.28e+02]])
+    """
+    rows = []
+    for at, q in zip(x, found, strict=True):
+        if q.value is None or q.status in ("refused", "not_identified"):
+            continue
+        low, high = (np.nan, np.nan) if q.interval is None else q.interval
+        rows.append((at, q.value, ends[0] if low is None else low, ends[1] if high is None else high))
+    if not rows:
+        return np.empty((4, 0))
+    at, *lines = np.array(rows, dtype=np.float64).T
+    smooth = [np.clip(_smoothed(np.log10(at), np.clip(line, *ends)), *ends) for line in lines]
+    return np.array([at, *smooth])
+
+
+def _smoothed(t: Floats, values: Floats) -> Floats:
+    """Fit a line to the logs of the values about each t, and return it there."""
+    out = np.full(values.size, np.nan)
+    known = np.isfinite(values)
+    at, y = t[known], np.log2(values[known])
+    for i in np.flatnonzero(known):
+        weight = np.exp(-0.5 * ((at - t[i]) / _WIDTH) ** 2)
+        middle, mean = np.average(at, weights=weight), np.average(y, weights=weight)
+        spread = weight @ (at - middle) ** 2
+        slope = weight @ ((at - middle) * (y - mean)) / spread if spread > 1e-12 else 0.0
+        out[i] = mean + slope * (t[i] - middle)
+    return np.asarray(np.exp2(out))

@@ -21,12 +21,15 @@ from isolaw.errors import DataError
 from isolaw.files import check_destination, replacing
 
 STYLE: Any = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none",
     "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
 }  # fmt: skip
-BLUE, ORANGE, PALE, GREY = "#1f4e79", "#c55a11", "#9dc3e6", "#8c8c8c"
+# Of Okabe and Ito, which colour-blind readers tell apart; the pale one is a tint of the blue.
+BLUE, ORANGE, PALE, GREY = "#0072b2", "#d55e00", "#9dc8e4", "#7f7f7f"
 RAMP = "viridis_r"
+COLUMN = 3.35  # inches: the width of a column of a two-column paper; two of them and their gap are 6.9
 _DPI = 160
 # No date, so that the same figure is the same file; the author marks the files that isolaw may replace.
 _MARK = "isolaw"

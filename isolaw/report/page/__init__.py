@@ -106,15 +106,21 @@ def render(study: Study, facts: PageContent) -> str:
 
 def filled(template: str, **content: Any) -> str:
     """Return a template of ``assets`` with its content, the style, and the mark of a page of isolaw."""
-    environment = Environment(
+    return (
+        templates()
+        .get_template(template)
+        .render(**content, generator=_GENERATOR, version=__version__, style=Markup(_asset("assets/page.css")))
+    )
+
+
+def templates() -> Environment:
+    """Return the templates of ``assets``, which escape everything that is no markup."""
+    return Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(
-        **content, generator=_GENERATOR, version=__version__, style=Markup(_asset("assets/page.css"))
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from isolaw.errors import InputError
 from isolaw.fits.allocations import FAR, comparable
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Option, Prediction
 from isolaw.report.figures.series import steps_scale
@@ -16,11 +17,8 @@ from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
 from isolaw.report.text.numbers import number, quantity, share
 
-# The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
-_E24 = (
-    1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8, 2.0, 2.2, 2.4, 2.7, 3.0,
-    3.3, 3.6, 3.9, 4.3, 4.7, 5.1, 5.6, 6.2, 6.8, 7.5, 8.2, 9.1,
-)  # fmt: skip
+# The preferred numbers E12 of IEC 60063: 12 to the decade, evenly spread in log C, and round.
+_E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,17 @@ class Budgets:
     predictions: list[Prediction]
     first: int
     nearest: Prediction | None = None  # for the largest budget with a recommendation, if some stop has none
+    today: Prediction | None = None  # at the largest compute that three n reached, which is a stop, too
 
     @property
     def answer(self) -> Prediction:
         """The prediction that the page opens with."""
         return self.predictions[self.first]
+
+    @property
+    def recommended(self) -> list[Prediction]:
+        """The predictions with a recommendation: the frontier that the page draws."""
+        return [p for p in self.predictions if p.options]
 
 
 def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
@@ -50,6 +54,9 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     for stop in stops(start, max(FAR * comparable(grid), largest)):
         with contextlib.suppress(InputError):  # not one step of the smallest batch
             found[stop] = law.predict(stop, **limits)
+    today = text.at_the_end(law, **limits)
+    if today is not None:
+        found.setdefault(today.compute, today)
     if compute is None:
         measured = [stop for stop in found if stop <= largest * 1.01 and found[stop].options]
         compute = max(measured, default=min(found, default=largest))
@@ -57,17 +64,17 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     ordered = sorted(found)
     refused = next((p for p in found.values() if not p.options), None)
     nearest = None if refused is None else text.largest_with_recommendation(law, refused, **limits)
-    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest)
+    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
 
 
 def stops(low: float, high: float) -> list[int]:
     """Return the preferred numbers from ``low`` to ``high``.
 
-    >>> stops(900, 1300)
-    [910, 1000, 1100, 1200, 1300]
+    >>> stops(800, 1500)
+    [820, 1000, 1200, 1500]
     """
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    every = (round(number * 10.0**decade) for decade in decades for number in _E24)
+    every = (round(number * 10.0**decade) for decade in decades for number in _E12)
     return sorted({stop for stop in every if low <= stop <= high})
 
 
@@ -82,9 +89,8 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
     n, b, m = ("–",) * 3
     if a is not None:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
-    loss, split = text.loss(prediction, document), text.split(prediction, document)
+    loss, stars = text.loss(prediction, document), text.stars(prediction, document)
     instead = own.nearest if a is None else None
-    answer = f"{text.answer(prediction)} {text.run_first(prediction, document)}".rstrip()
     return {
         "x": prediction.compute / steps_scale(document),
         "budget": f"{number(prediction.compute)} {prediction.unit}",
@@ -92,15 +98,13 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "b": b,
         "m": m,
         "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": _unbroken(prediction.simulated.first(answer)),
+        "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
         "loss": loss,
         "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
-        "lost": "" if a is None else loss.removeprefix("Expected loss: "),
         "reward": "" if a is None else quantity(prediction.reward),
-        "n_star": text.n_star(prediction),
-        "b_star": split.get("B_p*", ""),
-        "m_star": split.get("M*", ""),
-        "law_n": text.by_law(prediction),
+        "best": "" if a is None else best(prediction, document),
+        "n_star": stars.get("n*", ""),
+        "b_star": stars.get("B_p*", ""),
         "epochs": "" if prediction.epochs is None else number(prediction.epochs),
         "cost": ""
         if prediction.cost is None
@@ -108,6 +112,12 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "flags": law_text.notes(prediction.flags),
         "options": [_option(option) for option in prediction.options[1:]],
     }
+
+
+def best(prediction: Prediction, document: LawDocument) -> str:
+    """Return the recommended n in a few words; of a law of B_p, that; both in the setting ``joint``."""
+    names = {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
+    return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in names)
 
 
 def _option(o: Option) -> list[str]:

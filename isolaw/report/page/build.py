@@ -8,18 +8,20 @@ from typing import Any
 
 from isolaw.design.decisions import Decision
 from isolaw.design.value import Purchase
+from isolaw.fits.cell import about
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.flags import Code
 from isolaw.fits.health import health
-from isolaw.report.figures.series import steps_scale
+from isolaw.report.document import Table
 from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
-from isolaw.report.page.tables import Table
 from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
+from isolaw.report.text.answer import backtest_failed, backtest_line
 from isolaw.report.text.numbers import number
 from isolaw.report.text.runs_to_add import RunsToAdd, advice
-from isolaw.report.text.studies import backtest_verdict
 from isolaw.store.responses import Kept
 
 
@@ -58,11 +60,8 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
     made = [
-        PageSection(
-            "reward", "Reward against compute", charts=[law_charts.reward(study, run_ids)],
-            tables=[tables.configurations(study)] if study.document else [],
-        ),
         _law(study, facts),
+        PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
         *_race(facts),
         PageSection(
             "grid", "Rewards at the same compute", charts=[run_charts.grid(study)],
@@ -73,19 +72,22 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
         *_responses(facts),
         _health(study, facts),
         _backtest(facts),
-        _laws(study),
     ]  # fmt: skip
     sections = [section for section in made if isinstance(section, PageSection)]
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
+    buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
     return {
         "title": study.runs.simulated.title(facts.title or study.runs.source),
         "simulated": f"{study.runs.simulated.words} runs" if study.runs.simulated else "",
         "study": study,
         "refused": study.refused,
-        "law": law_text.law_name((law_text.preferred(document) if document else None) or ""),
+        "buys": buys,
+        "best": law_charts.BEST,
+        "evidence": "" if document is None else f"Backtest: {backtest_line(facts.backtest, study.metric)}",
+        "failed": backtest_failed(facts.backtest),
         "facts": _facts(study),
-        "warnings": [law_text.flag(flag) for flag in document.flags] if document else list(facts.notes),
+        "warnings": _warnings(document) if document else list(facts.notes),
         "budgets": texts,
         "first": 0 if budgets is None else budgets.first,
         "drawn": {
@@ -97,24 +99,32 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
         "advice": _advice(study, facts),
         "how": _how(study, facts, plotly),
         "palette": palette(len(study.levels)),
-        "charts": [chart.to_dict() for section in sections for chart in section.charts],
+        "charts": [chart.to_dict() for chart in [*([buys] if buys else []), *_charts(sections)]],
         "runs": _names(study, run_ids),
     }
 
 
+def _charts(sections: Sequence[PageSection]) -> list[Chart]:
+    return [chart for section in sections for chart in section.charts]
+
+
+def _warnings(document: LawDocument) -> list[str]:
+    """The flags of the law; levelling off has a line of its own."""
+    return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
+
+
 def _law(study: Study, facts: PageContent) -> PageSection | str:
-    d = study.document
+    d, budgets = study.document, facts.budgets
     if d is None:
         return f"n*(C): {study.refused}"
-    equation, name = law_text.equation(d), law_text.preferred(d)
-    law = f"The law: {equation} ({law_text.form(name, d)})." if equation and name else ""
-    lines = [*law_text.ends(d), law, *law_text.crossovers(d), law_text.saturation(d)]
-    recommended = [p.compute for p in facts.budgets.predictions if p.options] if facts.budgets else []
-    until = recommended[-1] / steps_scale(d) if recommended else 0
-    return PageSection(
-        "law", "The best n for a budget", [line for line in lines if line],
-        [law_charts.n_star(study, until)], [tables.parameters(d), tables.frontier(d)],
-    )  # fmt: skip
+    lines = [about(line, d.axis) for line in (law_text.verdict(d), law_text.saturation(d)) if line]
+    charts, shown = [], [] if budgets is None else budgets.recommended
+    found: list[Table | None] = [tables.laws(d), tables.configurations(d)]
+    if budgets is not None and shown:
+        charts = [law_charts.n_star(study, budgets)]
+        found.insert(0, tables.frontier(shown, d))
+    title = about("The best n for a budget", d.axis)
+    return PageSection("law", title, lines, charts, [table for table in found if table is not None])
 
 
 def _race(facts: PageContent) -> list[PageSection]:
@@ -183,19 +193,7 @@ def _backtest(facts: PageContent) -> PageSection | str:
         return f"Backtest: {found}"
     charts, regrets = [run_charts.backtest(found)], [tables.backtest(found)]
     title = "Backtest: would small runs have predicted the best allocation?"
-    return PageSection("backtest", title, backtest_verdict(found), charts, regrets)
-
-
-def _laws(study: Study) -> PageSection | str:
-    if study.document is None:
-        return "Law comparison: there is no law"
-    verdict, table = law_text.verdict(study.document), tables.laws(study.document)
-    if table is not None:
-        return PageSection("laws", "Which law", [verdict], tables=[table])
-    why = "method surface compares laws if B_p or B is fixed"
-    if verdict:
-        return PageSection("laws", "Which law", [verdict, f"No more here: {why}."])
-    return f"Law comparison: {why}"
+    return PageSection("backtest", title, [], charts, regrets)
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:

@@ -1,29 +1,106 @@
-"""The two charts of a law: reward against compute with its frontier, and n*(C)."""
+"""The charts of a law: what the budget buys, the best n for a budget, and the runs below the frontier."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.document.schema import FrontierPoint, LawDocument
-from isolaw.report.figures.series import BEYOND, closed, fitted_curve, law_line, n_stars
+from isolaw.fits.cell import about
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.prediction import Prediction
+from isolaw.report.figures.series import fitted_curves, law_line, n_ends, star_line, steps_scale
+from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import Chart, joined, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import number, quantity
+from isolaw.report.text.numbers import interval, number
 
 _MOST_POINTS = 30_000  # of all runs together: a page of long logs would be slow
 _LEAST_POINTS = 30  # of each run
 _CURVE = 60
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
+BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
 
-def reward(study: Study, run_ids: Sequence[str]) -> Chart:
-    """Return reward against compute: every run (by its place in ``run_ids``), fitted curves, the frontier."""
+def buys(study: Study, budgets: Budgets) -> Chart:
+    """Return the reward of the recommended allocation against the budget, with its band: the frontier.
+
+    Today's compute is marked, and by the page's script the budget of the slider.
+    """
+    document = study.document
+    assert document is not None
+    shown = budgets.recommended
+    data = _frontier(shown, document, band=True)
+    layout = {
+        "xaxis": log_axis(_axis(document), _x(shown, document)),
+        "yaxis": {"title": {"text": text(f"{study.metric} of the best allocation")}},
+        "shapes": _today(budgets, document),
+    }
+    ends = [shown[0], budgets.answer] if budgets.answer.options else [shown[0], shown[-1]]
+    at = [f"{number(p.reward.value or 0.0)} at C = {number(p.compute)} with n = {p.n}" for p in ends]
+    caption = (
+        "The line is the predicted reward of the recommended allocation at each budget, dashed beyond the "
+        f"runs, and the band its 95 % interval. {BEST}"
+    )
+    alt = f"{caption} It goes from {' to '.join(at)}."
+    return Chart("buys", "What the budget buys", caption, data, layout, alt, budget=True, height=340)
+
+
+def _axis(document: LawDocument) -> str:
+    return law_text.axis(document)
+
+
+def _x(shown: Sequence[Prediction], document: LawDocument) -> list[float]:
+    return [p.compute / steps_scale(document) for p in shown]
+
+
+def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
+    """The mark of the largest compute that three n reached, with the n recommended there."""
+    today = budgets.today
+    if today is None or not today.options:
+        return []
+    x = today.compute / steps_scale(document)
+    label = {
+        "text": f"today: {best(today, document)}", "textangle": 0, "textposition": "start", "padding": 4,
+        "yanchor": "bottom", "xanchor": "right", "font": {"size": 11, "color": "var(--muted)"},
+    }  # fmt: skip
+    style = {"color": "var(--muted)", "width": 1}
+    mark = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
+    return [{**mark, "line": style, "label": label}]
+
+
+def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) -> list[dict[str, Any]]:
+    """The reward of the recommended allocation: solid over the runs, dashed beyond them."""
+    symbol, end = law_text.symbol(document), max(g.measured[1] for g in document.grid)
+    known = [p for p in shown if p.reward.value is not None]
+    data: list[dict[str, Any]] = []
+    bounded = [p for p in known if p.reward.interval and None not in p.reward.interval]
+    if band and bounded:
+        ends = np.array([p.reward.interval for p in bounded], dtype=np.float64).T
+        data += _band(_x(bounded, document), *ends)
+    within = sum(p.compute <= end * 1.01 for p in known)
+    for part, dash in ((known[:within], "solid"), (known[max(within - 1, 0) :], "dash")):
+        hover = [
+            f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
+            f"{number(p.reward.value or 0.0)}"
+            + (f" ({interval(p.reward.interval)})" if p.reward.interval else "")
+            + (f"<br>expected loss {p.loss:.4f}" if p.loss is not None else "")
+            for p in part
+        ]
+        style = {"color": "var(--text)" if not band else "var(--accent)", "width": 2.5, "dash": dash}
+        if len(part) > 1:
+            data.append(
+                line(_x(part, document), (p.reward.value for p in part), style, text=hover,
+                     hovertemplate="%{text}<extra></extra>")
+            )  # fmt: skip
+    return data
+
+
+def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None) -> Chart:
+    """Return reward against compute: runs (by their place in ``run_ids``), fitted rewards, the frontier."""
     labels = {run_id: i for i, run_id in enumerate(run_ids)}
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0").sort_values(["run_id", "step"])
@@ -31,20 +108,20 @@ def reward(study: Study, run_ids: Sequence[str]) -> Chart:
     data = [_runs(own, b, n, study, labels) for (b, n), own in thinned.groupby(PLACE, sort=True)]
     document = study.document
     if study.law is not None and document is not None:
-        for entry in document.grid:
+        for entry, curve in zip(document.grid, fitted_curves(study.law, _CURVE), strict=True):
             b, n = entry.problems_per_batch, entry.rollouts_per_problem
             style = {"color": n_colour(study.levels, n), "width": 1.4}
-            curve = fitted_curve(study.law, entry, _CURVE)
             data.append(line(*curve, style, hoverinfo="skip", meta={"n": n, "b": b}))
-        data += _frontier(document, study.levels)
-    title = law_text.axis(document) if document else "C, rollouts generated"
+        if budgets is not None:
+            data += _frontier(budgets.recommended, document, band=False)
+    title = _axis(document) if document else "C, rollouts generated"
     layout = {
         "xaxis": log_axis(title, rows["x"]),
         "yaxis": {"title": {"text": text(f"{study.metric} ({study.eval_set})")}},
     }
     return Chart(
-        "reward", "Reward against compute", _reward_caption(study, len(thinned) < len(rows)), data, layout,
-        _reward_alt(study), budget=document is not None, height=480,
+        "reward", "The runs", _reward_caption(study, len(thinned) < len(rows)), data, layout,
+        _reward_alt(study), budget=document is not None, height=420,
     )  # fmt: skip
 
 
@@ -79,83 +156,58 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
     }  # fmt: skip
 
 
-def _frontier(document: LawDocument, levels: list[int]) -> list[dict[str, Any]]:
-    """The frontier in pieces of one n, pale where n* is only a bound."""
-    symbol = law_text.symbol(document)
-    out = []
-    pairs = itertools.pairwise(document.frontier)
-    for (n, censored), piece in itertools.groupby(pairs, key=lambda p: (p[0].n_star_strict, p[0].censored)):
-        steps = list(piece)
-        points = [steps[0][0], *(right for _, right in steps)]
-        hover = [
-            f"frontier: n = {p.n_star_strict:,}<br>{symbol} = {number(p.x)}<br>n* {quantity(p.n_star)}"
-            for p in points
-        ]
-        out.append(
-            line(
-                (p.x for p in points), (p.reward.value for p in points),
-                {"color": n_colour(levels, n), "width": 6}, opacity=0.45 if censored else 1, text=hover,
-                hovertemplate="%{text}<extra></extra>", meta={"n": n},
-            )
-        )  # fmt: skip
-    return out
-
-
-def n_star(study: Study, until: float) -> Chart:
-    """Return n*(C): the estimate with its bands, the law, the measured n, and the ends of the grid.
-
-    Beyond the data the law continues to ``until``, unless n* is only a bound at their end.
-    """
+def n_star(study: Study, budgets: Budgets) -> Chart:
+    """Return n*(C) with its band at the slider's budgets, the law within the runs, the ends of the grid."""
     law, document = study.law, study.document
     assert law is not None
     assert document is not None
-    frontier, levels, surface = document.frontier, law.levels, document.method == "surface"
-    x = np.array([p.x for p in frontier])
+    levels, of_b = law.levels, document.axis == "problems_per_batch"
+    found = [(p, p.b_star if of_b else p.n_star) for p in budgets.recommended]
+    found = [(p, q) for p, q in found if q.value is not None and q.status != "not_identified"]
+    x = _x([p for p, _ in found], document)
+    ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in found)])
+    at, n, low, high = star_line(x, [q for _, q in found], ends)
     data: list[dict[str, Any]] = []
+    if np.isfinite(low).any():
+        data += _band(at, low, high)
+    symbol, name = law_text.symbol(document), "B_p*" if of_b else "n*"
+    hover = [
+        f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
+        f"{name}: {law_text.star(q)}"
+        for p, q in found
+    ]
     solid = {"color": "var(--accent)", "width": 2.5}
-    dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
-    if surface:
-        if any(p.n_star.interval for p in frontier):
-            data += _band(x, *closed([p.n_star.interval for p in frontier], levels))
-            dotted = {"color": "var(--accent)", "width": 1, "dash": "dot"}
-            data += [line(x, edge, dotted, **_SILENT) for edge in closed([p.band for p in frontier], levels)]
-            data[-1] |= _named("95 %, at all C at once", 3)
-        hover = f"{law_text.symbol(document)} %{{x:.3s}}<br>n* %{{text}}<extra></extra>"
-        values = [quantity(p.n_star) for p in frontier]
-        data.append(line(x, n_stars(frontier), solid, text=values, hovertemplate=hover, **_named("n*", 1)))
-    fine = np.geomspace(x.min(), x.max(), 120)
-    n, ends = law_line(law, fine)
-    if n is not None:
-        if not surface and ends is not None:
-            data += _band(fine, *np.clip(ends, levels[0] / BEYOND, levels[-1] * BEYOND))
-        name = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
-        data.append(line(fine, n, dashed if surface else solid, **_SILENT | _named(name, 4)))
-        if until > x.max() and not frontier[-1].censored:
-            beyond = np.geomspace(x.max(), until, 40)
-            continued, _ = law_line(law, beyond)
-            assert continued is not None
-            data.append(line(beyond, continued, dashed, **_SILENT))
-    for censored in (False, True):
-        if own := [p for p in frontier if p.censored == censored]:
-            data.append(_measured(own, censored, document))
+    hovered = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
+    data.append(line(at, n, solid, **hovered, **_named(name, 1)))
+    fine = np.geomspace(*document.x.range, 60)
+    by_law, _ = law_line(law, fine)
+    if by_law is not None:
+        dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
+        label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
+        inside = (by_law >= ends[0]) & (by_law <= ends[1])
+        data.append(line(fine[inside], by_law[inside], dashed, **_SILENT | _named(label, 4)))
     shapes = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": int(edge), "y1": int(edge),
             "line": {"color": "var(--muted)", "width": 1, "dash": "dash"},
-            "label": {"text": f"{which} n measured", "textposition": "start", "yanchor": anchor,
+            "label": {"text": f"{which} measured", "textposition": "start", "yanchor": anchor,
                       "font": {"size": 11}},
         }
         for edge, which, anchor in ((levels[0], "smallest", "top"), (levels[-1], "largest", "bottom"))
     ]  # fmt: skip
+    axis = n_axis(f"{name}, {_AXIS[document.axis]}", levels.tolist())
     layout = {
-        "xaxis": log_axis(law_text.axis(document), x),
-        "yaxis": n_axis("n*, rollouts per problem", levels.tolist(), room=0.9),
-        "shapes": shapes,
+        "xaxis": log_axis(_axis(document), _x(budgets.recommended, document)),
+        "yaxis": axis | {"range": [float(v) for v in np.log10(ends)]},
+        "shapes": [*shapes, *_today(budgets, document)],
         "showlegend": True,
     }
-    title = "The best n for a budget"
-    alt = " ".join([f"{title}.", *law_text.ends(document), law_text.saturation(document)])
-    return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=460)
+    title = about("The best n for a budget", document.axis)
+    alt = " ".join([f"{title}.", law_text.ends(document), law_text.saturation(document)])
+    return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=420)
+
+
+_AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "problems per batch"}
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
@@ -166,33 +218,18 @@ def _named(name: str, rank: int) -> dict[str, Any]:
 def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
     edge = {"width": 0, "color": "rgba(0,0,0,0)"}
     fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
-    upper = line(x, high, edge, **_SILENT | fill | _named("95 % of draws, at each C", 2))
+    upper = line(x, high, edge, **_SILENT | fill | _named("95 % of draws", 2))
     return [line(x, low, edge, **_SILENT), upper]
-
-
-def _measured(points: Sequence[FrontierPoint], censored: bool, document: LawDocument) -> dict[str, Any]:
-    marker: dict[str, Any] = {"size": 6, "color": "var(--accent)"}
-    if censored:
-        marker = {"size": 6, "color": "var(--paper)", "line": {"color": "var(--accent)", "width": 1.2}}
-    bounds = ("".join(f"<br>only a bound: {why}" for why in law_text.bound_by(p, document)) for p in points)
-    return {
-        "x": rounded(p.x for p in points), "y": [p.n_star_strict for p in points], "customdata": list(bounds),
-        "mode": "markers", "marker": marker,
-        **_named("measured n, highest" + (" (n* only a bound)" if censored else ""), 5),
-        "hovertemplate": f"{law_text.symbol(document)} %{{x:.3s}}<br>highest reward: n = %{{y}}"
-        "%{customdata}<extra></extra>",
-    }  # fmt: skip
 
 
 def _reward_caption(study: Study, thinned: bool) -> str:
     """How to read reward against compute."""
     lines = ["Thin lines are runs, in stronger colours for larger n."]
     if study.document is not None:
-        lines.append(
-            "Medium lines are the fitted learning curves over their measured range. The broad line is the "
-            "frontier, in the colour of the best n, pale where n* is only a bound."
-        )
-        lines += ["It follows the surface, not the curves."] if study.document.method == "surface" else []
+        surface = study.document.method == "surface"
+        fitted = "rewards of the fit" if surface else "fitted learning curves"
+        lines.append(f"Medium lines are the {fitted} at each measured configuration.")
+        lines.append("The heavy line is the frontier of the first chart, dashed beyond the runs.")
     if thinned:
         lines.append("Long runs show some of their checkpoints; the fit uses all.")
     return " ".join(lines)
@@ -201,34 +238,22 @@ def _reward_caption(study: Study, thinned: bool) -> str:
 def _reward_alt(study: Study) -> str:
     """The main numbers of reward against compute."""
     rows = study.fitted()
-    text = (
+    return (
         f"{study.metric} on {study.eval_set} against compute, {rows['run_id'].nunique()} runs, from "
         f"{rows['value'].min():.3f} to {rows['value'].max():.3f}."
     )
-    if study.document is None:
-        return text
-    ends = study.document.frontier[0], study.document.frontier[-1]
-    symbol = law_text.symbol(study.document)
-    at = [f"{p.reward.value:.3f} at {symbol} = {number(p.x)} with n = {p.n_star_strict}" for p in ends]
-    return f"{text} The frontier goes from {at[0]} to {at[1]}."
 
 
 def n_star_caption(document: LawDocument) -> str:
     """Return how to read n*(C)."""
-    surface = document.method == "surface"
-    first = "The line is the law, the band its 95 % interval at each compute."
-    if surface:
-        first = (
-            "The line is n*, the n of the highest fitted reward, also between measured n. The band is its "
-            "95 % interval at each compute; the dotted lines hold 95 % of draws at all computes at once."
-        )
-        if law := law_text.preferred(document):
-            first += f" The dashed line is the law, {law_text.form(law, document)}"
-            first += "." if document.frontier[-1].censored else "; beyond the data only the law continues."
+    lines = [
+        "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
+        "of C; the band is its 95 % interval, and ends at the axis where it is open."
+    ]
     if not document.bootstrap.draws:
-        first = "The line is n*. Without draws there is no band."
-    return (
-        f"{first} Dots are the measured n with the highest {'fitted reward' if surface else 'curve'}, hollow "
-        "where n* is only a bound. No n was measured beyond the horizontal lines. Near the best n reward is "
-        "flat: the loss of an n matters more than the n itself."
-    )
+        lines = ["The line is n*, where the fitted reward is highest. Without draws there is no band."]
+    lines.append("The recommended n is the round or measured n next to it that loses least.")
+    if document.method == "surface" and (law := law_text.preferred(document)):
+        lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
+    lines.append("Near n* reward is flat: the loss of an n matters more than the n itself.")
+    return about(" ".join(lines), document.axis)

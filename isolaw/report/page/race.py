@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from isolaw import commands
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
 from isolaw.design.value import Purchase
+from isolaw.report.document import Table, TableCell
 from isolaw.report.page.chart import Chart, line, log_axis
-from isolaw.report.page.tables import Table, TableCell
 from isolaw.report.text import race as text
 from isolaw.report.text.numbers import number
 

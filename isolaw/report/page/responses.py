@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from isolaw.report.page.tables import Table, TableCell
+from isolaw.report.document import Table, TableCell
 from isolaw.report.text.numbers import number
 from isolaw.store.responses import Kept
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from isolaw.errors import InputError
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.prediction import Option, Prediction
+from isolaw.fits.surface.estimate import Surface
+from isolaw.fits.surface.slices import slices
+from isolaw.report.figures.series import n_ends
 from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text.numbers import count, number
@@ -20,19 +25,82 @@ _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "d
 
 
 def grid(study: Study) -> Chart:
-    """Return the reward of every (B_p, n) at one compute: a map, or a line for one B_p."""
+    """Return the reward of every (B_p, n) at one compute: a map, or a line for one B_p.
+
+    The best configuration is the recommended one (`Law.predict`). Without a law it is the highest mean.
+    """
     rows = study.rows()
     compute = common_compute(rows)
     table = final_rewards(rows, compute)
+    predicted = _predicted(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
-    caption = _grid_caption(study, table, compute)
-    if len(study.batches) == 1:
-        return _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
-    return _map_of_grid(table, title, caption)
+    caption = _grid_caption(study, table, compute, predicted)
+    if len(study.batches) > 1:
+        near = None if predicted is None else {_place(o) for o in predicted.options}
+        return _map_of_grid(table, title, caption, near)
+    chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
+    if predicted is not None and study.law is not None and study.law.surface is not None:
+        chart.data[0]["mode"] = "markers"  # the fit joins them
+        chart.data[:0] = _fitted(study.law.surface, compute)
+        n = predicted.options[0].allocation.rollouts_per_problem
+        chart.layout["shapes"] = [_mark(n, bool(n > np.median(study.levels)))]
+        chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
+    return chart
 
 
-def _map_of_grid(table: pd.DataFrame, title: str, caption: str) -> Chart:
-    """The rewards as a map, those within the tolerance of the best framed."""
+def _place(option: Option) -> tuple[int, int]:
+    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
+
+
+def _predicted(study: Study, compute: float) -> Prediction | None:
+    """The recommendation at a compute; None without one, or for a law in another unit."""
+    if study.law is None or study.law.document.x.name not in ("compute", "steps"):
+        return None
+    try:
+        found = study.law.predict(compute)
+    except InputError:  # it does not pay for a step
+        return None
+    return found if found.options else None
+
+
+def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
+    """The fitted reward of every n at one compute, with its 95 % band."""
+    cut = slices(surface, np.array([compute]))
+    n, reward = np.exp2(cut.log2_n), cut.reward[:, 0]
+    edge = {"width": 0, "color": "rgba(0,0,0,0)"}
+    silent = {"hoverinfo": "skip", "showlegend": False}
+    out = []
+    if len(reward) > 1:
+        low, high = np.quantile(reward[1:], [0.025, 0.975], axis=0)
+        fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
+        out += [line(n, low, edge, **silent), line(n, high, edge, **silent, **fill)]
+    return [*out, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **silent)]
+
+
+def _mark(n: int, right: bool) -> dict[str, Any]:
+    """The recommended n as a line; its label is left of it where it lies in the ``right`` half."""
+    label = {
+        "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
+        "yanchor": "top", "xanchor": "right" if right else "left",
+        "font": {"size": 11, "color": "var(--text)"},
+    }  # fmt: skip
+    style = {"color": "var(--text)", "width": 1, "dash": "dot"}
+    return {
+        "type": "line",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": n,
+        "x1": n,
+        "line": style,
+        "label": label,
+    }
+
+
+def _map_of_grid(
+    table: pd.DataFrame, title: str, caption: str, near: Collection[tuple[int, int]] | None
+) -> Chart:
+    """The rewards as a map, with frames about the (B_p, n) in ``near``, by default about the highest."""
     by = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
     values = table.pivot(**by, values="value")
     hover = table.assign(hover=_runs(table)).pivot(**by, values="hover").fillna("")
@@ -48,13 +116,15 @@ def _map_of_grid(table: pd.DataFrame, title: str, caption: str) -> Chart:
             "hovertemplate": "B_p %{x}, n %{y}: %{z:.4f}%{customdata}<extra></extra>",
         }
     ]  # fmt: skip
-    near = values.to_numpy(np.float64) >= table["value"].max() - TOLERANCE
+    framed = values.to_numpy(np.float64) >= table["value"].max() - TOLERANCE
+    if near is not None:
+        framed = np.array([[(b, n) in near for b in values.columns] for n in values.index])
     frames = [
         {
             "type": "rect", "x0": column - 0.46, "x1": column + 0.46, "y0": row - 0.44, "y1": row + 0.44,
             "line": {"color": "var(--k1)", "width": 2},
         }
-        for row, column in np.argwhere(near).tolist()
+        for row, column in np.argwhere(framed).tolist()
     ]  # fmt: skip
     layout = {
         "xaxis": {"type": "category", "title": {"text": "B_p, problems per batch"}, "showgrid": False},
@@ -80,7 +150,8 @@ def _by_n(
     n = table["rollouts_per_problem"].tolist()
     data = line(
         n, table["value"], {"color": "var(--muted)", "width": 1},
-        error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "thickness": 1.2, "width": 3},
+        error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
+                 "thickness": 1.2, "width": 3},
         customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, own) for own in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     ) | {"mode": "lines+markers"}  # fmt: skip
@@ -122,22 +193,33 @@ def backtest(result: Mapping[str, Any]) -> Chart:
     return Chart("backtest", "Regret by budget", _backtest_caption(result), data, layout, height=340)
 
 
-def _grid_caption(study: Study, table: pd.DataFrame, compute: float) -> str:
-    """Which configurations are best at one compute."""
-    best = table.loc[table["value"].idxmax()]
-    near = table[table["value"] >= best["value"] - TOLERANCE]
+def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: Prediction | None) -> str:
+    """Which configuration is best at one compute."""
     missing = study.rows().groupby(PLACE).ngroups - len(table)
     end = study.rows()["compute"].max()
     several = len(study.batches) > 1
-    place = f"B_p = {best['problems_per_batch']:,.0f}, n = {best['rollouts_per_problem']:,.0f}"
     least, most = (int(v) for v in (table["runs"].min(), table["runs"].max()))
     counts = count(most, "run") if least == most else f"{least:,} to {most:,} runs"
     text = (
-        f"{study.metric} at C = {number(compute)}, the largest compute that all configurations reached (mean "
-        f"of the checkpoints from 0.8 C to 1.1 C, {counts} each; without a fit, so not n*). The best is "
-        f"{place} with {best['value']:.3f}; {len(near)} of {len(table)} are within {TOLERANCE} of it"
-        f"{', framed' if several else ''}."
+        f"{study.metric} at C = {number(compute)}, the largest compute that all configurations reached "
+        f"(means of the checkpoints from 0.8 C to 1.1 C, {counts} each)."
     )
+    if predicted is not None:
+        a, lost = predicted.options[0].allocation, predicted.options[0].expected_regret
+        place = f"B_p = {a.problems_per_batch:,}, n = {a.rollouts_per_problem:,}"
+        text += f" Recommended here: {place}, with an expected loss of {lost:.4f}."
+        if several:
+            text += f" Frames are measured configurations with an expected loss of at most {TOLERANCE}."
+        elif study.law is not None and study.law.surface is not None:
+            text += " The line and its 95 % band are the fit, which knows other budgets than this one, too."
+    elif study.law is None:
+        best = table.loc[table["value"].idxmax()]
+        near = table[table["value"] >= best["value"] - TOLERANCE]
+        place = f"B_p = {best['problems_per_batch']:,.0f}, n = {best['rollouts_per_problem']:,.0f}"
+        text += (
+            f" The highest mean is {best['value']:.3f}, of {place}; {len(near)} of {len(table)} are within "
+            f"{TOLERANCE} of it{', framed' if several else ''}."
+        )
     if compute < _NEAR_END * end:
         text += f" Some runs end there; others continue to C = {number(end)}, where another n may be best."
     if not several and table["error"].notna().any():

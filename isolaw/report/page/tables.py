@@ -5,40 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Quantity
+from isolaw.report.document import Table, TableCell
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import interval, number, quantity, share
+from isolaw.report.text.numbers import number, quantity, share
 from isolaw.report.text.studies import choices
 from isolaw.report.text.sweep import short_ids
 
 _WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
 _LONG = 12  # rows
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """One cell: its text, its sort key (the text unless given), and its kind (``good``, ``bad``)."""
-
-    text: str
-    by: float | str | None = None
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; a ``long`` one is closed at first."""
-
-    name: str
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[TableCell]]
-    long: bool = False
 
 
 def labels(run_ids: Sequence[str]) -> dict[str, str]:
@@ -63,10 +44,10 @@ def _estimate(q: Quantity) -> TableCell:
     return TableCell(quantity(q), "" if q.value is None else q.value)
 
 
-def configurations(study: Study) -> Table:
-    """Return the fitted learning curves, a row for each configuration."""
-    document = study.document
-    assert document is not None
+def configurations(document: LawDocument) -> Table | None:
+    """Return the learning curves that recommendations come from; None where they come from the surface."""
+    if document.method != "paper":
+        return None
     ceiling = "A" in document.curves[0].parameters
     rows = []
     for g, c in zip(document.grid, document.curves, strict=True):
@@ -98,41 +79,22 @@ def rewards_at_one_compute(study: Study) -> Table:
     return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
 
 
-def frontier(document: LawDocument) -> Table:
-    """Return n*(C), a row for each point of the frontier."""
-    rows = [
-        [
-            _number(p.x), _estimate(p.n_star), _number(p.n_star_strict), _estimate(p.reward),
-            TableCell(", ".join(law_text.bound_by(p, document))),
-        ]
-        for p in document.frontier
-    ]  # fmt: skip
-    columns = [law_text.symbol(document), "n*", "measured n, highest", "reward", "only a bound by"]
-    return Table("frontier", "n* by budget", columns, rows, long=True)
-
-
-def parameters(document: LawDocument) -> Table:
-    """Return the parameters of the logistic law; closed unless the draws prefer it."""
-    x, x0 = ("log10 C", "log10 C0") if document.x.log10 else ("M", "M0")
-    names = {"b": "b", "L": "L", "k": "k", "x0": x0, "saturation": "n at saturation"}
-    rows = [
-        [TableCell(names[name]), TableCell(_known(q)), TableCell(q.status.replace("_", " "))]
-        for name, q in document.params.items()
-    ]
-    law = law_text.preferred(document)
-    titles = {"logistic": "The law", None: "The logistic"}
-    title = titles.get(law, "The logistic, which the draws do not prefer")
-    caption = f"{title}: log2 n* = b + L / (1 + exp(−k ({x} − {x0})))"
-    return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=law != "logistic")
-
-
-def _known(q: Quantity) -> str:
-    """A parameter; of a bound only the interval, since its value is that of one fit among many."""
-    if q.status == "ok":
-        return quantity(q)
-    if q.interval:
-        return interval(q.interval)
-    return "not stated" if q.status == "refused" else "not known"
+def frontier(shown: Sequence[Prediction], document: LawDocument) -> Table:
+    """Return the recommendation at each budget of the slider, a row each."""
+    of_b = document.axis == "problems_per_batch"
+    rows = []
+    for p in shown:
+        a = p.options[0].allocation
+        counts = (p.compute, a.rollouts_per_problem, a.problems_per_batch, a.steps)
+        star = p.b_star if of_b else p.n_star
+        rows.append(
+            [
+                *map(_number, counts), _estimate(p.reward), _number(p.loss, ".4f"),
+                TableCell(law_text.star(star), "" if star.value is None else star.value),
+            ]
+        )  # fmt: skip
+    columns = ["C", "n", "B_p", "M", "reward", "expected loss", "B_p*" if of_b else "n*"]
+    return Table("frontier", "The recommendation at each budget", columns, rows, long=True)
 
 
 def laws(document: LawDocument) -> Table | None:
@@ -148,7 +110,9 @@ def laws(document: LawDocument) -> Table | None:
         than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
         rows.append([own, *map(TableCell, texts), _number(law.mean_regret, ".4f"), than_constant])
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
-    return Table("laws", "Laws, by their loss of reward along n*", heads, rows)
+    return Table(
+        "laws", "The laws that were compared, by their loss of reward along n*", heads, rows, long=True
+    )
 
 
 def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:
@@ -196,4 +160,5 @@ def backtest(result: Mapping[str, Any]) -> Table:
     budgets = [f"C = {number(c)}" for c in result["budgets"]]
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
     caption = f"Regret in reward of each rule, and its choices{how}"
-    return Table("regret", caption, ["rule", *budgets, "mean", "loses more than isolaw by"], rows)
+    heads = ["rule", *budgets, "mean", "loses more than isolaw by"]
+    return Table("regret", caption, heads, rows, long=True)

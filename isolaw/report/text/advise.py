@@ -1,4 +1,4 @@
-"""A starting point from published results, as text and as JSON-able data."""
+"""A starting point from published results, as a document."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from isolaw.design.advice import Advice, Case, Caveat, Differs, SourceReading
 from isolaw.design.published import Basis, Leans, Span
 from isolaw.design.sweep_file import FIRST
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
 from isolaw.report.text.numbers import columns, number, share
 
 _TITLES = {
@@ -27,7 +28,7 @@ _BASES = {
     Basis.RUNS: "isolaw's fit to the recorded runs, of one or two seeds; range: 95 % interval",
 }
 _WHERE = (
-    "- IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
+    "IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
 )
 _CAVEATS = {
     Caveat.ONE_PUBLICATION: "One publication alone covers this budget: its rows share runs.",
@@ -45,33 +46,37 @@ _UNPUBLISHED = (
 )
 
 
-def advice_summary(advice: Advice, out: str | None = None, again: str | None = None) -> list[str]:
-    """Return the advice, line by line; its first says what it rests on.
+def document(advice: Advice, out: str | None = None, again: str | None = None) -> Document:
+    """Return the advice; its first sentence says what it rests on.
 
     ``out`` is the file of its sweep; without one, ``again`` is the command that writes it.
     """
-    return [
+    first = [
         f"From published results alone: {_answer(advice)}",
         f"No run of your model and no simulated one went into this. C = {number(advice.case.budget)} rollouts"
         f"{_known(advice.case)}.",
         _agreement(advice),
-        "",
-        *_table(advice),
-        "",
-        *((*own, "") if (own := _start(advice)) else ()),
-        "In what the sources differ from your case:",
-        *(f"- {_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings),
-        "",
-        *([] if advice.case.far else [*_statements(advice), ""]),
-        "No published result here says anything about:",
-        *(f"- {text}." for text in _UNPUBLISHED),
-        "",
-        *_sweep(advice, out or commands.unused("first.toml"), again),
     ]
+    differ = [f"{_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings]
+    passages = [
+        Passage("", first),
+        Passage(
+            "Sources", [_table(advice), Bullets("", [*_WHERE, *(f"{k}: {t}." for k, t in _BASES.items())])]
+        ),
+        Passage("Starting point", _start(advice)),
+        Passage("Differences", [Bullets("In what the sources differ from your case:", differ)]),
+        Passage("Other publications", [] if advice.case.far else [_statements(advice)]),
+        Passage(
+            "Not published",
+            [Bullets("No published result here says anything about:", [f"{text}." for text in _UNPUBLISHED])],
+        ),
+        Passage("What to run first", _sweep(advice, out or commands.unused("first.toml"), again)),
+    ]
+    return Document(f"advice for C = {number(advice.case.budget)}", passages, _data(advice))
 
 
-def to_dict(advice: Advice) -> dict[str, Any]:
-    """Return the advice as JSON-able data; ``evidence`` says what it rests on."""
+def _data(advice: Advice) -> dict[str, Any]:
+    """JSON-able data; ``evidence`` says what it rests on."""
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",
@@ -125,20 +130,21 @@ def _agreement(advice: Advice) -> str:
     return f"Publications {'disagree' if len(parts) > 1 else 'say'}: {'; '.join(parts)}."
 
 
-def _statements(advice: Advice) -> list[str]:
+def _statements(advice: Advice) -> Bullets:
     """What other publications say in words."""
     kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
-    lines = [f"What other publications say about {kind}, without an n*(C) that could be averaged:"]
+    lines = []
     for own in advice.statements:
         size = "size not known" if own.sizes is None else _size(own.sizes[0])
         lines.append(
-            f"- {own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
+            f"{own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
             f"{own.varied}; lr {own.lr}): {own.says}."
         )
-    return lines
+    lead = f"What other publications say about {kind}, without an n*(C) that could be averaged:"
+    return Bullets(lead, lines)
 
 
-def _table(advice: Advice) -> list[str]:
+def _table(advice: Advice) -> Table:
     rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "counts", "from"]]
     for own in advice.readings:
         source = own.source
@@ -149,7 +155,7 @@ def _table(advice: Advice) -> list[str]:
             " to ".join(number(end) for end in source.range()), f"{source.n[0]}–{source.n[1]}",
             _span(own.n, own.covers), "yes" if own.counts else "no", source.basis,
         ])  # fmt: skip
-    return [*columns(rows), *_WHERE, *(f"- {basis}: {text}." for basis, text in _BASES.items())]
+    return Table.of(rows)
 
 
 def _span(span: Span, known: bool = True) -> str:
@@ -165,26 +171,26 @@ def _span(span: Span, known: bool = True) -> str:
     return f"{value} ({ends})" if ends else str(value)
 
 
-def _start(advice: Advice) -> list[str]:
+def _start(advice: Advice) -> list[Bullets]:
     start, case = advice.start, advice.case
-    caveats = [f"- {_CAVEATS[code]}" for code in advice.caveats]
+    caveats = [_CAVEATS[code] for code in advice.caveats]
     if start is None:
-        return caveats
+        return [Bullets("", caveats)] if caveats else []
     a = start.allocation
     steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
     ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
+    lead = f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
     lines = [
-        f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}.",
-        f"- n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
-        f"- B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
-        f"- M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
+        f"n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
+        f"B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
+        f"M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
     ]
     if Caveat.BATCH_NOT_COMPARED in advice.caveats:
-        del lines[2]
+        del lines[1]
     if case.n_train_problems is not None:
         epochs = a.problems_per_batch * a.steps / case.n_train_problems
-        lines.append(f"- Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times.")
-    return [*lines, *caveats]
+        lines.append(f"Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times.")
+    return [Bullets(lead, [*lines, *caveats])]
 
 
 def _differences(own: SourceReading, case: Case) -> str:
@@ -211,7 +217,7 @@ def _known(case: Case) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _sweep(advice: Advice, file: str, again: str | None) -> list[str]:
+def _sweep(advice: Advice, file: str, again: str | None) -> list[Stanza]:
     sweep, budget = advice.sweep, advice.case.budget
     if sweep is None:
         return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
@@ -221,12 +227,15 @@ def _sweep(advice: Advice, file: str, again: str | None) -> list[str]:
         f"one seed, to C = {number(sweep.compute)}.",
         f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
         "Change problems.set and real.model in its file:",
-        *columns(
-            [
-                *([[f"  {again}", "write the file"]] if again else []),
-                [f"  {commands.sweep_file(file, FIRST)}", "its plan; without --dry-run it runs"],
-                [f"  {commands.plan_larger(file, budget)}", "larger sweeps, on simulated truths"],
-            ]
+        Snippet(
+            columns(
+                [
+                    *([[again, "write the file"]] if again else []),
+                    [str(commands.sweep_file(file, FIRST)), "its plan; without --dry-run it runs"],
+                    [str(commands.plan_larger(file, budget)), "larger sweeps, on simulated truths"],
+                ]
+            ),
+            "  ",
         ),
         "isolaw sweep then prints the command that fits n*(C) of your model; your budget is "
         f"{budget / sweep.compute:.2g} times as far as its runs.",

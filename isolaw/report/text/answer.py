@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from isolaw.fits.allocations import comparable
+from isolaw.fits.allocations import reached
 from isolaw.fits.flags import Code
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.gain import Gain
     from isolaw.fits.prediction import Prediction
+    from isolaw.fits.quantity import Quantity
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
@@ -41,7 +42,7 @@ def answer_lines(
     lines = [f"{first}{_failed(backtest)}", *rest]
     if prediction.options:
         lines[-1] = f"{lines[-1]} {_buys(prediction, document, bought)}".rstrip()
-        lines.append(f"{words.optimum(prediction, document)}.")
+        lines.append(words.optimum(prediction, document))
     elif nearest is not None:
         lines += [words.largest_answer(nearest), words.loss(nearest, document)]
     lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
@@ -56,15 +57,32 @@ def answer_lines(
 def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
     """What the budget buys over today's."""
     if bought is None:
-        reach = comparable(document.grid)
+        reach = reached(document.grid)
         within = not prediction.asked and prediction.compute <= reach
         return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
     today = bought.today
-    ends = "" if bought.reward.interval is None else f" ({interval(bought.reward.interval)})"
     reward = "" if today.reward.value is None else f": {number(today.reward.value)}"
     return (
         f"Gain over the best allocation of C = {number(today.compute)}, which three n reached (n = {today.n}"
-        f"{reward}): {number(round(bought.reward.value or 0.0, 4) + 0.0)}{ends}."
+        f"{reward}): {_difference(bought.reward)}.{_comes_down(prediction, bought)}"
+    )
+
+
+def _difference(q: Quantity) -> str:
+    ends = "" if q.interval is None else f" ({interval(q.interval)})"
+    return f"{number(round(q.value or 0.0, 4) + 0.0)}{ends}"
+
+
+def _comes_down(prediction: Prediction, bought: Gain) -> str:
+    """Why the best n of the smaller budget is larger, where it is; empty otherwise."""
+    if bought.kept is None:
+        return ""
+    low, high = bought.kept.interval or (None, None)
+    known = low is not None and low > 0 and high is not None
+    so = "the best n falls between these budgets" if known else "the runs do not tell the two n apart"
+    return (
+        f" At C = {number(prediction.compute)} the reward of n = {prediction.n} less that of "
+        f"n = {bought.today.n} is {_difference(bought.kept)}: {so}."
     )
 
 

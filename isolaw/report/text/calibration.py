@@ -1,32 +1,75 @@
-"""A calibration and a prediction from it, as text and as JSON-able data."""
+"""A calibration as a document."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from isolaw import commands
+from isolaw.calibration.calibrate import BANDS, SIMULATIONS
+from isolaw.calibration.space import BOUND
 from isolaw.calibration.splits import MISSED, POOR
-from isolaw.evidence import Simulated
-from isolaw.report.text import costs
-from isolaw.report.text.law import notes
-from isolaw.report.text.numbers import columns, count, number, share
-from isolaw.report.text.prediction import prediction_summary
+from isolaw.report.document import (
+    Bar,
+    Bullets,
+    Caution,
+    Document,
+    Drawing,
+    Passage,
+    Snippet,
+    Table,
+    TableCell,
+)
+from isolaw.report.text.numbers import count, number
 
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
-    from isolaw.calibration.splits import SimulatedPrediction, SplitForecast
-    from isolaw.fits.document.schema import LawDocument
 
-_SHOWN = 8  # configurations of a prediction
+_PRIOR = 1.645  # |x| within which 90 % of the prior is
+_IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
+_PICTURE = (
+    "Points are measured, lines are medians of the ensemble, whose members replay the runs; 90 % of the "
+    "members are in the band. Error is the difference of the points and the ensemble's mean. Discrepancy "
+    "δ is by how much the best constants miss the runs apart from noise."
+)
+_BARS = (
+    "In the prior: the grey bar has 90 % of the prior, the line 90 % of the posterior, the dot the estimate."
+)
 
 
-def to_dict(found: Calibration) -> dict[str, Any]:
-    """Return a calibration as JSON-able data."""
+def document(found: Calibration, out: str | None = None) -> Document:
+    """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
+    from isolaw.report.figures.calibration import calibration_figure
+
+    of = found.posterior
+    picture = Drawing(
+        lambda: calibration_figure(found),
+        "Measured rewards and the 90 % band of the calibrated simulator against C, a panel for each n",
+        f"{_PICTURE} δ = {of.discrepancy:.4f}; noise: {of.noise:.4f}; {SIMULATIONS:,} simulations.",
+    )
+    assumed = [Bullets("", found.observed.assumed)] if found.observed.assumed else []
+    following = [] if out is None else [Snippet(_following(found, out), "Next: ")]
+    return Document(
+        f"calibration of {found.observed.runs.source or 'runs'}",
+        [
+            Passage("", [_fitted_to(found), _fit(found), *cautions(found)]),
+            Passage("Measured and simulated rewards", [picture]),
+            Passage("Constants", [_constants(found), *_marks(found)]),
+            *(Passage("Assumptions", [own], printed=True) for own in assumed),
+            *(Passage("What to run next", [own]) for own in following),
+        ],
+        _data(found),
+    )
+
+
+def _data(found: Calibration) -> dict[str, Any]:
     return {
-        "simulated": Simulated.among([found.observed.runs.simulated, Simulated.YES]).json,
+        "simulated": found.simulated.json,
         "preset": found.name,
         "metric": found.observed.metric,
         "eval_set": found.observed.eval_set,
@@ -41,21 +84,34 @@ def to_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def calibration_summary(found: Calibration, out: str | None = None) -> list[str]:
-    """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
-    rows = [["constant", "estimate", "90 % interval", "", "meaning"]]
-    rows += [[c.name, number(c.value), ends(c.interval), mark(c), c.meaning] for c in found.constants]
-    lines = [fitted_to(found), fit(found), *cautions(found), "", *columns(rows, "<><<<"), *marks(found)]
-    if found.observed.assumed:
-        lines += ["", "Assumptions:", *(f"- {text}" for text in found.observed.assumed)]
-    if out is not None:
-        first, *others = following(found, out)
-        lines += ["", f"Next: {first}", *(f"      {command}" for command in others)]
-    return lines
+def _constants(found: Calibration) -> Table:
+    """The constants; a page also shows where each is in its prior."""
+    quantiles = np.quantile(found.posterior.draws, (BANDS[0], 0.5, BANDS[1]), axis=0).T
+    low, high = _on_bar([-_PRIOR, _PRIOR])
+    heads = ["constant", "estimate", "90 % interval", _OF_PRIOR, _IN_PRIOR, "", "meaning"]
+    rows: list[list[str | TableCell]] = [[*heads]]
+    for c, x in zip(found.constants, quantiles, strict=True):
+        start, middle, end = _on_bar(x)
+        bar = TableCell("", bar=Bar(start, middle, end, (low, high)))
+        mark = TableCell(_mark(c), kind="bad" * c.at_edge)
+        rows.append([c.name, number(c.value), _ends(c.interval), _ends(c.prior), bar, mark, c.meaning])
+    caption = _BARS
+    if found.space.problems is None:
+        caption += " The priors of mean and spread come from the runs."
+    return Table.of(rows, "<><<<", caption=caption, page_only=(_OF_PRIOR, _IN_PRIOR))
 
 
-def fitted_to(found: Calibration) -> str:
-    """Return what was fitted, and to which runs."""
+def _on_bar(x: Sequence[float] | np.ndarray[Any, Any]) -> list[float]:
+    """Return coordinates in percent of a bar from −`BOUND` to `BOUND`.
+
+    >>> _on_bar([-1.5, 0.0, 3.0])
+    [25.0, 50.0, 100.0]
+    """
+    return [round(50 * (1 + float(np.clip(v, -BOUND, BOUND)) / BOUND), 1) for v in x]
+
+
+def _fitted_to(found: Calibration) -> str:
+    """What was fitted, and to which runs."""
     cells = found.observed.protocol.cells
     return (
         f"The interference simulator, fitted to {count(sum(c.runs for c in cells), 'run')} of "
@@ -64,51 +120,51 @@ def fitted_to(found: Calibration) -> str:
     )
 
 
-def fit(found: Calibration) -> str:
-    """Return how well the ensemble meets the runs."""
+def _fit(found: Calibration) -> str:
+    """How well the ensemble meets the runs."""
     return (
         f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
-        f"{found.covered:.0%} of them are within its 90 % band."
+        f"{found.covered:.0%} of them are within its 90 % band. "
     )
 
 
-def cautions(found: Calibration) -> list[str]:
+def cautions(found: Calibration) -> list[Caution]:
     """Return cautions where rewards hardly move and where even the best constants miss the runs."""
-    out = []
+    out: list[str] = []
     if not found.moved:
         out.append(
-            "Caution: nothing learned. Training changed no configuration's reward by more than noise: how "
+            "nothing learned. Training changed no configuration's reward by more than noise: how "
             "rewards go on is the prior's, not the runs'. Extend runs until rewards move; calibrate again."
         )
     if found.posterior.discrepancy > POOR:
         out.append(
-            "Caution: no constants meet these runs. Apart from noise, the best miss them by "
+            "no constants meet these runs. Apart from noise, the best miss them by "
             f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust "
             "smaller differences between configurations that were not run."
         )
     explained = hypot(found.posterior.noise, found.posterior.discrepancy)
     if found.error > MISSED * explained:
         out.append(
-            f"Caution: the ensemble misses these runs. Its mean differs from them by {found.error:.3f}, "
+            f"the ensemble misses these runs. Its mean differs from them by {found.error:.3f}, "
             f"where noise explains {explained:.3f}. Calibrate again with another --seed, and compare."
         )
     if (apart := found.seeds_apart) is not None:
         out.append(
-            f"Caution: seeds differ. Runs of one configuration have mean rewards {apart[0]:.3f} apart "
+            f"seeds differ. Runs of one configuration have mean rewards {apart[0]:.3f} apart "
             f"(standard deviation), simulated ones {apart[1]:.3f}. The ensemble is of your seeds' mean; "
             "its intervals hold neither single runs nor what other seeds would change in the mean."
         )
-    return out
+    return [Caution(text) for text in out]
 
 
-def mark(c: Constant) -> str:
-    """Return what is to know about the estimate of a constant."""
+def _mark(c: Constant) -> str:
+    """What is to know about the estimate of a constant."""
     return "at the edge" if c.at_edge else "" if c.identified else "not identified"
 
 
-def marks(found: Calibration) -> list[str]:
-    """Return what the marks of these constants mean."""
-    lines = []
+def _marks(found: Calibration) -> list[str]:
+    """What the marks mean."""
+    lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
             "not identified: the runs determine it little better than the prior; the members of the ensemble "
@@ -119,8 +175,8 @@ def marks(found: Calibration) -> list[str]:
     return lines
 
 
-def following(found: Calibration, out: str) -> list[str]:
-    """Return the commands that use the preset file ``out``."""
+def _following(found: Calibration, out: str) -> list[str]:
+    """The commands that use the preset file ``out``."""
     budget = f"{10 * _end(found):.0e}".replace("e+0", "e")
     planned = Path(str(found.observed.runs.source or ""), "sweep.toml")
     return [
@@ -130,65 +186,10 @@ def following(found: Calibration, out: str) -> list[str]:
     ]
 
 
-def ends(interval: tuple[float, float]) -> str:
-    """Return an interval of a constant."""
+def _ends(interval: tuple[float, float]) -> str:
+    """An interval of a constant."""
     return f"{number(interval[0])} to {number(interval[1])}"
 
 
 def _end(found: Calibration) -> float:
     return max(found.observed.ends)
-
-
-def simulated_prediction(found: SimulatedPrediction, document: LawDocument | None = None) -> list[str]:
-    """Return what the ensemble recommends, the law's answer (``document`` is its law), and cautions."""
-    ahead, best = found.forecast, found.best
-    budget = found.asked or f"C = {number(found.compute)} rollouts"
-    lines = [
-        f"From a calibrated mechanism: preset {ahead.preset.name}, "
-        f"{count(len(ahead.rewards), 'member')}, fitted to {ahead.preset.reward} "
-        f"up to C = {number(ahead.preset.measured)}.",
-        f"For a budget of {budget}: n = {best.rollouts_per_problem} rollouts for each of "
-        f"B_p = {best.problems_per_batch} problems, M = {best.steps:,} steps.",
-        *([] if found.cost is None else [costs.spent(found.spent(best), found.cost)]),
-        f"Expected loss: {best.expected_regret:.4f} against the best configuration; within 0.005 of it in "
-        f"{share(best.probability)} of members.",
-        f"Reward: {best.reward:.3f} ({_span(best)}). Intervals are of 90 % of the members. "
-        + "; ".join(
-            f"{name}: {low:,}" + (f"–{high:,}" if high > low else "")
-            for name, (low, high) in zip(("B_p*", "n*", "M*"), map(ahead.interval, range(3)), strict=True)
-        )
-        + ".",
-        f"Epochs: {number(found.epochs)} passes over {ahead.preset.n_train:,} training problems.",
-        "",
-        *_table(found),
-        *(f"Caution: {text}." for text in notes(found.flags)),
-        "",
-    ]
-    if found.law is None or document is None:
-        return [*lines[:-1], "isolaw predict also takes a law of the same runs, and compares the two."]
-    return [*lines, "The fitted law:", *(f"  {line}" for line in prediction_summary(found.law, document))]
-
-
-def _table(found: SimulatedPrediction) -> list[str]:
-    rows = [["B_p", "n", "M", "reward", "90 % interval", "expected loss", "within 0.005", ""]]
-    rows += [
-        [
-            str(option.problems_per_batch),
-            f"{option.rollouts_per_problem:,}",
-            f"{option.steps:,}",
-            f"{option.reward:.3f}",
-            _span(option),
-            f"{option.expected_regret:.4f}",
-            share(option.probability),
-            "" if option.measured else "not measured",
-        ]
-        for option in found.options[:_SHOWN]
-    ]
-    more = len(found.options) - _SHOWN
-    note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
-    return columns(rows, ">>>>>>><") + note
-
-
-def _span(option: SplitForecast) -> str:
-    low, high = option.interval
-    return f"{low:.3f}–{high:.3f}"

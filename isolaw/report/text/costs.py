@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.report.text.numbers import columns, count, interval, number, share
+from isolaw.report.document import Caution, Document, Stanza, Table
+from isolaw.report.text.numbers import count, interval, number, share
 from isolaw.step_cost import HOUR_S, CostOrigin
 
 if TYPE_CHECKING:
@@ -77,14 +78,14 @@ def validation(cost: Cost) -> list[str]:
     ]
 
 
-def steps_summary(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> list[str]:
+def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> Document:
     """Return what ``steps`` of two configurations cost, the answer first."""
     found = [cost.seconds(*shape, steps) for shape in shapes]
     rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
     for name, shape, own in zip("AB", shapes, found, strict=True):
         label = f"{name}: B_p = {shape[0]}, n = {shape[1]}"
         if own is None:
-            rows.append([label, "not known"])
+            rows.append([label, "not known", *[""] * (len(rows[0]) - 2)])
             continue
         hours, gpu_hours = own.times(1 / HOUR_S), cost.in_gpu_hours(own)
         more = [_ends(gpu_hours)] if gpu_hours else []
@@ -96,13 +97,15 @@ def steps_summary(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> 
         else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times the hours of B."
     )
     far = [f"B_p = {b}, n = {n}" for b, n in shapes if cost.extrapolates(b, n)]
-    return [
+    lines: list[Stanza] = [
         first,
-        *columns(rows),
+        Table.of(rows),
         f"From {origin(cost)}.",
         *validation(cost),
-        *([f"Caution: {' and '.join(far)}: extrapolated; no such step was timed."] if far else []),
+        *([Caution(f"{' and '.join(far)}: extrapolated; no such step was timed.")] if far else []),
     ]
+    data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
+    return Document.of(f"{count(steps, 'step')} of A and B", lines, data | {"cost": cost.to_dict()})
 
 
 def _ends(own: Estimate) -> str:

@@ -1,10 +1,11 @@
-"""Dead groups as text: the share without a signal for each n, and what it does to the batch."""
+"""Dead groups as a document: the share without a signal for each n, and what it does to the batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.text.numbers import columns, count, number
+from isolaw.report.document import Document, Stanza, Table
+from isolaw.report.text.numbers import count, number
 
 if TYPE_CHECKING:
     from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 _USUAL = 16
 
 
-def dead_groups_summary(found: DeadGroups) -> list[str]:
+def document(found: DeadGroups) -> Document:
     """Return the share of dead groups of a problem set; the first line is about n = 16."""
     least, most = found.samples
     usual = min(found.sizes, key=lambda own: abs(own.rollouts_per_problem - _USUAL))
@@ -20,11 +21,11 @@ def dead_groups_summary(found: DeadGroups) -> list[str]:
     heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "from")
     rows = [["n", "dead", "95 % interval", *heads]]
     rows += [_row(own) for own in found.sizes]
-    lines = [
+    lines: list[Stanza] = [
         f"{_share(usual.dead.value or 0.0)} of groups of n = {usual.rollouts_per_problem} have no signal: "
         f"of 100 problems in a batch {100 * usual.live:.0f} count.",
         f"{count(found.problems, 'problem')}, {samples} samples of each, {found.mean:.1%} correct.",
-        *columns(rows),
+        Table.of(rows),
         "A group is dead if all its rollouts are right, or all are wrong: its advantages are 0.",
         "Of a batch of B_p problems B_p · (1 − dead) count. unbiased: no model of pass rates.",
     ]
@@ -34,7 +35,7 @@ def dead_groups_summary(found: DeadGroups) -> list[str]:
             "the interval of no model; more samples narrow it."
         )
     lines.append("Pass rates are those of the sampled model: they change as it is trained.")
-    return lines
+    return Document.of("groups without a signal", lines, found.to_dict())
 
 
 def _row(own: GroupSize) -> list[str]:
@@ -43,7 +44,7 @@ def _row(own: GroupSize) -> list[str]:
     ends = f"{_share(low or 0.0)}–{_share(1.0 if high is None else high)}"
     return [
         str(own.rollouts_per_problem), _share(dead.value or 0.0), ends, _share(own.wrong), _share(own.right),
-        f"{100 * own.live:.0f}", number(own.per_thousand), own.basis,
+        f"{100 * own.live:.0f}", number(own.per_thousand_rollouts), own.basis,
     ]  # fmt: skip
 
 

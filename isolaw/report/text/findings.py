@@ -1,26 +1,48 @@
-"""The table of `isolaw findings`, for a terminal and for a page."""
+"""The findings of `isolaw replicate` as a document, and their table in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isolaw.evidence import Simulated
 from isolaw.files import replacing
-from isolaw.report.text.numbers import columns
+from isolaw.report.document import Bullets, Document, Drawing, Passage, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _HEAD = ("finding", "set", "effect, 95 % interval", "by tolerance", "verdict", "jittered: yes, partly")
 _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}
 
 
-def lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the table, and under it the statement of each row."""
-    out = [_about(document), "", *columns(_rows(document)), ""]
-    for finding in document["findings"]:
-        out.append(f"{finding['finding']} {finding['set']}: {finding['statement']}")
-        out += [f"  {text}" for text in (finding["effect"]["label"], *finding["notes"])]
-    return out
+def document(found: Mapping[str, Any]) -> Document:
+    """Return the table, and under it the statement of each row; a page also has the figures."""
+
+    @cache
+    def drawn() -> Mapping[str, Figure]:
+        from isolaw.report.figures.findings import figures
+
+        return figures(found)
+
+    statements = [
+        Bullets(
+            f"{own['finding']} {own['set']}: {own['statement']}",
+            [own["effect"]["label"], *own["notes"]],
+            "  ",
+        )
+        for own in found["findings"]
+    ]
+    drawings = [Drawing(partial(lambda name: drawn()[name], name), name, "") for name in found["pictures"]]
+    passages = [
+        Passage("", [_about(found)]),
+        Passage("Findings", [Table.of(_rows(found))]),
+        Passage("Statements", statements),
+        Passage("Figures", drawings),
+    ]
+    return Document(f"findings on {found['model']}", passages, found)
 
 
 def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
+from isolaw.fits.quantity import Quantity
 from isolaw.renamed import HOLDS
-from isolaw.report.text.numbers import count, interval, number, quantity, share
+from isolaw.report.text.numbers import count, interval, number, quantity
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import Comparison, FrontierPoint, LawDocument
 
 __all__ = [
     "axis", "bound_by", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
-    "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "symbol",
-    "verdict",
+    "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
+    "symbol", "verdict",
 ]  # fmt: skip
 
 # Names that are printed before a flag's text; the text of other flags needs none.
@@ -34,7 +35,7 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
     Code.CHOICES_DISAGREE: "recommendations disagree", Code.PRESET_MISFIT: "misfit of the preset",
     Code.HARDLY_MOVED: "nothing learned",
-    Code.NO_LAW: "no law was fitted", Code.NO_SATURATION: "no saturation level is stated",
+    Code.NO_LAW: "no logistic was fitted", Code.NO_SATURATION: "no saturation level is stated",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
 _WORDS = {
@@ -57,8 +58,11 @@ def flag(own: Flag) -> str:
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the flags as they are printed below what the first line says (`isolaw.evidence`)."""
-    own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED)
+    """Return the flags as they are printed, without those that have a line of their own.
+
+    That are the first line's (`isolaw.evidence`) and `saturation`.
+    """
+    own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
     return [flag(own) for own in flags if own.code not in own_line]
 
 
@@ -73,9 +77,12 @@ def symbol(document: LawDocument) -> str:
 
 
 def law_summary(document: LawDocument) -> list[str]:
-    """Return a fit's findings, line by line."""
-    lines = [*ends(document), *crossovers(document), saturation(document), verdict(document)]
-    return [data_line(document), *(about(line, document.axis) for line in lines if line)]
+    """Return a fit's findings, line by line: the law, what was fitted, and how n* goes."""
+    law, *lines = (
+        about(line, document.axis)
+        for line in (verdict(document), ends(document), *crossovers(document), saturation(document))
+    )
+    return [line for line in (law, data_line(document), *lines) if line]
 
 
 def data_line(document: LawDocument) -> str:
@@ -93,10 +100,26 @@ def _runs(document: LawDocument) -> str:
     return count(sum(g.runs for g in document.grid), "run")
 
 
-def ends(document: LawDocument) -> list[str]:
-    """Return n* at the first and at the last budget where it is known."""
+def ends(document: LawDocument) -> str:
+    """Return between which n n* lies at the first and at the last budget where it is known.
+
+    Its value is left to the recommendation, so that a text names one n at one budget.
+    """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
-    return [f"n* at {symbol(document)} = {number(p.x)}: {quantity(p.n_star)}." for p in (known[0], known[-1])]
+    at = [f"at {symbol(document)} = {number(p.x)}, {star(p.n_star)}" for p in (known[0], known[-1])]
+    return f"n* (highest reward): {'; '.join(at)}."
+
+
+def star(q: Quantity) -> str:
+    """Return between which values n* or B_p* lies; its value alone where there are no draws.
+
+    >>> star(Quantity(887.0, (413.0, None))), star(Quantity(16.0, None, "not_identified"))
+    ('at least 413 (95 % bound)', 'not known')
+    """
+    if q.interval is None:
+        return number(q.value) if q.status == "ok" and q.value is not None else "not known"
+    kind, _, ends = interval(q.interval).partition(": ")
+    return f"{ends} ({kind})"
 
 
 def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
@@ -153,11 +176,10 @@ def form(law: str, document: LawDocument) -> str:
 
 
 def verdict(document: LawDocument) -> str:
-    """Return which law the draws prefer, and what it loses; empty if there is nothing to state."""
+    """Return the law with its numbers and why it is this one; empty if there is nothing to state."""
     c = document.comparison
     if c.refused == "few_seeds":
-        why = f"Law: isolaw states no preference with fewer than 3 seeds per configuration (here {c.seeds})."
-        return " ".join([why, *_against_a_constant(c)])
+        return f"Law: none is preferred with fewer than 3 seeds per configuration (here {c.seeds})."
     if not c.laws:
         return _verdict_on_curves(c)
     if having(document.flags, Code.VERSION_1):
@@ -165,29 +187,14 @@ def verdict(document: LawDocument) -> str:
     if not document.bootstrap.draws:
         return " ".join(["Law: without draws there is no preference.", *_constant(c)])
     if c.preferred is None:
-        return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
-    own, found = c.laws[c.preferred], equation(document)
-    stated = f": {found}" if found else ""
-    text = f"Law: the draws prefer {form(c.preferred, document)}{stated}. "
+        return " ".join(["Law: the draws prefer none.", *_constant(c)])
+    own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
+    text = f"Law: {found}, {name}. " if found else f"Law: {name}. "
+    lost = f"mean loss in {document.metric} is {own.mean_regret:.4f}"
     if c.preferred == "constant":
-        text += f"No other law beats it in 95% of them. Its mean loss in reward is {own.mean_regret:.4f}"
-        return f"{text}. {_shares('the others', own.better)}"
-    text += (
-        "It beats every simpler law in 95% of them, and no other law beats it. Its mean loss in reward is "
-        f"{own.mean_regret:.4f}, that of the best constant n {c.laws['constant'].mean_regret:.4f}"
-    )
-    return " ".join([f"{text}. {_shares('the others', own.better)}", *_constant(c)])
-
-
-def _shares(others: str, shares: Mapping[str, float]) -> str:
-    listed = ", ".join(f"{law_name(name)} {share(better)}" for name, better in shares.items())
-    return f"Share of draws in which it loses less than {others}: {listed}."
-
-
-def _against_a_constant(c: Comparison) -> list[str]:
-    """How often each law loses less than a constant n."""
-    shares = {name: law.better["constant"] for name, law in c.laws.items() if "constant" in law.better}
-    return [_shares("a constant n", shares)] if shares else []
+        return f"{text}Its {lost}, and no other law loses less in 95% of draws."
+    text += f"Its {lost}, that of the best constant n {c.laws['constant'].mean_regret:.4f}; "
+    return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(c)])
 
 
 def _constant(c: Comparison) -> list[str]:

@@ -1,4 +1,4 @@
-"""A plan as text and as JSON-able data: what sweeps are expected to lose and to cost, on simulated truths."""
+"""A plan as a document: what sweeps are expected to lose and to cost, on simulated truths."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from isolaw.backends.bandit import Bandit
 from isolaw.design import sweep_file, truths
 from isolaw.design.ensemble import SEEDS
 from isolaw.design.forecast import ALIKE, Range
-from isolaw.evidence import Simulated
+from isolaw.report.document import Bullets, Document, Passage, Stanza, Table
 from isolaw.report.text import costs
-from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.report.text.numbers import count, number, share
 from isolaw.step_cost import HOUR_S, Spent
 
 if TYPE_CHECKING:
     from isolaw.design.forecast import DesignOutcome, SweepForecast
     from isolaw.design.truths import Truth
 
-SIMULATED = Simulated.YES  # also where some truths are fitted to real runs: no sweep was executed
 _SHOWN = 3  # truths that matter most
 
 
-def plan_summary(found: SweepForecast, price: float | None = None) -> list[str]:
-    """Return the plan, line by line."""
+def document(found: SweepForecast, price: float | None = None) -> Document:
+    """Return the plan; ``price`` is that of a GPU hour."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
     also = f" of preset {found.preset.name}" if found.preset else ""
     also += f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
-    lines = [
+    lines: list[Stanza] = [
         f"Sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. No model was trained.",
         f"Target: C = {number(asked.target)} rollouts; {len(asked.cells)} configurations, "
         f"{count(len(asked.spec.sweep.seeds), 'seed')}. The whole grid: {number(asked.grid)} rollouts.",
@@ -41,8 +40,13 @@ def plan_summary(found: SweepForecast, price: float | None = None) -> list[str]:
             "with 3 seeds to the target) no design found the best allocation reliably. Spend more, or lower "
             "the target."
         )
-    lines += ["", *_table(found, price), "", *_recommendation(found), *_rate(found), "", "Assumptions:"]
-    return lines + [f"- {text}" for text in assumptions(found)]
+    passages = [
+        Passage("", lines),
+        Passage("Designs", [_table(found, price)]),
+        Passage("Recommendation", [*_recommendation(found), *_rate(found)]),
+        Passage("Assumptions", [Bullets("", assumptions(found))], printed=True),
+    ]
+    return Document(f"plan to C = {number(asked.target)}", passages, _data(found, price))
 
 
 def assumptions(found: SweepForecast) -> list[str]:
@@ -107,12 +111,11 @@ def _version(found: SweepForecast) -> int:
     return truths.simulator_version() if found.preset is None else Bandit.version
 
 
-def to_dict(found: SweepForecast, price: float | None = None) -> dict[str, Any]:
-    """Return the plan as JSON-able data."""
+def _data(found: SweepForecast, price: float | None) -> dict[str, Any]:
     asked, best = found.question, found.recommended
     clock = asked.budget.clock
     return {
-        "simulated": SIMULATED.json,
+        "simulated": found.simulated.json,
         "target": asked.target,
         "spend": asked.budget.rollouts,
         "hours": asked.hours,
@@ -170,40 +173,35 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
     }
 
 
-def _table(found: SweepForecast, price: float | None) -> list[str]:
+def _table(found: SweepForecast, price: float | None) -> Table:
     clock = found.question.budget.clock
-    with_gpus = clock is not None and bool(clock.cost.gpus)
-    head = ["design", "runs", "rollouts", "of grid"]
-    head += ["GPU hours"] if with_gpus else []
-    head += ["hours"] if clock else []
-    head += ["price"] if price else []
-    head += ["expected loss", "90 %", "within 0.005"]
-    rows = [head]
+    gpus = clock.cost.gpus if clock else None
+    rows = []
     for row in found.rows:
-        cells = [
-            row.candidate.name + (f", to C = {number(row.candidate.horizon)}" if _cut(found, row) else ""),
-            f"{row.runs.value:.0f}",
-            number(row.rollouts.value),
-            _share(row.rollouts.value, found.question.grid),
-        ]
-        if with_gpus:
-            assert clock is not None
-            cells.append(_hours(row.work_s, clock.cost.gpus or 1))
-        cells += [_hours(row.wall_s)] if clock else []
-        if price:
-            assert clock is not None
-            cells.append(_hours(row.work_s, price * (clock.cost.gpus or 1)))
-        cells += [f"{row.regret.value:.4f}", f"{row.regret.low:.4f}–{row.regret.high:.4f}", share(row.within)]
-        rows.append(cells)
-    return columns(rows, "<>")
+        cut = f", to C = {number(row.candidate.horizon)}" if _cut(found, row) else ""
+        rows.append(
+            {
+                "design": f"{row.candidate.name}{cut}",
+                "runs": f"{row.runs.value:.0f}",
+                "rollouts": number(row.rollouts.value),
+                "of grid": _share(row.rollouts.value, found.question.grid),
+                "GPU hours": _hours(row.work_s, gpus) if gpus else None,
+                "hours": _hours(row.wall_s) if clock else None,
+                "price": _hours(row.work_s, price * (gpus or 1)) if price else None,
+                "expected loss": f"{row.regret.value:.4f}",
+                "90 %": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
+                "within 0.005": share(row.within),
+            }
+        )
+    return Table.by_column(rows, "<>")
 
 
-def _recommendation(found: SweepForecast) -> list[str]:
+def _recommendation(found: SweepForecast) -> list[Stanza]:
     best = found.recommended
     if best is None:
         return ["isolaw recommends no sweep: every design exceeds the hours. Allow more hours or GPUs."]
     worst, _, most = max(found.losses(best), key=lambda item: item[2])
-    lines = [
+    lines: list[Stanza] = [
         f"Recommended: {best.candidate.name}. Expected loss of its allocation at the target: "
         f"{best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
         f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays. "
@@ -215,12 +213,12 @@ def _recommendation(found: SweepForecast) -> list[str]:
         )
     matter = [item for item in found.losses(best)[:_SHOWN] if item[2] > 0]
     if matter:
-        lines.append("It loses most in these truths:")
-        lines += [
-            f"  {truth.name} (best: B_p = {truth.best[0]}, n = {truth.best[1]}): {regret:.4f}"
+        items = [
+            f"{truth.name} (best: B_p = {truth.best[0]}, n = {truth.best[1]}): {regret:.4f}"
             + (f", weight {share(weight)}" if found.compared else "")
             for truth, weight, regret in matter
         ]
+        lines.append(Bullets("It loses most in these truths:", items, "  "))
     return lines
 
 

@@ -1,27 +1,27 @@
-"""A prediction as text: the recommendation, its expected loss, n*."""
+"""A prediction as text: the recommendation, its expected loss, where n* lies, what to run next."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
-from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import number, quantity, share
+from isolaw.report.text.runs_to_add import next_line
 from isolaw.step_cost import parse_hours
 
 if TYPE_CHECKING:
+    from isolaw.design.decisions import Decision
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
-    from isolaw.fits.quantity import Quantity
     from isolaw.step_cost import Cost
-
-_FIXED = {"fixed-bp": "B_p*", "fixed-b": "M*"}
 
 
 def answer(prediction: Prediction) -> str:
@@ -34,17 +34,6 @@ def answer(prediction: Prediction) -> str:
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
         f"M = {a.steps:,} steps."
     )
-
-
-def run_first(prediction: Prediction, document: LawDocument) -> str:
-    """Return which n beyond the measured ones to run before the budget is spent; empty where none."""
-    if not prediction.run_first:
-        return ""
-    listed = ", ".join(str(n) for n in prediction.run_first)
-    reach = f"C = {number(comparable(document.grid))}" + (
-        "" if document.x.unit == "steps" else f" {document.x.unit}"
-    )
-    return f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
 
 
 def loss(prediction: Prediction, document: LawDocument) -> str:
@@ -102,6 +91,18 @@ def budget_beyond(law: Law) -> int | None:
     return None if nearest is None else nearest.compute
 
 
+def at_the_end(law: Law, **limits: Any) -> Prediction | None:
+    """Return the prediction for the largest compute that three n reached; None where there is none.
+
+    ``limits`` are those of `Law.predict`.
+    """
+    budget = reached(law.document.grid)
+    try:
+        return law.predict(budget, **limits) if budget else None
+    except InputError:  # it does not pay for a step
+        return None
+
+
 def _round_down(budget: int) -> int:
     """Three digits, so that the printed budget is exact."""
     digit = 10 ** max(len(str(budget)) - 3, 0)
@@ -113,38 +114,20 @@ def largest_answer(prediction: Prediction) -> str:
     return answer(prediction).replace("For a budget of", "The largest budget with a recommendation is")
 
 
-def star(q: Quantity) -> str:
-    """Return n*, B_p* or M*; no number where it is not known."""
-    return "not known" if q.status in ("not_identified", "refused") else quantity(q)
+def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
+    """Return between which values n* and B_p* lie at the budget, those of them that the setting leaves open.
 
-
-def n_star(prediction: Prediction) -> str:
-    """Return n* at the budget, or that it is a bound or not known; empty without a recommendation."""
-    if not prediction.options:
-        return ""
-    bound = prediction.n_star.status in ("lower_bound", "upper_bound")
-    far = bound and not prediction.models and having(prediction.flags, Code.CENSORED)
-    return star(prediction.n_star) + ("; so far beyond the runs only a bound" if far else "")
-
-
-def split(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return B_p* and M* at the budget by their names, as far as they are known."""
+    n* is the n of the highest reward; the recommendation is the round or measured n that loses least. One
+    budget has one n in a text, so n* is given as its interval alone.
+    """
     if not prediction.options:
         return {}
-    out = {}
-    for name, q in {"B_p*": prediction.b_star, "M*": prediction.m_star}.items():
-        said = name == "B_p*" and document.axis == "problems_per_batch"
-        if q.status != "refused" and not said:
-            fixed = name == _FIXED.get(document.setting)
-            how = "fixed" if name == "B_p*" else "C / B"
-            out[name] = f"{number(q.value)} ({how})" if fixed else star(q)
-    return out
-
-
-def by_law(prediction: Prediction) -> str:
-    """Return n* at the budget by the preferred law; empty where it gives none."""
-    q = prediction.law_n
-    return "" if q.status in ("refused", "not_identified") else quantity(q)
+    q = prediction.n_star
+    bound = q.status in ("lower_bound", "upper_bound") and not prediction.models
+    far = "; so far beyond the runs only a bound" if bound and having(prediction.flags, Code.CENSORED) else ""
+    out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
+    kept = {"joint": ("n*", "B_p*"), "fixed-n": ("B_p*",)}.get(document.setting, ("n*",))
+    return {name: out[name] for name in kept}
 
 
 def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
@@ -160,31 +143,41 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:
-    """Return n*, and B_p* and M* as far as they are known, in one line."""
-    parts = {"n* (highest fitted reward)": n_star(prediction), **split(prediction, document)}
-    return "; ".join(f"{name}: {text}" for name, text in parts.items())
+    """Return where the highest reward lies, in one line; empty without a recommendation."""
+    parts = "; ".join(f"{name}: {text}" for name, text in stars(prediction, document).items())
+    return f"Highest reward at {parts}." if parts else ""
+
+
+def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
+    """Return the recommendation at the largest compute of the runs, with its loss, in one line."""
+    if not prediction.options:
+        return loss(prediction, document)
+    a, lost = prediction.options[0].allocation, prediction.options[0].expected_regret
+    return (
+        f"At {_named(prediction)}, which three n reached: n = {a.rollouts_per_problem}, "
+        f"B_p = {a.problems_per_batch}. Expected loss: {lost:.4f} in {document.metric}. "
+        f"{optimum(prediction, document)}"
+    )
 
 
 def prediction_summary(
-    prediction: Prediction, document: LawDocument, nearest: Prediction | None = None
+    prediction: Prediction,
+    document: LawDocument,
+    nearest: Prediction | None = None,
+    race: Sequence[Decision] = (),
 ) -> list[str]:
-    """Return a recommendation, line by line; without one, ``nearest`` of `largest_with_recommendation`."""
+    """Return a recommendation, line by line, and what to run next.
+
+    Without a recommendation it has ``nearest`` of `largest_with_recommendation`. ``race`` are the decisions
+    that chose the runs, if any.
+    """
     if not prediction.options:
         lines = prediction_lines(prediction, document)
         if nearest is not None:
             lines.append(f"{largest_answer(nearest).partition(': ')[0]}:")
-            lines += [f"  {line}" for line in prediction_summary(nearest, document)]
-        return lines
-    first, *rest = prediction_lines(prediction, document)
-    lines = [first, *([own] if (own := run_first(prediction, document)) else []), *rest]
-    name, by = law_text.law_name(law_text.preferred(document) or ""), by_law(prediction)
-    lines.append(
-        about("n* (highest fitted reward): ", document.axis)
-        + (quantity(prediction.b_star) if document.axis == "problems_per_batch" else n_star(prediction))
-        + (f"; {name} law: {by}." if by else ".")
-    )
-    if parts := split(prediction, document):
-        lines.append("; ".join(f"{name}: {text}" for name, text in parts.items()) + ".")
+            lines += [f"  {line}" for line in prediction_summary(nearest, document)[:-1]]
+        return [*lines, next_line(prediction, document, race)]
+    lines = [*prediction_lines(prediction, document), optimum(prediction, document)]
     if len(prediction.options) > 1:
         lines.append(f"Other choices with an expected loss of at most {TOLERANCE}:")
     for other in prediction.options[1:]:
@@ -197,7 +190,8 @@ def prediction_summary(
         lines.append(text + costs.short(prediction.spent(other)))
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
-    return lines + [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
+    lines += [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
+    return [*lines, next_line(prediction, document, race)]
 
 
 def cost_line(prediction: Prediction, cost: Cost) -> str:

@@ -1,4 +1,4 @@
-"""A recipe check as text."""
+"""A recipe check as a document."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from isolaw.config.writing import toml_text
 from isolaw.recipe_check.check import BatchRule, RecipeCheck, RecipeResult, RecipeVerdict
+from isolaw.report.document import Document, Passage, Snippet, Table
 from isolaw.report.text.numbers import columns, count, number
 from isolaw.report.text.targets import rule_line
 
@@ -45,32 +46,33 @@ def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def result(found: RecipeCheck) -> list[str]:
+def document(found: RecipeCheck) -> Document:
     """Return the evidence and the recipe."""
     b, n = found.base
-    return [
+    head = (
         f"Base lr at B_p = {b} with n = {n}, B = {b * n:,}; {found.metric} on validation, mean of "
-        f"{count(len(found.seeds), 'seed')} with its standard error; {number(found.rollouts)} rollouts.",
-        "",
-        *table(found.rows),
-        "",
+        f"{count(len(found.seeds), 'seed')} with its standard error; {number(found.rollouts)} rollouts."
+    )
+    unchecked = f"The {_EXPONENTS[found.scaling]} is not checked: the grid has one batch size."
+    findings = [
         *_lr(found),
         *(_batch(found, own) for own in found.batches),
         *([rule_line(found.lr_law)] if found.lr_law is not None else []),
-        *(
-            []
-            if found.batches
-            else [f"The {_EXPONENTS[found.scaling]} is not checked: the grid has one batch size."]
-        ),
+        *([] if found.batches else [unchecked]),
         _terms(found),
         *_seeds(found),
-        "",
-        *toml_text({"recipe": found.recipe}).rstrip().split("\n"),
     ]
+    recipe = Snippet(toml_text({"recipe": found.recipe}).rstrip().split("\n"))
+    passages = [
+        Passage("", [head]),
+        Passage("Runs", [_table(found.rows)]),
+        Passage("Findings", findings),
+        Passage("Recipe", [recipe]),
+    ]
+    return Document(f"recipe at B = {b * n:,}", passages, found.to_dict())
 
 
-def table(rows: Sequence[RecipeResult]) -> list[str]:
-    """Return the recipes that ran."""
+def _table(rows: Sequence[RecipeResult]) -> Table:
     lines = [["folder", "B_p", "n", "lr", "KL", "entropy", "C", "reward", "error", "against the best"]]
     for own in rows:
         reward = "" if own.reward is None else f"{own.reward:.3f}"
@@ -79,8 +81,7 @@ def table(rows: Sequence[RecipeResult]) -> list[str]:
         terms = [f"{own.terms[key]:g}" for key in ("kl", "entropy")]
         cell = [f"{own.problems_per_batch}", f"{own.rollouts_per_problem}", f"{own.lr:.4g}"]
         lines.append([own.stage, *cell, *terms, number(own.compute), reward, error, verdict])
-    width = max(len(line[-1]) for line in lines)
-    return [line.rstrip() for line in columns([[*own[:-1], own[-1].ljust(width)] for own in lines], "<>")]
+    return Table.of(lines, "<>>>>>>>><")
 
 
 def _lr(found: RecipeCheck) -> list[str]:

@@ -1,15 +1,16 @@
-"""Two recipes as text: their numbers side by side, and which ends higher and is faster."""
+"""Two recipes as a document: their numbers side by side, and which ends higher and is faster."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.fits.studies.axis import AxisComparison
 from isolaw.fits.studies.recipes import side
-from isolaw.report.text.numbers import columns, number
+from isolaw.report.document import Document, Stanza, Table
+from isolaw.report.text.numbers import number
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.axis import AxisComparison
     from isolaw.fits.studies.recipes import Contrast, RecipeComparison
 
 TwoNames = tuple[str, str]
@@ -24,8 +25,10 @@ _ROWS = {
 }
 
 
-def comparison_summary(found: RecipeComparison) -> list[str]:
-    """Return two recipes' numbers side by side, and the verdict."""
+def document(found: RecipeComparison | AxisComparison) -> Document:
+    """Return two recipes' numbers side by side, and the verdict; or all recipes along an axis."""
+    if isinstance(found, AxisComparison):
+        return _along_axis(found)
     facts = "".join(f"; {fact} = {a} and {b}" for fact, (a, b) in found.facts.items())
     rows: list[list[str]] = []
     for contrast in found.contrasts:
@@ -35,16 +38,19 @@ def comparison_summary(found: RecipeComparison) -> list[str]:
         rows += _contrast(f"mean of {len(found.contrasts)}", found.names, found.mean)
     drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
     units = " and ".join(dict.fromkeys(drawn[unit] for unit in found.units))
-    return [
-        f"{found.metric} on {found.eval_set}: {found.names[0]} and {found.names[1]}{facts}.",
-        *columns(rows),
+    first, second = found.names
+    lines: list[Stanza] = [
+        f"{found.metric} on {found.eval_set}: {first} and {second}{facts}.",
+        Table.of(rows),
         f"Intervals: 95 % of draws of {units}{', paired by seed' if found.paired else ''}.",
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
     ]
+    data = {**found.to_dict(), "verdict": verdict(found)}
+    return Document.of(f"{first} and {second}", lines, data)
 
 
-def axis_summary(found: AxisComparison) -> list[str]:
-    """Return the curves of the recipes along an axis, and the difference of each from the base."""
+def _along_axis(found: AxisComparison) -> Document:
+    """The curves of the recipes along an axis, and the difference of each from the base."""
     own = list(found.comparisons.values())
     base, budget = own[0].mean.rows, own[0].compute
     # Rewards within what was measured are known where curves do not determine a ceiling.
@@ -60,12 +66,13 @@ def axis_summary(found: AxisComparison) -> list[str]:
         rows.append([str(value), *cells])
     places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
     several = "mean over " if len(own[0].mean.configurations) > 1 else ""
-    return [
+    lines: list[Stanza] = [
         f"{own[0].metric} on {own[0].eval_set}, {several}{places}; "
         f"differences from {found.by} = {found.base}.",
-        *columns(rows),
+        Table.of(rows),
         "Intervals: 95 % of draws.",
     ]
+    return Document.of(f"recipes by {found.by}", lines, found.to_dict())
 
 
 def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.design.decisions import Ending
-from isolaw.fits.allocations import INTERVALS, times_beyond
+from isolaw.fits.allocations import INTERVALS, reached, times_beyond
+from isolaw.fits.cell import AxisName, about, axis_of
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, number
-from isolaw.report.text.prediction import run_first
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -42,6 +42,30 @@ class RunsToAdd:
         return str(commands.extend_sweep(sweep, self.keys)) if sweep and self.keys else ""
 
 
+def run_first(prediction: Prediction, document: LawDocument) -> str:
+    """Return which n beyond the measured ones to run before the budget is spent; empty where none."""
+    if not prediction.run_first:
+        return ""
+    listed = ", ".join(str(n) for n in prediction.run_first)
+    reach = f"C = {number(reached(document.grid))}" + (
+        "" if document.x.unit == "steps" else f" {document.x.unit}"
+    )
+    return f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+
+
+def next_line(
+    prediction: Prediction, document: LawDocument, race: Sequence[Decision] = (), spend: str = ""
+) -> str:
+    """Return what to run next in one line: the most informative runs, else ``spend`` or the budget itself."""
+    first = next(iter(advice(document, prediction, race)), None)
+    if first is not None:
+        return f"Next: {first.what} {first.why}".rstrip()
+    return f"Next: {(spend or SPEND) if prediction.options else 'Ask for a smaller budget.'}"
+
+
+SPEND = "No run is missing: spend the budget."
+
+
 def advice(
     document: LawDocument,
     prediction: Prediction | None,
@@ -55,13 +79,16 @@ def advice(
     advised instead of those.
     """
     grid = document.grid
-    levels = sorted({g.rollouts_per_problem for g in grid})
+    axis = document.axis
+    levels = sorted({g.level(axis) for g in grid})
     counts = sorted({g.runs for g in grid})
-    largest = max(g.problems_per_batch for g in grid)
+    largest = max(g.problems_per_batch * g.rollouts_per_problem // g.level(axis) for g in grid)
     out = _beyond(document, prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
     out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
+    elif prediction is not None and not prediction.options:  # it names the same runs as the reason does
+        out = [*_far(grid, prediction), *out]
     else:
         out += _far(grid, prediction) or _short(grid)
     if counts[0] < _SEEDS and not race:
@@ -76,7 +103,7 @@ def advice(
             what = f"Check the runs with B_p = {batch.problems_per_batch} before you use them."
             out.append(RunsToAdd(what, why))
     if prediction is not None and prediction.options:
-        out += _large_loss(prediction, levels, 0 if race else counts[0])
+        out += _large_loss(prediction, levels, 0 if race else counts[0], axis)
     return out
 
 
@@ -103,21 +130,24 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
     return out
 
 
-def _large_loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[RunsToAdd]:
+def _large_loss(
+    prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
+) -> list[RunsToAdd]:
     """Where no measured n is near the best: the n between them; where even the best choice loses, seeds."""
     best = prediction.options[0]
-    n = best.allocation.rollouts_per_problem
+    n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
         why = f"isolaw recommends it, no run has it, and every measured n loses more than {TOLERANCE}."
-        return [_add_n(n, levels, why)]
+        return [_add_n(n, levels, why, axis)]
     if fewest < _SEEDS or best.expected_regret <= TOLERANCE:
         return []
     why = f"Even the best choice has an expected loss of {best.expected_regret:.3f}."
     return [RunsToAdd("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
 
 
-def _add_n(n: int, levels: Sequence[int], why: str) -> RunsToAdd:
-    return RunsToAdd(f"Add n = {n:,}.", why, (f"grid.rollouts_per_problem={sorted([*levels, n])}",))
+def _add_n(n: int, levels: Sequence[int], why: str, axis: AxisName) -> RunsToAdd:
+    what, why = about(f"Add n = {n:,}.", axis), about(why, axis)
+    return RunsToAdd(what, why, (f"grid.{axis}={sorted([*levels, n])}",))
 
 
 def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
@@ -138,7 +168,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
     why = f"At {at} the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
-    return [_add_n(n, levels, why)] if 2 <= n <= (most or n) else []
+    return [_add_n(n, levels, why, document.axis)] if 2 <= n <= (most or n) else []
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
@@ -160,22 +190,24 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
     goal = math.ceil(prediction.compute / INTERVALS)
     ends: dict[int, float] = {}
     for g in grid:
-        n = g.rollouts_per_problem
+        n = g.level(axis_of(grid))
         ends[n] = max(ends.get(n, 0.0), g.measured[1] + g.step_cost)
     short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
     why = "For n* to be more than a bound, three n must reach a third of the budget."
     if not prediction.options:
         why = f"A recommendation needs three n at a tenth of the budget. {why}"
     what = f"Run n = {short} to C = {number(goal)}, a third of the budget."
+    what, why = about(what, axis_of(grid)), about(why, axis_of(grid))
     return [RunsToAdd(what, why, (f"sweep.compute={goal}",))]
 
 
 def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
     """Configurations that ended early, so that their rewards at larger budgets are extrapolated."""
     end = max(g.measured[1] for g in grid)
-    names = sorted({g.rollouts_per_problem for g in grid if g.measured[1] + g.step_cost < 0.9 * end})
+    axis = axis_of(grid)
+    names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})
     if not names:
         return []
-    what = f"Run n = {', '.join(map(str, names))} to C = {number(end)}."
+    what = about(f"Run n = {', '.join(map(str, names))} to C = {number(end)}.", axis)
     why = "Their runs ended earlier, so their rewards at larger budgets are extrapolated."
     return [RunsToAdd(what, why, (f"sweep.compute={int(end)}",))]

@@ -1,13 +1,15 @@
-"""Two configurations compared, as text: the answer first, then the numbers, then what would settle it."""
+"""Two configurations compared, as a document: the answer, the numbers, and what would settle it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.fits.flags import Code
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import interval
+from isolaw.report.document import Caution, Document, Stanza, Table, cautions
 from isolaw.report.text import costs
-from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.report.text.numbers import count, number, share
 
 if TYPE_CHECKING:
     from isolaw.allocation import BatchShape
@@ -19,8 +21,8 @@ _SURE = 0.95  # share of draws for a claim
 _UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
 
 
-def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str]:
-    """Return the comparison, line by line; the first says which is better and how sure that is."""
+def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
+    """Return the comparison; its first sentence says which is better and how sure that is."""
     a, b = (_label(shape) for shape in found.shapes)
     rows = [["", "runs", _what(found), *(["C"] if found.compute else [])]]
     for i, (name, own) in enumerate(((f"A: {a}", found.a), (f"B: {b}", found.b))):
@@ -34,7 +36,7 @@ def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str
             *([""] if found.compute else []),
         ]
     )
-    lines = [f"{_verdict(found)}.", *columns(rows)]
+    lines: list[Stanza] = [f"{_verdict(found)}.", Table.of(rows)]
     if 0 in found.runs:
         named = " and ".join(n for n, runs in zip("AB", found.runs, strict=True) if not runs)
         have = "have" if found.runs == (0, 0) else "has"
@@ -42,11 +44,8 @@ def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str
             f"{named} {have} no runs: the surface through {count(sum(found.runs) + found.others, 'run')} "
             "says what is known."
         )
-    lines += (
-        [_settles(found, cost is not None)]
-        if found.quantity == "reward" and found.probability is not None
-        else []
-    )
+    if found.quantity == "reward" and found.probability is not None:
+        lines.append(_settles(found, cost is not None))
     if found.neither:
         lines.append(
             f"In {share(found.neither)} of the draws neither reaches it within ten times the runs' compute."
@@ -54,10 +53,10 @@ def shapes_summary(found: ShapeComparison, cost: Cost | None = None) -> list[str
     if cost is not None:
         lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
         if far := [_label(shape) for shape in found.shapes if cost.extrapolates(*shape)]:
-            lines.append(f"Caution: the cost of {' and '.join(far)} is extrapolated; no such step was timed.")
-    return lines + [
-        f"Caution: {flag.text}." for flag in found.flags if flag.code not in ("simulated", "as_read")
-    ]
+            text = f"the cost of {' and '.join(far)} is extrapolated; no such step was timed."
+            lines.append(Caution(text))
+    flags = [flag for flag in found.flags if flag.code != Code.AS_READ]
+    return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict())
 
 
 def _label(shape: BatchShape) -> str:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw.fits.document.codec import encoded
+from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, verdict
-from isolaw.report.text.numbers import columns, number, quantity
+from isolaw.report.text.numbers import number, quantity
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument, PointsDocument
@@ -18,7 +20,7 @@ _LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
 _TIMES = {1: "once", 2: "twice"}
 
 
-def backtest_summary(result: Mapping[str, Any]) -> list[str]:
+def backtest_document(result: Mapping[str, Any]) -> Document:
     """Return the regrets of a backtest as a table, and its verdict."""
     several = result["held_out"] == "seed"
     judged = (
@@ -31,11 +33,14 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
             for lost, places in zip(found["regret"], found["allocations"], strict=True)
         ]
         rows.append([rule, *cells, f"{found['mean_regret']:.4f}"])
-    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
-    lines += [f"  {line}" for line in columns(rows, "<>")]
-    if result["seeds"] > 1:
-        lines.append("Regret is the mean over the seeds; n is the range of the choices.")
-    return [*lines, *backtest_verdict(result)]
+    mean = "Regret is the mean over the seeds; n is the range of the choices."
+    lines: list[Stanza] = [
+        f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:",
+        Table.of(rows, "<>", indent="  "),
+        *([mean] if result["seeds"] > 1 else []),
+        *backtest_verdict(result),
+    ]
+    return Document.of("backtest", lines, result)
 
 
 def _span(values: Sequence[int]) -> str:
@@ -124,23 +129,26 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
     return lines
 
 
-def size_summary(law: SizeLaw, predictions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the model-size law, and predicted rewards."""
+def size_document(
+    law: SizeLaw, predictions: Sequence[Mapping[str, Any]], more: Mapping[str, Any]
+) -> Document:
+    """Return the model-size law, and predicted rewards; ``more`` are further data."""
     curves = law.curves
     rows = [["N", "K(N)", "E(N), log10"]]
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
-    lines = [
+    lines: list[Stanza] = [
         f"{len(curves.sizes)} model sizes, N = {number(curves.sizes[0])} to {number(curves.sizes[-1])}; "
         f"{curves.x.size} checkpoints; X = {curves.x_name}; {_LOSSES[law.loss]}.",
         f"K_max = {_estimate(law.K_max)}",
         f"N0 = {_estimate(law.N0)}",
-        *columns(rows, "><"),
+        Table.of(rows, "><"),
     ]
     for p in predictions:
         at = f"N = {number(p['model_size'])} at {curves.x_name} = {number(p[curves.x_name])}"
         extrapolated = " (E(N) is extrapolated too)" if p["extrapolated_size"] else ""
         lines.append(f"{at}: reward {_estimate(p['reward'])}{extrapolated}")
-    return lines
+    data = {**law.to_dict(), **more, "predictions": encoded(predictions)}
+    return Document.of("model sizes", lines, data)
 
 
 def _estimate(q: Quantity) -> str:

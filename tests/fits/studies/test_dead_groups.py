@@ -71,7 +71,7 @@ def test_closed_forms() -> None:
     found = dead_groups([0, 1, 2], [2, 2, 2], [2])
     assert found.sizes[0].dead.value == pytest.approx(2 / 3)
     assert (found.sizes[0].wrong, found.sizes[0].right) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert found.sizes[0].per_thousand == pytest.approx(500 / 3)
+    assert found.sizes[0].per_thousand_rollouts == pytest.approx(500 / 3)
 
 
 def test_tables_and_what_is_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import shapes
 from isolaw.errors import InputError, Refused
 from isolaw.fits.studies.shapes import compare_shapes, further_runs
-from isolaw.report.text.shapes import shapes_summary
+from isolaw.report.text.shapes import document
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
@@ -47,7 +47,7 @@ def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
     assert (found.further.a, found.further.b) == (0, 0)
     again = compare_shapes(runs, (32, 16), (32, 8), compute=2e5, draws=200)  # the other way round
     assert again.difference.value == pytest.approx(-(found.difference.value or 0), abs=1e-3)
-    first = shapes_summary(found)[0]
+    first = document(found).lines()[0]
     assert first == "A is better at C = 2e5 (probability above 99%)."
 
 

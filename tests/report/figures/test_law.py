@@ -15,10 +15,12 @@ from matplotlib.figure import Figure
 
 import isolaw
 from isolaw.errors import DataError
+from isolaw.fits.allocations import reached
 from isolaw.fits.law import Law
 from isolaw.report.figures.law import frontier_figure, law_figure, write_figures
 from isolaw.report.figures.style import save
 from isolaw.report.text import law as law_text
+from isolaw.report.text import numbers
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -75,13 +77,17 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert axes.get_xscale() == "log"
     assert "n*, rollouts per problem" in texts(figure)
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
-    points = next(line for line in axes.lines if str(line.get_label()) == "measured n, highest")
     frontier = law.document.frontier
-    known = [(p.x, p.n_star_strict) for p in frontier if not p.censored]
-    assert list(zip(*points.get_data(), strict=True)) == known
     shown = labels(figure)
     paper = law.document.method == "paper"
-    assert ("the same, where n* is only a bound" in shown) == any(p.censored for p in frontier)
+    best = law.predict(reached(law.document.grid))
+    told = f"recommended at C = {numbers.number(best.compute)}: n = {best.n}"
+    assert (told in shown) == bool(best.options)
+    if paper:
+        points = next(line for line in axes.lines if line.get_label() == "n*, measured")
+        assert list(zip(*points.get_data(), strict=True)) == [
+            (p.x, p.n_star_strict) for p in frontier if not p.censored
+        ]
     preferred = law_text.preferred(law.document)
     known = preferred is not None and not (paper and law.logistic is None)
     assert [text for text in shown if text.startswith("law (")] == (
@@ -89,29 +95,25 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     )
     drawn = len(law.draws) > 1
     assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
-    intervals = any(p.n_star.interval for p in frontier)
-    assert ("95 % of draws, at each C" in shown) == (not paper and intervals)
-    assert ("95 % of draws, at all C" in shown) == (not paper and intervals)
-    assert ("n*" in shown) == (not paper)
+    assert ("n* (band: 95 % of draws)" in shown) == (not paper)
 
 
-def test_the_drawn_ridge_is_the_ridge(case: tuple[str, Law, Runs]) -> None:
+def test_the_drawn_n_star_follows_the_ridge(case: tuple[str, Law, Runs]) -> None:
+    """Within a cell of the grid of n on which it is found; and its band within the axis."""
     _, law, _ = case
     if law.document.method == "paper":
         return
-    lines = law_figure(law).axes[0].lines
-    ridge = next(own for own in lines if own.get_label() == "n*")
-    x, y = (np.asarray(v, dtype=float) for v in ridge.get_data())
-    assert y.tolist() == [p.n_star.value for p in law.document.frontier]
-    edges = [line for line in lines if line.get_linestyle() == ":"]
-    assert len(edges) in (0, 2)
-    for side, line in enumerate(edges):
-        drawn = np.asarray(line.get_ydata(), dtype=float)
-        for at, point in zip(drawn, law.document.frontier, strict=True):
-            end = point.band[side]
-            # An open end leaves the page.
-            assert at == end if end is not None else not 8 / 1.6 <= at <= 512 * 1.8
-    assert x.tolist() == [p.x for p in law.document.frontier]
+    axes = law_figure(law).axes[0]
+    line = next(own for own in axes.lines if str(own.get_label()).startswith("n* ("))
+    x, y = (np.asarray(v, dtype=float) for v in line.get_data())
+    known = [p for p in law.document.frontier if p.n_star.status not in ("refused", "not_identified")]
+    assert x.tolist() == [p.x for p in known]
+    for n, point in zip(y, known, strict=True):
+        assert abs(np.log2(n / point.n_star.value)) <= 0.5
+    low, high = axes.get_ylim()
+    for vertices in (path.vertices for own in axes.collections for path in own.get_paths()):
+        drawn = vertices[np.isfinite(vertices[:, 1]), 1]
+        assert np.all((drawn >= low * (1 - 1e-9)) & (drawn <= high * (1 + 1e-9)))
 
 
 def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
@@ -151,12 +153,15 @@ def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
     assert "avg@4 (validation)" in texts(figure)
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
     scale = 1 / 1024 if name == "fixed-b" else 1.0
-    curves = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) == 200]
+    curves = [line for line in axes.lines if line.get_linewidth() == 1.0 and line.get_marker() == "None"]
     assert len(curves) == len(law.document.grid)
-    for line, entry in zip(curves, law.document.grid, strict=True):
-        assert max(line.get_xdata()) == pytest.approx(entry.measured[1] * scale)
-    segments = [line for line in axes.lines if line.get_linewidth() == 4]
-    assert len(segments) == len(law.document.frontier) - 1
+    ends = [entry.measured[1] * scale for entry in law.document.grid]
+    for line, end in zip(curves, ends, strict=True):
+        assert max(line.get_xdata()) <= end * (1 + 1e-6)
+        assert max(line.get_xdata()) >= end * 0.9
+    frontier = next(line for line in axes.lines if line.get_label() == "frontier")
+    assert list(frontier.get_xdata()) == [p.x for p in law.document.frontier]
+    assert list(frontier.get_ydata()) == [p.reward.value for p in law.document.frontier]
     dots = [line for line in axes.lines if line.get_marker() == "."]
     assert len(dots) == (len(law.document.grid) if with_runs else 0)
     if with_runs:
@@ -183,15 +188,6 @@ def test_the_same_law_gives_the_same_files(synthetic: Make, tmp_path: Path) -> N
     first, second = (write_figures(law, None, tmp_path / name) for name in ("a", "b"))
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
-
-
-def test_censored_points_are_drawn_apart(synthetic: Make) -> None:
-    runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)
-    law = isolaw.fit(runs, draws=5)
-    lines = law_figure(law).axes[0].lines
-    censored = next(own for own in lines if "only a bound" in str(own.get_label()))
-    assert len(censored.get_xdata()) == sum(p.censored for p in law.document.frontier)
-    assert censored.get_markerfacecolor() == "white"
 
 
 def test_plot_is_the_law_figure(synthetic: Make) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from golden.outputs import few_budgets
 
 from isolaw.cli import run
 from isolaw.fits.flags import Flag
 from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
-from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ if not CHROMIUM:
     pytest.skip("no Chromium on PATH; on Debian: apt-get install chromium", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'isolaw[test]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_budgets")]
 EVIL = '<img src=x onerror="window.hit=1"><b>bold</b>&lt;i&gt;\'"</script>'
 
 
@@ -64,8 +64,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
-    assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "60"]) == 0
-    assert run(["report", str(sweep), "-o", str(page)]) == 0
+    assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "20"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        few_budgets(patch)
+        assert run(["report", str(sweep), "-o", str(page)]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
 
@@ -161,7 +163,7 @@ def test_responses_stay_text_and_are_searched(
 
 def test_it_opens_with_every_chart(page: Any) -> None:
     plots = page.locator(".plot")
-    assert plots.count() >= 9  # reward, n*, map, best, worst, three landscapes, zero-pass
+    assert plots.count() >= 10  # budget, n*, runs, map, best, worst, three landscapes, zero-pass
     for i in range(plots.count()):
         assert plots.nth(i).get_attribute("role") == "img"
         assert len(plots.nth(i).get_attribute("aria-label")) > 40
@@ -186,15 +188,13 @@ def test_the_slider_shows_what_predict_says(
     for name, key in {"n": "rollouts_per_problem", "b": "problems_per_batch", "m": "steps"}.items():
         assert shown[name]
         assert set(shown[name]) == {f"{said[key]:,}"}
-    for name in ("n_star", "b_star", "m_star"):
-        star = prediction_text.star(Quantity(**said[name]))
-        assert page.locator(f"dd[data-show={name}]").inner_text().startswith(star)
+    for name in ("n_star", "b_star"):
+        assert page.locator(f"dd[data-show={name}]").inner_text() == law_text.star(Quantity(**said[name]))
     assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
-    law_n = Quantity(**said["law_n"])
-    law = numbers.quantity(law_n) if law_n.value is not None else ""
-    assert page.locator("dd[data-show=law_n]").text_content() == law
-    lost = page.locator("dd[data-show=lost]").inner_text()
-    assert lost.startswith(f"{said['expected_loss']:.4f} in avg@4 against the best allocation")
+    lost = page.locator("p[data-show=loss]").inner_text()
+    assert lost.startswith(
+        f"Expected loss: {said['expected_regret']:.4f} in avg@4 against the best allocation"
+    )
     assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
@@ -208,13 +208,14 @@ def test_the_slider_shows_what_predict_says(
         for o in said["options"][1:]
     ]  # fmt: skip
     # The charts that have a budget on their axis mark it.
-    for chart in ("reward", "n-star"):
+    for chart in ("buys", "reward", "n-star"):
         at = page.evaluate(
             "name => document.querySelector(`[data-chart=${name}]`).layout.shapes.at(-1).x0", chart
         )
         assert at == pytest.approx(budget)
         mark = f"document.querySelector('[data-chart={chart}]')._fullLayout"
-        assert page.evaluate(f"{mark}.shapes.at(-1).label.text") == f"budget {texts(page, '#c')[0]}"
+        best = f"n = {said['rollouts_per_problem']:,}, B_p = {said['problems_per_batch']:,}"
+        assert page.evaluate(f"{mark}.shapes.at(-1).label.text") == f"budget: {best}"
         low, high = page.evaluate(f"{mark}.xaxis.range")
         assert low < math.log10(budget) < high
 
@@ -388,6 +389,7 @@ def test_a_page_without_a_law(visit: Visitor, synthetic: Callable[..., Runs], tm
     assert "not shown" in page.locator("#how").inner_text()
 
 
+@pytest.mark.nightly
 def test_the_pages_of_make_docs(visit: Visitor, shell: dict[str, str], tmp_path: Path) -> None:
     command = ["sh", "examples/pages.sh", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, check=False)

@@ -18,14 +18,15 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.report.page import PageContent, as_script, check_replaceable, render, write
+from isolaw.report.figures.law import frontier_figure, law_figure
+from isolaw.report.figures.series import fitted_curves
+from isolaw.report.page import PageContent, as_script, check_replaceable, law_charts, render, tables, write
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
-from isolaw.report.study import Study, is_of, usual_hold
+from isolaw.report.study import Study, common_compute, is_of, usual_hold
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
-from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -74,7 +75,7 @@ def study(runs: Runs, **options: Any) -> Study:
 
 def few(law: Any, compute: float | None, **limits: Any) -> Budgets:
     """A slider of three stops to the decade: each is a prediction."""
-    with mock.patch("isolaw.report.page.budgets._E24", (1.0, 2.0, 5.0)):
+    with mock.patch("isolaw.report.page.budgets._E12", (1.0, 2.0, 5.0)):
         return budgets(law, compute, **limits)
 
 
@@ -99,8 +100,7 @@ def text(joint: Study) -> str:
 
 
 def test_sections(text: str) -> None:
-    assert seen(text).sections == ["budget", "reward", "law", "grid", "health", "next", "how"]
-    assert "Law comparison: method surface compares laws if B_p or B is fixed" in text
+    assert seen(text).sections == ["budget", "next", "law", "reward", "grid", "health", "how"]
     assert "best@k against worst@k: the runs did not record both" in text
     assert "pass@1 landscape: the runs did not record results of single problems" in text
     assert "Backtest: not asked for" in text
@@ -157,7 +157,7 @@ def test_no_number_of_the_page_is_missing_or_infinite(text: str) -> None:
     assert "NaN" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
     page = data(text)
     assert len(page["runs"]) == 24
-    assert {chart["name"] for chart in page["charts"]} == {"reward", "n-star", "grid"}
+    assert [chart["name"] for chart in page["charts"]] == ["buys", "n-star", "reward", "grid"]
     names = {name for theme in page["palette"].values() for name in theme}
     asked = set(re.findall(r'"var\(--(\w+)\)"', json.dumps(page["charts"])))
     assert asked <= names
@@ -205,26 +205,97 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
     assert {"budget", "law"} <= set(seen(page).sections)
     chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
     named = {trace.get("name") for trace in chart["data"]}
-    assert ("95 % of draws, at each C" in named) == bool(options.get("bootstrap", 15))
+    assert ("95 % of draws" in named) == bool(options.get("bootstrap", 15))
     chips = re.findall(r'data-key="(.)" data-value="(\d+)"', page)
     assert {n for key, n in chips if key == "n"} == {str(n) for n in LEVELS}
     axis = "M, update steps" if "setting" in options else "C, rollouts generated"
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
 
-def test_the_law_goes_on_to_the_budget_where_it_is_known(synthetic: Make) -> None:
-    """n* is inside the grid at the end, or only a bound."""
-    for runs, goes_on in (
-        (synthetic([(32, n) for n in LEVELS], noise=0.003), True),
-        (synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), False),
-    ):
-        own = study(runs, draws=60)
-        page = data(render(own, facts(own)))
-        chart = next(chart for chart in page["charts"] if chart["name"] == "n-star")
-        end = own.document.frontier[-1].x
-        ends = [trace["x"][-1] for trace in chart["data"] if trace.get("mode") == "lines"]
-        assert (max(ends) == pytest.approx(page["budgets"][-1]["x"], rel=1e-4)) == goes_on
-        assert goes_on or max(ends) == pytest.approx(end, rel=1e-4)
+@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b", "joint"])
+def test_one_best_n_at_one_budget(synthetic: Make, setting: str) -> None:
+    """The text, JSON, the page, every chart and the figures name the same n at the same C."""
+    places = {
+        "fixed-bp": [(32, n) for n in LEVELS],
+        "fixed-b": [(1024 // n, n) for n in LEVELS],
+        "joint": [(b, n) for b in (16, 32) for n in LEVELS],
+    }[setting]
+    own = study(synthetic(places, noise=0.004), draws=40)
+    assert own.document.setting == setting
+    found, law = few(own.law, 2e6), own.law
+    today, asked = found.today, found.answer
+    n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
+    # Text: of predict, of answer and of fit.
+    assert f": n = {n} rollouts for each of B_p = {asked.B_p} problems" in str(asked)
+    assert isolaw.answer(law, 2e6).n == n
+    assert law.summary().startswith(
+        f"At C = {numbers.number(today.compute)} rollouts, which three n reached: "
+    )
+    assert f": n = {m}, B_p = {today.B_p}. " in law.summary().splitlines()[0]
+    # The page: its headline, its marks, the labels of its charts, and its table.
+    page = render(own, PageContent(found, "not asked for"))
+    assert f"n\u00a0=\u00a0{n} rollouts for each of" in re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1]
+    drawn = data(page)
+    stop = drawn["budgets"][drawn["first"]]
+    assert stop["best"].split(",")[0] == f"n = {n}"
+    charts = {chart["name"]: chart for chart in drawn["charts"]}
+    for name in ("buys", "n-star"):
+        texts = " ".join(shape["label"]["text"] for shape in charts[name]["layout"]["shapes"])
+        assert f"today: n = {m}" in texts
+    symbol, scale = ("M", 1024) if setting == "fixed-b" else ("C", 1)
+    for budget, best in ((today.compute, m), (asked.compute, n)):
+        start = f"{symbol} = {numbers.number(budget / scale)}: n = {best}"
+        for name in ("buys", "n-star", "reward"):
+            hovers = [text for trace in charts[name]["data"] for text in trace.get("text", [])]
+            told = [
+                text for text in hovers if re.match(rf"{symbol} = {re.escape(start.split(' ')[2])} ", text)
+            ]
+            assert all(text.startswith(start) for text in told)
+            assert told or name == "n-star"  # n* may be unknown
+    row = next(
+        row for row in tables.frontier(found.recommended, own.document).rows if row[0].by == asked.compute
+    )
+    assert row[1].by == n
+    # Rewards at the same compute, which all configurations reached.
+    same = common_compute(own.rows())
+    there = law.predict(same)
+    assert f"Recommended here: B_p = {there.B_p:,}, n = {there.n:,}, with" in page
+    # Figures.
+    for figure in (law_figure(law), frontier_figure(law)):
+        labels = [str(line.get_label()) for line in figure.axes[0].lines]
+        assert f"recommended at C = {numbers.number(today.compute)}: n = {m}" in labels
+
+
+def test_no_fitted_reward_is_above_the_frontier(joint: Study) -> None:
+    """What is recommended has the highest fitted reward, up to the noise of 2,000 draws."""
+    curves = {
+        (g.problems_per_batch, g.rollouts_per_problem): curve
+        for g, curve in zip(joint.document.grid, fitted_curves(joint.law), strict=True)
+    }
+    for p in few(joint.law, None).recommended:
+        known = [
+            np.interp(p.compute, *curve)
+            for curve in curves.values()
+            if curve[0][0] <= p.compute <= curve[0][-1]
+        ]
+        assert max(known, default=0.0) <= p.reward.value + 2e-3
+
+
+def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None:
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.004), draws=60)
+    chart = law_charts.n_star(own, budgets(own.law, None))
+    low, high = chart.layout["yaxis"]["range"]
+    band, line = chart.data[:2], next(trace for trace in chart.data if trace.get("name") == "n*")
+    for trace in (*band, line):
+        y = np.log10(np.array(trace["y"], dtype=float))
+        assert np.all((y >= low - 1e-4) & (y <= high + 1e-4))
+    at = np.log2(np.array(line["y"], dtype=float))
+    bends = np.diff(at, 2)
+    assert np.abs(bends).max() < 0.5  # doublings; the grid of n alone steps by whole cells
+    said = {p.compute: p.n_star.value for p in budgets(own.law, None).predictions}
+    assert all(
+        abs(np.log2(n / said[c])) < 0.5 for c, n in zip(line["x"], line["y"], strict=True) if c in said
+    )
 
 
 def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
@@ -306,11 +377,11 @@ def test_advice_is_a_command_for_a_sweep(synthetic: Make) -> None:
 
 def test_stops_are_round_and_even() -> None:
     found = np.array(stops(1e3, 1e6))
-    assert {1_000, 2_000, 3_000, 1_000_000} <= set(found)
-    assert len(found) == 3 * 24 + 1
+    assert {1_000, 1_200, 3_300, 1_000_000} <= set(found)
+    assert len(found) == 3 * 12 + 1
     steps = np.diff(np.log10(found))
-    assert steps.min() > 0.025
-    assert steps.max() < 0.065
+    assert steps.min() > 0.065
+    assert steps.max() < 0.105
 
 
 def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
@@ -340,8 +411,8 @@ def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     found = few(own.law, None)
     said = shown(found.answer, own.law, found)
     assert said["x"] == pytest.approx(found.answer.compute / 1024)
-    assert said["m_star"] == f"{numbers.number(found.answer.compute / 1024)} (C / B)"
-    assert said["b_star"] == prediction_text.star(found.answer.b_star)
+    assert said["n_star"] == law_text.star(found.answer.n_star)
+    assert said["b_star"] == ""  # it follows from n
 
 
 def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) -> None:
@@ -353,9 +424,7 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     said = shown(found.answer, own.law, found)
     large = [said[name] for name in ("answer", "n", "b", "m", "spoken")]
     assert not re.search(r"\d", " ".join(large))
-    assert all(
-        said[name] == "" for name in ("lost", "reward", "n_star", "b_star", "m_star", "law_n", "epochs")
-    )
+    assert all(said[name] == "" for name in ("reward", "n_star", "b_star", "best", "epochs"))
     page = render(own, PageContent(found, "not asked for"))
     assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for this budget."
     assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))

@@ -71,6 +71,17 @@ def test_a_batch_at_an_edge_is_moved(synthetic: Make, sign: int, b: int, keys: s
     assert [own.keys for own in found] == ([(f"grid.problems_per_batch=[{keys}]",)] if b else [])
 
 
+def test_a_law_of_batches_is_advised_about_batches(synthetic: Make) -> None:
+    """At one n the largest B_p is best: more n would not help."""
+    places = [(b, 32) for b in (8, 16, 32, 64)]
+    runs = synthetic(places, lambda b, n, c: learnt(0.5 + 0.02 * np.log2(b), c), noise=0.002)
+    law = isolaw.fit(runs, hold="n", draws=20)
+    first = advice(law.document, law.predict(1e6))[0]
+    assert first.what == "Add B_p = 128."
+    assert first.keys == ("grid.problems_per_batch=[8, 16, 32, 64, 128]",)
+    assert "the largest measured B_p is the best, so B_p* is only a bound." in first.why
+
+
 def test_short_runs_go_on(synthetic: Make) -> None:
     """All with as many steps: the small n end early."""
     runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)

@@ -48,13 +48,13 @@
   function withBudget(chart) {
     const own = chart.layout.shapes || [];
     if (!chart.budget || !page.budgets.length) return { shapes: own };
-    const { x, budget } = page.budgets[stop];
+    const { x, best } = page.budgets[stop];
     let [low, high] = chart.layout.xaxis.range;
     const at = Math.log10(x), room = (high - low) * 0.02;
     if (at < low) low = Math.floor((at - room) * 3) / 3;
     if (at > high) high = Math.ceil((at + room) * 3) / 3;
     const label = {
-      text: `budget ${budget}`, textangle: 0, textposition: "end", padding: 4, yanchor: "top",
+      text: best ? `budget: ${best}` : "budget", textangle: 0, textposition: "end", padding: 4, yanchor: "top",
       xanchor: at > (low + high) / 2 ? "right" : "left", font: { size: 11, color: "var(--text)" },
     };
     const line = { color: "var(--text)", width: 1, dash: "dot" };

@@ -1,0 +1,127 @@
+"""Rewards of two configurations, drawn together from the surface and, past the runs, from the pool."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from isolaw.allocation import BatchShape
+from isolaw.errors import InputError, Refused
+from isolaw.fits.allocations import FAR, REACH
+from isolaw.fits.cell import Cell
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.quantity import number
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.estimate import Surface
+from isolaw.fits.surface.pool import ModelPool, anchors
+from isolaw.step_cost import Cost
+
+_POINTS = 32  # of C, at which curves are drawn
+_SMALL = 1e-9
+
+
+class DrawnShapes:
+    """Rewards of two configurations, drawn together from what runs say."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        shapes: tuple[BatchShape, BatchShape],
+        configurations: list[Configuration],
+    ) -> None:
+        self.surface = surface.drawn()
+        self.configurations = configurations
+        self.shapes = shapes
+        self.places = np.array([Cell(*shape).place for shape in shapes])
+        known = np.array([c.place for c in configurations])
+        ends = np.log([c.end for c in configurations])
+        log2_n, log2_b = self.places.T
+        u, v, self.until = anchors(known, ends, log2_n, log2_b, np.full(2, np.inf))
+        self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
+
+    def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
+        """Return rewards at a compute each, (1 + D, 2)."""
+        self._check(np.array(compute), flags)
+        return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
+
+    def curves(self, most: float) -> tuple[Floats, Floats]:
+        """Return C (P,) up to ``most``, and the rewards of both there, (1 + D, 2, P)."""
+        start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
+        compute = np.geomspace(start, most, _POINTS)
+        u, v = (np.repeat(x, _POINTS) for x in self.places.T)
+        found = self._model(most).rewards(u, v, np.tile(compute, 2))
+        return compute, found.reshape(len(found), 2, _POINTS)
+
+    def at(self, compute: Floats, flags: list[Flag]) -> Floats:
+        """Return rewards at a compute of each draw's own, (1 + D, 2)."""
+        self._check(compute[0], flags)
+        grid, found = self.curves(float(compute.max()))
+        x = np.log(grid)
+        out = np.empty_like(compute)
+        for d, row in enumerate(found):
+            out[d] = [np.interp(np.log(compute[d, k]), x, row[k]) for k in range(2)]
+        return out
+
+    def run_variance(self) -> Floats:
+        """Return the variance of the reward of one run about the mean over runs, of both, (2,)."""
+        process = self.surface.process
+        p, o = process.named(self.surface.mode), process.observations
+        away = self.places[:, 0] - o.places[o.run_place, 0].mean()
+        own = np.exp2(-2 * p["gamma"] * away) * (p["o0"] ** 2 + p["o1"] ** 2 + p["noise"] ** 2)
+        return np.asarray(own * process.scale**2 + p["seed"] ** 2 * o.seed_variance)
+
+    def _model(self, most: float) -> Surface | ModelPool:
+        past = math.log(most) > self.until.min() + _SMALL
+        return ModelPool(self.surface) if past or self.outside else self.surface
+
+    def _check(self, compute: Floats, flags: list[Flag]) -> None:
+        """Refuse what is too far past the runs, and say what is past them."""
+        ends = np.exp(self.until)
+        over = compute / ends
+        if over.max() > FAR:
+            worst = int(over.argmax())
+            raise Refused(
+                f"{Cell(*self.shapes[worst]).label}: C = {number(compute[worst])} is {over[worst]:.3g} "
+                f"times the compute of the runs there ({number(ends[worst])}); isolaw compares up to {FAR:g} "
+                f"times. Extend these runs to {number(compute[worst] / FAR)} or more"
+            )
+        if over.max() > 1 + 1e-6:
+            text = f"{over.max():.3g} times the compute of the runs"
+            flags.append(Flag(Code.EXTRAPOLATION, text))
+
+
+def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
+    """Raise `Refused` for a configuration far off, or unlike all runs in an axis that they do not vary."""
+    wrong = []
+    for axis, name in enumerate(("B_p", "n")):
+        known = sorted({c.key[axis] for c in configurations})
+        for shape in dict.fromkeys(shapes):
+            value, low, high = shape[axis], known[0], known[-1]
+            if low <= value <= high:
+                continue
+            if len(known) == 1:
+                wrong.append(f"{name} = {value}: all runs have {name} = {low}")
+            elif not low / REACH <= value <= high * REACH:
+                wrong.append(f"{name} = {value}: more than {REACH} times outside the runs ({low}–{high})")
+    if wrong:
+        raise Refused(f"{'; '.join(wrong)}. Run such a configuration with one seed first")
+
+
+def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
+    """Return draws of the seconds of a step of both, (1 + D, 2).
+
+    Half of the variance of their logarithm is common to both.
+    """
+    if cost is None:
+        raise InputError("hours: a comparison in hours requires the cost of a step")
+    found = [cost.seconds(*shape, 1) for shape in drawn.shapes]
+    unknown = [Cell(*s).label for s, own in zip(drawn.shapes, found, strict=True) if own is None]
+    if unknown:
+        raise Refused(f"cost: the seconds of a step of {'; '.join(unknown)} are not known; time one")
+    known = [own for own in found if own is not None]
+    value = np.array([own.value for own in known])
+    wide = np.array([0.0 if own.high is None else math.log(own.high / own.value) / 1.96 for own in known])
+    z = np.random.default_rng((drawn.surface.seed, 7)).standard_normal((drawn.surface.of_draw.size, 3))
+    noise = wide * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
+    return np.asarray(np.vstack([value, value * np.exp(noise)]))

@@ -1,0 +1,119 @@
+"""Two laws of the rollouts to a target: the critical batch of each n, and how the best lr grows with B_p, n.
+
+`isolaw.fits.studies.target_model` has their equations, and `isolaw.fits.studies.targets` the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import Encoded
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.quantity import REFUSED, Quantity
+from isolaw.fits.studies.target_model import TargetData, TargetModel
+
+_LEAST_BATCHES = 3
+_NOT_REJECTED = 0.05
+
+
+@dataclass(frozen=True)
+class CriticalBatch:
+    """B_crit, N_min and S_min at one n and target."""
+
+    rollouts_per_problem: int
+    target: float
+    reached: int  #: runs
+    problems_per_batch: Quantity  #: B_crit
+    rollouts: Quantity  #: N_min
+    steps: Quantity  #: S_min
+
+
+@dataclass(frozen=True)
+class LrChoice(Cell):
+    """The best lr of a (B_p, n) for a target, by the rule of all runs.
+
+    ``tried`` are the least and the largest lr that ran.
+    """
+
+    target: float
+    lr: float
+    tried: tuple[float, float]
+
+    @property
+    def beyond(self) -> bool:
+        """Whether no run had an lr so small, or so large."""
+        return not self.tried[0] <= self.lr <= self.tried[1]
+
+
+@dataclass(frozen=True)
+class LrLaw(Encoded):
+    """lr* ∝ B_p^α n^β.
+
+    ``alpha`` and ``beta`` are by target; ``beta`` (``alpha``) is empty where lr was varied at one n (B_p)
+    only. ``p_values`` are by the rules of ``recipe.lr_scaling``, ``supported`` those that are not rejected at
+    5 %.
+    """
+
+    DERIVED = ("supported",)
+    targets: tuple[float, ...]
+    alpha: tuple[Quantity, ...]
+    beta: tuple[Quantity, ...]
+    p_values: dict[str, float]
+    choices: tuple[LrChoice, ...]
+
+    @property
+    def supported(self) -> list[str]:
+        """Rules that the runs do not reject, the likeliest first."""
+        kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
+        return sorted(kept, key=lambda rule: -self.p_values[rule])
+
+
+def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
+    """Return the critical batch of each n; ``flags`` gets the targets that have none."""
+    out: list[CriticalBatch] = []
+    for n in np.unique(data.rollouts):
+        at = data.rollouts == n
+        if np.unique(data.problems[at]).size < _LEAST_BATCHES:
+            continue
+        own = data.of(at, np.asarray(data.reached[at].any(axis=0)))
+        known = np.unique(own.problems[own.reached.any(axis=1)]).size >= _LEAST_BATCHES
+        model = TargetModel(own, "critical") if known and own.targets.size else None
+        for j, target in enumerate(data.targets):
+            count = int(data.reached[at, j].sum())
+            if model is None or not count:
+                out.append(CriticalBatch(int(n), float(target), count, REFUSED, REFUSED, REFUSED))
+                continue
+            i = int(np.flatnonzero(own.targets == target)[0])
+            found = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
+            out.append(CriticalBatch(int(n), float(target), count, *found))
+    missing = sorted({own.target for own in out if own.problems_per_batch is REFUSED})
+    if missing:
+        listed = ", ".join(f"{own:g}" for own in missing)
+        text = f"too few B_p reach {listed} for a critical batch: a lower target, or longer runs"
+        flags.append(Flag(Code.CENSORED, text))
+    return tuple(out)
+
+
+def rule_of_lr(data: TargetData) -> LrLaw | None:
+    """Return the rule of the best lr, by the model that leaves N of every (B_p, n) free."""
+    own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
+    model = TargetModel(own, "cells")
+    if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:
+        return None
+    every = range(own.targets.size)
+    exponents = [
+        tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
+    ]
+    if all(of_target[len(of_target) // 2].interval is None for of_target in exponents if of_target):
+        return None
+    assert own.lr is not None
+    choices = []
+    for b, n in sorted({(int(b), int(n)) for b, n in zip(own.problems, own.rollouts, strict=True)}):
+        tried = own.lr[(own.problems == b) & (own.rollouts == n)]
+        span = (float(tried.min()), float(tried.max()))
+        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in own.targets]
+    targets = tuple(own.targets.tolist())
+    return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))

@@ -1,0 +1,219 @@
+"""`Document`: what a study found, as one value. Text, JSON and HTML are renderings of it.
+
+A document is passages of blocks: sentences, lists, tables, cautions, snippets and drawings. A study says what
+it found once, in its ``document`` (`isolaw.report.summary` finds it). `Document.lines` is what a command
+prints, `Document.json` what ``--json`` prints, and `isolaw.report.page.document` makes the page and what a
+notebook shows. What the result rests on, `isolaw.evidence.Simulated`, is said here alone: it begins the text,
+the page, its title and the JSON.
+
+>>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
+...                  {"n": 8, "simulated": True})
+>>> print("\\n".join(found.lines()))
+Simulated runs. n = 8 is best.
+n  reward
+8  0.5
+>>> found.json
+{'simulated': True, 'n': 8}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from isolaw.evidence import Simulated
+from isolaw.report.text.law import notes
+from isolaw.report.text.numbers import columns
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+    from isolaw.fits.flags import Flag
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Where an estimate is on a scale, in percent of its width: its interval, and one to compare with."""
+
+    low: float
+    middle: float
+    high: float
+    within: tuple[float, float] = (0.0, 100.0)
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One cell: its text, its sort key (the text unless given), its kind (``good``, ``bad``), and a bar."""
+
+    text: str
+    by: float | str | None = None
+    kind: str = ""
+    bar: Bar | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. On a page a ``long`` one is closed at first, and only a page has the columns ``page_only``."""
+
+    name: str
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[TableCell]]
+    long: bool = False
+    align: str = "<"  #: < or > for each column of the text, its last for the others
+    page_only: Sequence[str] = ()
+    indent: str = ""  #: of the text
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[str | TableCell]], align: str = "<", **more: Any) -> Table:
+        """Return the table of these rows, the first of which is its head."""
+        head, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
+        named = {"name": "", "caption": "", **more}
+        return cls(columns=[own.text for own in head], rows=cells, align=align, **named)
+
+    @classmethod
+    def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
+        """Return the table of rows by column; a column that is None throughout is left out.
+
+        >>> Table.by_column([{"n": "8", "hours": None}, {"n": "16", "hours": None}]).lines()
+        ['n', '8', '16']
+        """
+        heads = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        return cls.of([heads, *([row[name] or "" for name in heads] for row in rows)], align)
+
+    def lines(self) -> list[str]:
+        """Return the table as text."""
+        shown = [i for i, name in enumerate(self.columns) if name not in self.page_only]
+        rows = [self.columns, *([cell.text for cell in row] for row in self.rows)]
+        found = columns([[row[i] for i in shown] for row in rows], self.align) if shown else []
+        return [f"{self.indent}{line}" for line in found]
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list, with the sentence that leads to it."""
+
+    lead: str
+    items: Sequence[str]
+    mark: str = "- "
+
+    def lines(self) -> list[str]:
+        """Return the list as text."""
+        return [*([self.lead] if self.lead else []), *(f"{self.mark}{item}" for item in self.items)]
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Commands to run, or lines of a file; ``lead`` begins the first line of the text."""
+
+    code: Sequence[str]
+    lead: str = ""
+
+    def lines(self) -> list[str]:
+        """Return the code as text."""
+        leads = [self.lead, *[" " * len(self.lead)] * len(self.code)]
+        return [f"{lead}{line}" for lead, line in zip(leads, self.code, strict=False)]
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What could be wrong with a result, as a sentence."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """Return the caution as text."""
+        return [f"Caution: {self.text}"]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a page; text has none of it. ``alt`` is for screen readers."""
+
+    draw: Callable[[], Figure]
+    alt: str
+    caption: str
+
+    def lines(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def svg(self) -> Markup:
+        """Return an SVG element; matplotlib escapes the text in it."""
+        import matplotlib as mpl
+        from markupsafe import Markup
+
+        from isolaw.report.figures.style import STYLE
+
+        file, nothing = StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with mpl.rc_context(STYLE):
+            self.draw().savefig(file, format="svg", transparent=True, metadata=nothing)
+        text = file.getvalue()
+        return Markup(text[text.index("<svg") :])
+
+
+def cautions(flags: Iterable[Flag]) -> list[Caution]:
+    """Return flags as cautions; a simulator's is the document's label."""
+    return [Caution(f"{text}.") for text in notes(flags)]
+
+
+Stanza = str | Table | Bullets | Snippet | Caution | Drawing
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Blocks under a title, which only a page shows unless it is ``printed``."""
+
+    title: str
+    blocks: Sequence[Stanza]
+    printed: bool = False
+
+    def lines(self) -> list[str]:
+        """Return the passage as text."""
+        own = [
+            line for block in self.blocks for line in ([block] if isinstance(block, str) else block.lines())
+        ]
+        return [f"{self.title}:", *own] if self.printed else own
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a study found; its first sentence is the answer."""
+
+    title: str  #: of what
+    passages: Sequence[Passage]
+    data: Mapping[str, Any]  #: the result as JSON-able data; ``simulated`` is what it rests on, if on runs
+
+    @classmethod
+    def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
+        """Return a document of one passage."""
+        return cls(title, [Passage("", lines)], data)
+
+    def lines(self) -> list[str]:
+        """Return the text, line by line; an empty line separates passages."""
+        parts = [lines for passage in self.labelled if (lines := passage.lines())]
+        return [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
+
+    @property
+    def simulated(self) -> Simulated:
+        """What the result rests on, as its data have it."""
+        return Simulated.of_json(self.data)
+
+    @property
+    def labelled(self) -> list[Passage]:
+        """The passages, the first sentence of which says what the result rests on."""
+        first, *rest = self.passages
+        answer, *others = first.blocks
+        label = self.simulated.first(str(answer))
+        return [replace(first, blocks=[label, *others]), *rest]
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The data, after what the result rests on."""
+        return {**{name: self.data[name] for name in ("simulated",) if name in self.data}, **self.data}
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())

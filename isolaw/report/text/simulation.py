@@ -1,0 +1,62 @@
+"""A prediction by simulation as a document."""
+
+from __future__ import annotations
+
+from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.prediction import Prediction
+from isolaw.report.document import Bullets, Document, Passage, Stanza, Table, cautions
+from isolaw.report.text import law
+from isolaw.report.text import prediction as words
+from isolaw.report.text.numbers import count, number, quantity, share
+
+_SHOWN = 8  # configurations
+
+
+def document(found: Prediction) -> Document:
+    """Return what an ensemble recommends (`isolaw.predict_by_simulation`), and a law's answer to the same."""
+    preset, best = found.preset, found.options[0]
+    assert preset is not None
+    metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
+    by_law: list[Stanza] = ["isolaw predict also takes a law of the same runs, and compares the two."]
+    if found.law is not None and found.law.document is not None:
+        by_law = [Bullets("The fitted law:", words.prediction_summary(found.law, found.law.document), "  ")]
+    head: list[Stanza] = [
+        f"From a calibrated mechanism: preset {preset.name}, {count(found.members or 0, 'member')}, "
+        f"fitted to {preset.reward} up to C = {number(preset.measured)}.",
+        words.answer(found),
+        *([] if found.cost is None else [words.cost_line(found, found.cost)]),
+        f"Expected loss: {best.expected_regret:.4f} in {metric} against the best configuration with n from "
+        f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
+        "members.",
+        f"Predicted {metric}: {quantity(found.reward)}, over members.",
+        f"n* (highest mean reward): {law.star(found.n_star)}; B_p*: {law.star(found.b_star)}; "
+        f"M*: {law.star(found.m_star)}.",
+        f"Epochs: {number(found.epochs)} passes over {preset.n_train:,} training problems.",
+    ]
+    passages = [
+        Passage("", head),
+        Passage("Configurations", [*_options(found), *cautions(found.flags)]),
+        Passage("The law", by_law),
+    ]
+    return Document(f"prediction by {preset.name}", passages, found.to_dict())
+
+
+def _options(found: Prediction) -> list[Stanza]:
+    rows = []
+    for option in found.options[:_SHOWN]:
+        a, ends = option.allocation, option.reward.interval or (None, None)
+        rows.append(
+            {
+                "B_p": str(a.problems_per_batch),
+                "n": f"{a.rollouts_per_problem:,}",
+                "M": f"{a.steps:,}",
+                "reward": f"{option.reward.value:.3f}",
+                "95 % interval": "–".join("" if end is None else f"{end:.3f}" for end in ends),
+                "expected loss": f"{option.expected_regret:.4f}",
+                f"within {TOLERANCE}": share(option.probability or 0.0),
+                "": "" if option.measured else "not measured",
+            }
+        )
+    more = len(found.options) - _SHOWN
+    note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
+    return [Table.by_column(rows, ">>>>>>><"), *note]

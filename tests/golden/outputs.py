@@ -1,0 +1,106 @@
+"""Run the stored commands in one process, and compare what they print with what they printed."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from isolaw.cli import run
+
+from . import inputs
+
+HERE = Path(__file__).parent
+GROUPS: dict[str, dict[str, str]] = tomllib.loads((HERE / "commands.toml").read_text())
+WORDS = GROUPS.pop("words")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?|(?<![\w.])-?\d+e[+-]?\d+|(?<![\w.])-?\.\d+")
+# What differs from run to run, or from machine to machine, and what stands for it.
+_FLAT = re.compile(r"\[[^\[\]{}]*\]")  # a list of values, which takes one line
+_UNSTABLE = [
+    (re.compile(r"\b[0-9a-f]{12,64}\b"), "<hash>"),
+    (re.compile(r"\b\d+(\.\d+)? (s|ms|seconds)\b"), "<seconds> s"),
+    (re.compile(r"(\"(?:wall_s|bytes|seconds|written|version|heartbeat\w*)\": )[^,\n]*"), r"\1<varies>"),
+    (re.compile(r"\b\d+(\.\d+)? (kB|MB|bytes)\b"), "<size>"),
+    (re.compile(r"^note: compiling .*\n", re.M), ""),
+]
+
+
+def small_calibration(patch: pytest.MonkeyPatch) -> None:
+    """Calibrations of a second: few simulations, few members, short chains."""
+    from isolaw.calibration import calibrate, rounds
+
+    for name, value in {"FIRST": 40, "NEXT": 20, "ROUNDS": 2, "MEMBERS": 8}.items():
+        for module in (calibrate, rounds):
+            patch.setattr(module, name, value)
+    patch.setattr(calibrate, "SIMULATIONS", 40 + 20 + 8)
+    patch.setattr(rounds, "_STEPS", {False: (20, 40), True: (20, 40)})
+    patch.setattr(rounds, "_THIN", 10)
+
+
+def few_budgets(patch: pytest.MonkeyPatch) -> None:
+    """Pages whose slider has three stops to the decade instead of 24: each is a prediction."""
+    module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
+    patch.setattr(module, "_E12", (1.0, 2.0, 5.0))
+
+
+def printed(command: str) -> str:
+    """One command's exit code, standard output and standard error, as they are stored."""
+    out, err = io.StringIO(), io.StringIO()
+    for name, meaning in WORDS.items():
+        command = command.replace(f"{{{name}}}", meaning)
+    runs = sorted(path.name for path in Path("runs/runs").glob("*")) or ["none"]
+    words = shlex.split(command.replace("{run}", runs[0]))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(words)
+    text = out.getvalue()
+    if command.endswith("--json") and text:
+        text = json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
+        text = _FLAT.sub(lambda found: re.sub(r"\n *", " ", found[0]), text)
+    parts = [f"$ isolaw {command}\nexit code {code}\n"]
+    parts += [f"--- {name}\n{own}" for name, own in (("stdout", text), ("stderr", err.getvalue())) if own]
+    shown = "".join(parts)
+    for pattern, instead in _UNSTABLE:
+        shown = pattern.sub(instead, shown)
+    return shown
+
+
+def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """Run the commands of a group in ``folder``: where each output is stored, and what is printed now."""
+    (folder / "examples").symlink_to(HERE.parents[1] / "examples")
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+        small_calibration(patch)
+        few_budgets(patch)
+        patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setenv("COLUMNS", "100")
+        inputs.write(folder, group)
+        for name, command in GROUPS[group].items():
+            text = printed(command).replace(f"{folder.resolve()}/", "")
+            yield HERE / group / f"{name}.txt", text
+
+
+def difference(stored: str, now: str, numbers: bool = True) -> str:
+    """A unified diff; empty where the words are the same and the numbers the same to their tolerance."""
+    if _NUMBER.sub("#", stored) == _NUMBER.sub("#", now):
+        pairs = zip(_NUMBER.findall(stored), _NUMBER.findall(now), strict=True)
+        if not numbers or all(close(a, b) for a, b in pairs):
+            return ""
+    lines = stored.splitlines(), now.splitlines()
+    return "\n".join(difflib.unified_diff(*lines, "stored", "now", n=2, lineterm=""))
+
+
+def close(a: str, b: str) -> bool:
+    """Whether two printed numbers are the same to 0.1 %, or to one in the last of their digits."""
+    mantissa, _, exponent = min(a, b, key=len).partition("e")
+    last = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    return abs(float(a) - float(b)) <= max(1e-3 * abs(float(a)), 1.001 * last if len(a) < 12 else 1e-6)
