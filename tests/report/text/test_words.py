@@ -93,7 +93,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law_line, first, ends, *rest = law_text.law_summary(document)
     assert law_line.startswith("Law: n* = ")
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
-    assert "setting fixed-bp, curve exp" in first
+    assert "B_p held, curve exp" in first
     at = [f"at C = {numbers.number(p.x)}, {law_text.star(p.n_star)}" for p in document.frontier]
     assert ends == f"n* (highest reward): {at[0]}; {at[-1]}."
     assert "(95 % bound)" in at[-1]
@@ -411,7 +411,7 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-    lines = studies.backtest_summary(result)
+    lines = studies.backtest_document(result).lines()
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
     assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
