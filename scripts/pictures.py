@@ -3,7 +3,7 @@
 DIR gets the demo (`isolaw demo`) and keeps it. The pictures go to docs/images: the law of the demo, the top
 of its page at two widths in both themes, and the frontier of the recorded hard set (docs/real-sweep.md).
 docs/images/pictures.json keeps the headline that they show; tests/test_docs.py compares it with the demo's.
-The pictures of the findings come from `isolaw findings` (docs/simulators.md).
+The pictures of the findings come from `isolaw replicate` (docs/simulators.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(directory: Path) -> None:
         raise SystemExit("the demo failed")
     law = isolaw.Law.load(demo / "law.json")
     runs = isolaw.read(ROOT / "examples" / "data" / "real-arithmetic.parquet")
-    hard = isolaw.fit(runs, fixed={"problem_set": "hard"})
+    hard = isolaw.fit(runs, where={"problem_set": "hard"})
     figures: dict[str, Figure] = {"law": law.plot(), "real-hard": frontier_figure(hard, runs)}
     save(figures, IMAGES, ("png",), replace=True)
     headline = photograph(demo / "report.html")

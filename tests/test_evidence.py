@@ -41,7 +41,8 @@ WRITTEN = {
     "calibrate": [
         *("{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1")
     ],
-    "report": ["{sweep}", "--out", "{new}.html", "--figures", "{new}", *DRAWS],
+    "report": ["{sweep}", "--out", "{new}.html", *DRAWS],
+    "report --figures": ["{sweep}", "--figures", "{new}", *DRAWS],
 }
 RECORDED = {
     "sweep": ["--out", "{sweep}"],
@@ -120,7 +121,7 @@ def test_simulated(
 ) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
     words = [word.format(**simulated, new=tmp_path / "new") for word in WRITTEN[command]]
-    _, out, err = isolaw(command, *words)
+    _, out, err = isolaw(*command.split()[:1], *words)
     assert out.startswith("Simulated runs."), out + err
     drawn, pages = [*tmp_path.rglob("*.svg")], [*tmp_path.rglob("*.html")]
     assert drawn or command == "report"
@@ -135,7 +136,7 @@ def test_simulated(
 @pytest.mark.parametrize("command", RECORDED)
 def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, command: str) -> None:
     words = [word.format(**recorded, new=tmp_path / "new") for word in RECORDED[command]]
-    _, out, err = isolaw(command, *words)
+    _, out, err = isolaw(*command.split()[:1], *words)
     assert out, err
     assert "simulated" not in out.lower()
     for file in tmp_path.rglob("*.svg"):
@@ -143,7 +144,7 @@ def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, comma
     for file in tmp_path.rglob("*.html"):
         assert "simulated runs" not in file.read_text()
     if command != "report":
-        assert json.loads(isolaw(command, *words, "--json")[1])["simulated"] is False
+        assert json.loads(isolaw(*command.split()[:1], *words, "--json")[1])["simulated"] is False
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One battery of `isolaw findings`: execute its runs, judge them, and return one document.
+"""One battery of `isolaw replicate`: execute its runs, judge them, and return one document.
 
 ::
 

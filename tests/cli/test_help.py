@@ -80,10 +80,10 @@ def test_an_old_command_is_todays_with_a_warning(isolaw: Call, old: str) -> None
 @pytest.mark.parametrize(
     ("words", "today", "warned"),
     [
-        (["fit", "d", "--setting", "fixed-b", "--where", "lr=1"],
+        (["fit", "d", "--setting", "fixed-b", "--fixed", "lr=1"],
          ["fit", "d", "--hold", "B", "--where", "lr=1"],
          ["--setting fixed-b is now --hold B", "--fixed is now --where"]),
-        (["figures", "d", "-o", "f", "--draws=9"], ["report", "d", "--figures", "f", "--draws=9"],
+        (["figures", "d", "-o", "f", "--bootstrap=9"], ["report", "d", "--figures", "f", "--draws=9"],
          ["the command figures is now report --figures FOLDER", "--bootstrap is now --draws"]),
         (["plan", "f", "--target", "1M"], ["plan", "f", "--compute", "1M"], ["--target is now --compute"]),
         (["compare", "d", "--target", ".5"], ["compare", "d", "--target", ".5"], []),

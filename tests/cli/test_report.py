@@ -46,9 +46,9 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     assert said["law"] == str(mine)
     text = page.read_text()
     assert f"isolaw report {table} -o {page} --law {mine} --compute" in text
-    assert "--metric avg@4 --eval-set validation --setting fixed-bp" in text
+    assert "--metric avg@4 --eval-set validation --hold B_p" in text
     _, predicted, _ = isolaw("predict", mine, "--compute", 3e6, "--json")
-    assert said["prediction"] == json.loads(predicted)
+    assert {**said["prediction"], "format": "isolaw.predict/1"} == json.loads(predicted)
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.Monke
     assert code == 0
     said = json.loads(out)
     assert {Path(file).name for file in said["figures"]} == {
-        f"{own}.{kind}" for own in ("frontier", "law") for kind in ("png", "svg")
+        f"figure-{own}.{kind}" for own in ("2-frontier", "3-law") for kind in ("png", "svg")
     }
     assert len(said["not_drawn"]) == 6
 

@@ -1,4 +1,4 @@
-"""A figure for each finding of `isolaw findings`, drawn from its document alone."""
+"""A figure for each finding of `isolaw replicate`, drawn from its document alone."""
 
 from __future__ import annotations
 

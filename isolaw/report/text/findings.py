@@ -1,4 +1,4 @@
-"""The findings of `isolaw findings` as a document, and their table in Markdown."""
+"""The findings of `isolaw replicate` as a document, and their table in Markdown."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_law_of_batches_is_advised_about_batches(synthetic: Make) -> None:
     """At one n the largest B_p is best: more n would not help."""
     places = [(b, 32) for b in (8, 16, 32, 64)]
     runs = synthetic(places, lambda b, n, c: learnt(0.5 + 0.02 * np.log2(b), c), noise=0.002)
-    law = isolaw.fit(runs, setting="fixed-n", draws=20)
+    law = isolaw.fit(runs, hold="n", draws=20)
     first = advice(law.document, law.predict(1e6))[0]
     assert first.what == "Add B_p = 128."
     assert first.keys == ("grid.problems_per_batch=[8, 16, 32, 64, 128]",)
