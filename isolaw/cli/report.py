@@ -76,8 +76,10 @@ def report(
     fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --hold nothing if B_p varies.
 
-    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF with the
-    paper's numbers, and names the others with the reason. Without --out it writes no page.
+    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF, and
+    names the others with the reason: frontier and law at one B_p; fixed-b, where n trades with B_p at one B;
+    joint, where both vary; best-worst, best@k and worst@k by n; tokens; d-sweep, n*(C) for each number of
+    training problems. Without --out it writes no page.
     """
     if out is None and figures is None:
         raise click.UsageError("expected --out FILE.html, --figures [FOLDER], or both")

@@ -131,7 +131,7 @@ def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.Monke
     assert code == 0
     said = json.loads(out)
     assert {Path(file).name for file in said["figures"]} == {
-        f"figure-{own}.{kind}" for own in ("2-frontier", "3-law") for kind in ("png", "svg")
+        f"{own}.{kind}" for own in ("frontier", "law") for kind in ("png", "svg")
     }
     assert len(said["not_drawn"]) == 6
 

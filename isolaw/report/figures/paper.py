@@ -88,7 +88,6 @@ def paper_figures(
         try:
             with mpl.rc_context(STYLE):
                 drawn[name] = draw(material)
-                drawn[name].suptitle(_number(name), x=0.01, ha="left", fontsize=7, color=GREY)
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:
@@ -234,25 +233,15 @@ def _d_sweep(material: Material) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Material], Figure]] = {
-    "figure-2-frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
-    "figure-3-law": lambda material: law_figure(material.at_one_batch),
-    "figure-4-best-worst": _best_worst,
-    "figure-5-fixed-b": _fixed_b,
-    "figure-6-sensitivity": _sensitivity,
-    "figure-7-joint": _joint,
+    "frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
+    "law": lambda material: law_figure(material.at_one_batch),
+    "best-worst": _best_worst,
+    "fixed-b": _fixed_b,
+    "sensitivity": _sensitivity,
+    "joint": _joint,
     "tokens": _tokens,
     "d-sweep": _d_sweep,
 }
-
-
-def _number(name: str) -> str:
-    """The number of a figure in the paper, for its title; empty without one.
-
-    >>> _number("figure-7-joint"), _number("tokens")
-    ('Figure 7 of arXiv 2603.12151, of these runs', '')
-    """
-    kind, _, rest = name.partition("-")
-    return f"Figure {rest[0]} of arXiv 2603.12151, of these runs" if kind == "figure" else ""
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

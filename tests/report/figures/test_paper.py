@@ -37,8 +37,8 @@ def everything(synthetic: Make) -> Runs:
 def test_all_that_these_runs_can_carry(synthetic: Make, tmp_path: Path) -> None:
     paths, reasons = paper_figures(everything(synthetic), tmp_path / "new", **QUICK)
     assert list(FIGURES) == [
-        "figure-2-frontier", "figure-3-law", "figure-4-best-worst", "figure-5-fixed-b",
-        "figure-6-sensitivity", "figure-7-joint", "tokens", "d-sweep",
+        "frontier", "law", "best-worst", "fixed-b",
+        "sensitivity", "joint", "tokens", "d-sweep",
     ]  # fmt: skip
     assert reasons == {"d-sweep": "all runs have the same number of training problems, n_train_problems"}
     assert {p.name for p in paths} == {
@@ -65,12 +65,12 @@ def test_the_sweep_of_d(synthetic: Make) -> None:
     law = both.law("fixed-bp", fixed={"n_train_problems": 900})
     assert list(lines[1].get_ydata()) == list(stars(law.document.frontier, law.levels)[1])
     with pytest.raises(Exception, match="the runs differ in n_train_problems"):
-        FIGURES["figure-3-law"](both)
+        FIGURES["law"](both)
 
 
 def test_fixed_b_draws_a_pair(synthetic: Make) -> None:
     material = Material(synthetic([(1024 // n, n) for n in LEVELS], noise=0.004), options=QUICK)
-    figure = FIGURES["figure-5-fixed-b"](material)
+    figure = FIGURES["fixed-b"](material)
     right = next(axes for axes in figure.axes if "is split best" in axes.get_title(loc="left"))
     n, b = (np.asarray(line.get_ydata(), dtype=float) for line in right.lines)
     np.testing.assert_allclose(n * b, 1024)
@@ -79,9 +79,7 @@ def test_fixed_b_draws_a_pair(synthetic: Make) -> None:
 
 def test_joint_draws_the_batch_that_is_recommended(synthetic: Make) -> None:
     material = Material(everything(synthetic), options=QUICK)
-    right = next(
-        a for a in FIGURES["figure-7-joint"](material).axes if "n and B_p" in a.get_title(loc="left")
-    )
+    right = next(a for a in FIGURES["joint"](material).axes if "n and B_p" in a.get_title(loc="left"))
     step = next(line for line in right.lines if line.get_label() == "B_p that loses least")
     law = material.law("joint")
     for budget, b in zip(*step.get_data(), strict=True):
@@ -90,7 +88,7 @@ def test_joint_draws_the_batch_that_is_recommended(synthetic: Make) -> None:
 
 def test_bars_are_the_final_rewards(synthetic: Make) -> None:
     runs = everything(synthetic)
-    figure = FIGURES["figure-4-best-worst"](Material(runs, options=QUICK))
+    figure = FIGURES["best-worst"](Material(runs, options=QUICK))
     rows = runs.points[(runs.points["metric"] == "worst@4") & (runs.points["problems_per_batch"] == 4)]
     table = final_rewards(rows, common_compute(rows))
     bars = figure.axes[1].containers[-1]
@@ -99,7 +97,7 @@ def test_bars_are_the_final_rewards(synthetic: Make) -> None:
 
 def test_sensitivity_draws_the_final_rewards_both_ways(synthetic: Make) -> None:
     runs = everything(synthetic)
-    figure = FIGURES["figure-6-sensitivity"](Material(runs, options=QUICK))
+    figure = FIGURES["sensitivity"](Material(runs, options=QUICK))
     rows = runs.points[runs.points["metric"] == "avg@4"]
     table = final_rewards(rows, common_compute(rows)).set_index(
         ["problems_per_batch", "rollouts_per_problem"]
@@ -125,20 +123,20 @@ def test_tokens_are_on_the_axis(synthetic: Make) -> None:
 def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "KINDS", ("png",))
     _, reasons = paper_figures(synthetic([(32, n) for n in LEVELS]), tmp_path, **QUICK)
-    assert reasons["figure-7-joint"] == "all runs have B_p = 32; add runs with other B_p"
+    assert reasons["joint"] == "all runs have B_p = 32; add runs with other B_p"
     assert reasons["tokens"] == "the runs did not record tokens"
-    assert reasons["figure-4-best-worst"] == "best@k and worst@k were not both measured on validation"
-    assert reasons["figure-5-fixed-b"].startswith("n*(C) needs curves of at least 3 different")
-    assert reasons["figure-6-sensitivity"] == "all runs have B_p = 32; add runs with another one"
+    assert reasons["best-worst"] == "best@k and worst@k were not both measured on validation"
+    assert reasons["fixed-b"].startswith("n*(C) needs curves of at least 3 different")
+    assert reasons["sensitivity"] == "all runs have B_p = 32; add runs with another one"
     assert set(reasons) == {
         *(f"figure-{own}" for own in ("4-best-worst", "5-fixed-b", "6-sensitivity", "7-joint")),
         *("tokens", "d-sweep"),
     }
-    assert {path.stem for path in tmp_path.iterdir()} == {"figure-2-frontier", "figure-3-law"}
+    assert {path.stem for path in tmp_path.iterdir()} == {"frontier", "law"}
 
 
 def test_nothing_to_draw(synthetic: Make, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"the runs support no figure: figure-2-frontier: .*; d-sweep: "):
+    with pytest.raises(Refused, match=r"the runs support no figure: frontier: .*; d-sweep: "):
         paper_figures(synthetic([(32, 8)]), tmp_path / "none", **QUICK)
     assert not (tmp_path / "none").exists()
 
@@ -147,7 +145,7 @@ def test_the_same_runs_give_the_same_files(
     synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = synthetic([(32, n) for n in LEVELS])
-    monkeypatch.setattr(paper, "FIGURES", {"figure-3-law": FIGURES["figure-3-law"]})
+    monkeypatch.setattr(paper, "FIGURES", {"law": FIGURES["law"]})
     first, second = (paper_figures(runs, tmp_path / name, **QUICK)[0] for name in "ab")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
