@@ -37,7 +37,8 @@ def test_a_law_has_the_rewards_that_it_had(old: Path) -> None:
         found = law.surface.rewards(*place, np.array([30_000.0]))[0, 0]
         assert found == pytest.approx(option["reward"]["value"], rel=1e-6)
     prediction = law.predict(30_000)
-    assert set(before) < set(prediction.to_dict())
+    renamed = {"expected_regret": "expected_loss", "probability_within_0.005": "probability_within_tolerance"}
+    assert {renamed.get(name, name) for name in before} < set(prediction.to_dict())
     assert prediction.models is not None
     assert (prediction.compute, prediction.comparable) == (before["compute"], before["comparable"])
 

@@ -3,8 +3,8 @@
 An assignment with a glob holds for the runs whose name or source matches, and overrides one without. The
 later of two equally specific ones holds.
 
->>> parse(["n=16", "*seed1*:seed=1"])
-[Assignment(name='rollouts_per_problem', value=16, glob=''), Assignment(name='seed', value=1, glob='*seed1*')]
+>>> [(own.name, own.value, own.glob) for own in parse(["n=16", "*seed1*:seed=1"])]
+[('rollouts_per_problem', 16, ''), ('seed', 1, '*seed1*')]
 """
 
 from __future__ import annotations

@@ -243,5 +243,5 @@ def test_units_that_do_not_go_together(synthetic: Make) -> None:
     runs = Runs(in_tokens(synthetic))
     with pytest.raises(InputError, match="found 'dollars'; expected compute, tokens, wall_s"):
         select(runs, "avg@4", "validation", "fixed-bp", x="dollars")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="in the setting fixed-b the law is in steps"):
+    with pytest.raises(InputError, match="where B is fixed the law is in steps"):
         select(runs, "avg@4", "validation", "fixed-b", x="tokens")

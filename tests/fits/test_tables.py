@@ -67,7 +67,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
             a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
         )  # fmt: skip
         assert row.expected_loss == one.options[0].expected_regret
-        assert row.probability == one.options[0].probability
+        assert row.probability_within_tolerance == one.options[0].probability
         assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
         assert row.flags == ", ".join(flag.code for flag in one.flags)
     far = table.iloc[2]  # nothing is recommended, and nothing is made up
@@ -97,9 +97,8 @@ def test_budgets_have_the_laws_own_name(synthetic: Callable[..., Runs]) -> None:
 def test_the_summary_survives_its_file(law: Law, tmp_path: Any) -> None:
     path = law.save(tmp_path / "law.json")
     text = law.summary()
-    assert text.startswith("avg@4 on validation: ")
-    assert "n* at C = " in text
-    assert "Note: " in text
+    assert "\navg@4 on validation: " in text
+    assert "\nn* (highest reward): at C = " in text
     assert Law.load(path).summary() == text
 
 
@@ -110,6 +109,6 @@ def test_notebooks_show_tables_that_escape_their_text(law: Law, synthetic: Calla
         assert own._repr_html_().startswith("<")
     assert "a &lt;b&gt;note" in runs._repr_html_()
     assert "<td>512</td>" in runs._repr_html_()
-    assert "n* at C = " in law._repr_html_()
+    assert "n* (highest reward): at C = " in law._repr_html_()
     assert "expected loss" in law.predict(1e6)._repr_html_()
     assert "isolaw recommends no allocation" in law.predict(1e9)._repr_html_()

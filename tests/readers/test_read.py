@@ -309,7 +309,7 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert runs.points["compute"].tolist() == [32, 64, 96]
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)
-    for word in ("B_p (problems_per_batch)", "no known log either", "--write-mapping"):
+    for word in ("B_p (problems_per_batch)", "no known log either", "isolaw read --save"):
         assert word in text
 
 

@@ -67,8 +67,8 @@ def synthetic(
     return pd.concat(parts, ignore_index=True)
 
 
-def fit(table: pd.DataFrame, bootstrap: int = 0, loss: Any = "reward", **options: Any) -> SizeLaw:
-    return fit_sizes(SizeCurves.from_table(table, "data", **options), loss, bootstrap)
+def fit(table: pd.DataFrame, draws: int = 0, loss: Any = "reward", **options: Any) -> SizeLaw:
+    return fit_sizes(SizeCurves.from_table(table, "data", **options), loss, draws)
 
 
 # Published numbers

@@ -255,7 +255,7 @@ def test_refusals(synthetic: Make) -> None:
     for compute in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="expected a positive number of rollouts"):
             compare(runs, runs, compute=compute)
-    with pytest.raises(InputError, match="bootstrap: found -1"):
+    with pytest.raises(InputError, match="draws: found -1"):
         compare(runs, runs, draws=-1)
 
 

@@ -198,17 +198,17 @@ def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
     "options", [{"method": "paper"}, {"draws": 0}, {"hold": "B"}, {"curve": "power"}], ids=str
 )
 def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) -> None:
-    places = [(1024 // n, n) for n in LEVELS] if "setting" in options else [(32, n) for n in LEVELS]
+    places = [(1024 // n, n) for n in LEVELS] if "hold" in options else [(32, n) for n in LEVELS]
     runs = synthetic(places, noise=0.004, zero=False)
     own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"draws": 15} | options)))
     page = render(own, facts(own))
     assert {"budget", "law"} <= set(seen(page).sections)
     chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
     named = {trace.get("name") for trace in chart["data"]}
-    assert ("95 % of draws" in named) == bool(options.get("bootstrap", 15))
+    assert ("95 % of draws" in named) == bool(options.get("draws", 15))
     chips = re.findall(r'data-key="(.)" data-value="(\d+)"', page)
     assert {n for key, n in chips if key == "n"} == {str(n) for n in LEVELS}
-    axis = "M, update steps" if "setting" in options else "C, rollouts generated"
+    axis = "M, update steps" if "hold" in options else "C, rollouts generated"
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
 
