@@ -153,8 +153,9 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     if not prediction.options:
         return loss(prediction, document)
     a, lost = prediction.options[0].allocation, prediction.options[0].expected_regret
+    reached = about("which three n reached", document.axis)
     return (
-        f"At {_named(prediction)}, which three n reached: n = {a.rollouts_per_problem}, "
+        f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
         f"B_p = {a.problems_per_batch}. Expected loss: {lost:.4f} in {document.metric}. "
         f"{optimum(prediction, document)}"
     )
