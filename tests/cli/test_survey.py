@@ -147,10 +147,10 @@ def test_files_that_are_no_logs_are_named(isolaw: Call, mixed: Path, tmp_path: P
         (tmp_path / f"tokens{i}.json").write_text("{}")
     _, _, err = isolaw("read", tmp_path)  # few, and so named where they are counted
     names = [str(tmp_path / name) for name in ("run/config.json", "tokens0.json", "tokens1.json")]
-    assert f"3 of the files found are no logs ({', '.join(names)})" in err
+    assert f"3 of the files found are not logs ({', '.join(names)})" in err
     (tmp_path / "tokens2.json").write_text("{}")
     _, _, err = isolaw("read", tmp_path)
-    assert "4 of the files found are no logs (4 .json)" in err
+    assert "4 of the files found are not logs (4 .json)" in err
     every = [*names, str(tmp_path / "tokens2.json")]
     assert json.loads(isolaw("read", tmp_path, "--json")[1])["no_logs"] == every
     _, _, err = isolaw("read", tmp_path, "--verbose")
