@@ -136,7 +136,7 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     ready = sum(own["status"] == "ready" for own in runs.values())
     assert lines[-1].startswith(f"{ready} of {len(runs)} are ready: isolaw fit {mixed}; ")
     assert "no history" in lines[-1]
-    assert "files found are no logs" in err
+    assert "files found are not logs" in err
     for name in runs:
         assert sum(line.startswith(name.removeprefix(f"{mixed}/") + " ") for line in lines) >= 1, name
 
@@ -166,7 +166,7 @@ def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
     assert "1 supervised" in err
     assert "framework TRL" in err
     assert err.count("n and B_p unknown") <= 2  # not once for each run
-    assert "is not known of every run" not in err  # of runs that are left out
+    assert "is not known for every run" not in err  # of runs that are left out
 
 
 def test_only_and_exclude(isolaw: Call, mixed: Path) -> None:
