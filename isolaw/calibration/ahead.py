@@ -107,7 +107,7 @@ def discrepancy_of(preset: Preset) -> Discrepancy:
 
 
 def check_reach(preset: Preset, compute: float) -> float:
-    """Return ``compute`` over the largest C behind a preset; raise `Refused` beyond `FARTHEST`."""
+    """Return ``compute`` / (the largest C of the preset's runs); raise `Refused` above `FARTHEST`."""
     factor = compute / preset.measured
     if factor > FARTHEST:
         raise Refused(

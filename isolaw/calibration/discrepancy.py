@@ -76,7 +76,7 @@ class Discrepancy:
         return cls(size, table[:, 3], np.log(table[:, :3]), (level, of_cell, rest), (along, across))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return lists of numbers, with C, n and B_p themselves instead of their logs."""
+        """Return the fields as lists of numbers, with C, n and B_p instead of their logs."""
         where = {name: np.exp(own).round().tolist() for name, own in zip(_NAMES, self.where.T, strict=True)}
         left = [float(f"{v:.4g}") for v in self.left]
         numbers = {k: [float(f"{v:.4g}") for v in getattr(self, k)] for k in ("noise", "lengths")}

@@ -81,7 +81,7 @@ def run(arguments: list[str] | None = None) -> int:
     options = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
     words, warnings = modern(sys.argv[1:] if arguments is None else arguments, options)
     for text in warnings:
-        note(f"warning: {text}; the old name goes away in the next release")
+        note(f"warning: {text}; the next release removes the old name")
     before, without = at_command_line.set(True), options_here.set(None)
     try:
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)

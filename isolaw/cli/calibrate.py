@@ -50,7 +50,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until
 @click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
 @click.option(
     "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default here: one for each core]",
+    help="Number of processes.  [default on this machine: one per core]",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,

@@ -45,14 +45,14 @@ _OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
 @click.option(
     "--retune", metavar="NAME",
-    help="Also fit a law with NAME (lr) re-tuned for every (n, C); of lr, also the rule that it follows.",
+    help="Also fit a law with NAME (lr) re-tuned for every (n, C); for lr, also its scaling rule.",
 )  # fmt: skip
 @click.option(
     "--to-target",
     metavar="REWARD,…",
     callback=shared.rewards,
-    help="Instead of a law: rollouts, steps and hours to these rewards (or to auto), the critical batch, and "
-    "how the best lr grows with B_p and n.",
+    help="Instead of a law, report rollouts, steps and hours to these rewards (or auto), the critical batch, "
+    "and how the best lr grows with B_p and n.",
 )
 @shared.further_cost_options
 @shared.json_option

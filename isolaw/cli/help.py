@@ -46,7 +46,7 @@ class ShortHelp(click.Command):
 
     @property
     def listed(self) -> list[click.Option]:
-        """The options that ``--help`` lists."""
+        """Return the options that ``--help`` lists."""
         return [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
 
     @property

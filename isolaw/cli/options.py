@@ -73,7 +73,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> 
 
 column_option = click.option(
     "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
-    help="The pool's name of prompt, answer or id, e.g. prompt=question.",
+    help="The pool's column for prompt, answer or id, e.g. prompt=question.",
 )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
     return (
         click.option(
             "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs, **kind,
-            help="isolaw's name or symbol for a column of the table, e.g. n=group_size.",
+            help="Map a column of the table to isolaw's name or symbol, e.g. n=group_size.",
         ),
         click.option(
             "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs, **kind,
@@ -155,11 +155,11 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         click.option(
             "--set", "settings", multiple=True, metavar="[GLOB:]NAME=VALUE", **kind,
-            help="A value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
+            help="Set a value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
         ),
         click.option(
             "--name-pattern", multiple=True, metavar="PATTERN", **kind,
-            help="Values in the names of runs, e.g. 's{seed}-p{B_p}-n{n}-*'.",
+            help="Pattern for values in run names, e.g. 's{seed}-p{B_p}-n{n}-*'.",
         ),
         click.option(
             "--only", multiple=True, metavar="GLOB", **kind,

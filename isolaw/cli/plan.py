@@ -68,7 +68,7 @@ from isolaw.cli.options import (
 )  # fmt: skip
 @click.option(
     "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default here: one for each core]",
+    help="Number of processes.  [default on this machine: one per core]",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,

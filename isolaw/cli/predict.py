@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     help="A file of isolaw calibrate --out, or a preset that ships with isolaw; for --method simulate.",
 )  # fmt: skip
 @click.option(
-    "--jobs", type=POSITIVE, help="Number of processes of a simulation.  [default here: one for each core]"
+    "--jobs",
+    type=POSITIVE,
+    help="Number of processes for the simulation.  [default on this machine: one per core]",
 )
 @json_option
 def predict(

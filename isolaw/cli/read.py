@@ -32,11 +32,11 @@ _FEW = 3  # logs that are shown in full without --verbose
 @click.option(
     "--save", is_flag=True,
     help="Write these options to isolaw.toml in the folder of the logs, where all commands find them, with "
-    "what the logs lack as comments to fill in.",
+    "a comment to fill in for each value that the logs lack.",
 )  # fmt: skip
 @click.option("--write-mapping", type=Destination(), hidden=True)
 @click.option("--write-settings", type=Destination(), hidden=True)
-@click.option("--metric", cls=Further, group=_MORE, help="Column that holds the reward, in a table.")
+@click.option("--metric", cls=Further, group=_MORE, help="Table column that holds the reward.")
 @click.option(
     "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
     help="Print every run in full, with the origin of each value.",
@@ -190,7 +190,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
     check_destination(file)
     if os.path.lexists(file):
         raise DataError(
-            f"{file}: exists; it is left unchanged. What --save would write, to add by hand:\n"
+            f"{file}: exists and stays unchanged. Add by hand what --save would write:\n"
             + textwrap.indent("\n".join(line for line in text.splitlines() if line), "    ")
         )
     _write_new(str(file), text)

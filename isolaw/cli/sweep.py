@@ -45,7 +45,9 @@ _KEYS = {
     help="Set a key of the sweep file, e.g. sweep.compute=1e6.",
 )  # fmt: skip
 @click.option(
-    "--jobs", type=click.IntRange(min=1), help="Number of runs at a time.  [default here: one for each core]"
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Number of runs at a time.  [default on this machine: one per core]",
 )
 @click.option(
     "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
@@ -64,7 +66,7 @@ _KEYS = {
 )  # fmt: skip
 @click.option(
     "--spend", metavar="SHARE|ROLLOUTS",
-    help="With --adaptive: generate at most 20% of the grid's rollouts, say, or 1e7.  [default: 35%]",
+    help="With --adaptive: limit the rollouts, e.g. 20% of the grid's or 1e7.  [default: 35%]",
 )  # fmt: skip
 @click.option(
     "--recipe-check", is_flag=True,

@@ -55,9 +55,9 @@ class SweepSpec(Section):
     def parse(
         cls, data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]] | None = None
     ) -> SweepSpec:
-        """Build from plain data; raise `SpecError` with all issues.
+        """Build a sweep from plain data; raise `SpecError` with all issues.
 
-        Where keys are wrong, ``check`` finds the issues of the remaining spec, which are raised with them.
+        If keys are wrong, ``check`` still checks the remaining spec, and the error lists its issues, too.
         """
         try:
             return parse_section(cls, data)

@@ -118,7 +118,7 @@ class SourceReading:
 
     @property
     def steps(self) -> int | None:
-        """M of n* at the source's B_p; None unless it has one B_p."""
+        """M = C / (B_p · n*) at the source's B_p; None if the source has several B_p."""
         batches = self.source.batches
         return int(self.compute / (batches[0] * self.n.value)) if len(batches) == 1 else None
 

@@ -77,7 +77,7 @@ class CandidateAllocation(Cell):
 def affordable(
     document: LawDocument, budget: int, cap: int | None, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """Return the healthy configurations under the cap of which the budget buys at least one step."""
+    """Return the healthy configurations under the cap for which the budget buys at least one step."""
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
     out = [
@@ -169,7 +169,7 @@ def beyond(
 def in_seconds(
     candidates: list[CandidateAllocation], cost: Cost, seconds: float, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """Return the candidates of which ``seconds`` buy at least one step, with step costs in seconds.
+    """Return the candidates for which ``seconds`` buy at least one step, with step costs in seconds.
 
     With S seconds a step, each (B_p, n) gets its own compute: C = seconds / S(B_p · n) · B_p · n.
     """
@@ -177,8 +177,8 @@ def in_seconds(
     known = [(candidate, step) for candidate, step in steps if step is not None]
     if not known:
         raise InputError(
-            f"{cost.where or cost.source}: timed steps of {cost.batches[0]:,} rollouts only, which the law "
-            "does not have; the cost of other steps needs two sizes"
+            f"{cost.where or cost.source}: found timed steps of {cost.batches[0]:,} rollouts only, a size "
+            "that the law does not have; the cost of other sizes requires timed steps of two sizes"
         )
     out = [replace(c, step_cost=step, rate=c.step_cost / step) for c, step in known if step <= seconds]
     if not out:
@@ -192,7 +192,8 @@ def in_seconds(
     if left := sorted({c.label for c, step in steps if step is None and c.measured}):
         flags.append(
             Flag(
-                Code.COST_UNKNOWN, f"left out, since the cost of their steps is not known: {'; '.join(left)}"
+                Code.COST_UNKNOWN,
+                f"isolaw left out configurations whose step cost is unknown: {'; '.join(left)}",
             )
         )
     return out
@@ -204,7 +205,10 @@ def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
     if not cost.extrapolates(*chosen.key):
         return []
     if sizes[0] <= batch <= sizes[-1]:
-        text = f"the cost is of {chosen.label}; no timed configuration is within a factor of four"
+        text = (
+            f"the cost of {chosen.label} is extrapolated: no timed configuration is within a factor of four"
+        )
         return [Flag(Code.COST_EXTRAPOLATED, text)]
-    text = f"the cost is of steps of {batch:,} rollouts; the timed ones have {sizes[0]:,} to {sizes[-1]:,}"
+    text = f"the cost of steps of {batch:,} rollouts is extrapolated; timed steps have "
+    text += f"{sizes[0]:,} to {sizes[-1]:,}"
     return [Flag(Code.COST_EXTRAPOLATED, text)]

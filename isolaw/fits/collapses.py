@@ -58,7 +58,8 @@ def flag(found: Sequence[Collapse], runs: int) -> Flag:
     ]
     more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
     where = "; ".join([*named, *more])
-    text = f"{len(found)} of {runs} runs collapsed ({where}); isolaw states the rewards of runs that do not"
+    text = f"{len(found)} of {runs} runs collapsed ({where}); "
+    text += "predicted rewards are for runs that do not collapse"
     return Flag(Code.COLLAPSED, text)
 
 

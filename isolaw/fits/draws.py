@@ -96,5 +96,5 @@ def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floa
     out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
     for name, values in out.items():
         if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):
-            raise Malformed(f"its draws are damaged, or the draws of another law: column {name}")
+            raise Malformed(f"its draws are damaged or belong to another law: column {name}")
     return out

@@ -19,7 +19,7 @@ class Code(StrEnum):
     """The subject of a flag. Each code is its own JSON value, and ``meaning`` explains it in one line.
 
     >>> Code.ONE_SEED == "one_seed", Code("one_seed").meaning
-    (True, 'every configuration has one run, so that runs were never seen to differ')
+    (True, 'every configuration has one run, so the variation between seeds was not measured')
     """
 
     meaning: str
@@ -34,20 +34,23 @@ class Code(StrEnum):
     # What was fitted.
     SIMULATED = "simulated", "a simulator made the runs, which are no evidence about a language model"
     PARTLY_SIMULATED = "partly_simulated", "a simulator made some of the runs"
-    AS_READ = "as_read", "a note of the reader of the sources"
-    REWARD_CHOSEN = "reward_chosen", "nobody named the reward; the only one it can be was taken"
-    AXIS_CHOSEN = "axis_chosen", "nobody named the B_p (or B) to hold; the one with the most n was taken"
+    AS_READ = "as_read", "a note from reading the sources"
+    REWARD_CHOSEN = "reward_chosen", "no metric was given; isolaw fits the only candidate"
+    AXIS_CHOSEN = "axis_chosen", "no B_p (or B) was given; isolaw holds the one with the most n"
     LEFT_OUT = "left_out", "a configuration has too few checkpoints for a curve"
     COPIES = "copies", "runs that are exact copies of others were counted once"
-    REWARD_SCALE = "reward_scale", "rewards go beyond 1, and tolerances are those of a reward in [0, 1]"
+    REWARD_SCALE = "reward_scale", "rewards exceed 1, but tolerances assume a reward in [0, 1]"
     NARROW_REWARDS = "narrow_rewards", "all rewards are nearly equal"
     UNSTABLE_BATCH = "unstable_batch", "runs of this B_p did not train stably"
-    COLLAPSED = "collapsed", "runs that collapsed, others of their configuration not, count until then"
+    COLLAPSED = "collapsed", "a run collapsed where others of its configuration did not; it counts until then"
 
     # What intervals hold.
-    ONE_SEED = "one_seed", "every configuration has one run, so that runs were never seen to differ"
-    TWO_SEEDS = "two_seeds", "every configuration has two runs, which differ once"
-    LONE_RUNS = "lone_runs", "some configurations have one run, others more"
+    ONE_SEED = "one_seed", "every configuration has one run, so the variation between seeds was not measured"
+    TWO_SEEDS = (
+        "two_seeds",
+        "every configuration has two runs, so the variation between seeds is poorly known",
+    )
+    LONE_RUNS = "lone_runs", "some configurations have one run, others have more"
     FAILED_DRAWS = "failed_draws", "some bootstrap draws failed"
     NO_INTERVALS = "no_intervals", "too many draws failed for intervals"
     NO_DRAWS = "no_draws", "the law has no draws, or their file is missing"
@@ -55,48 +58,54 @@ class Code(StrEnum):
 
     # Curves.
     STILL_RISING = "still_rising", "curves still rise at their end: their ceilings are not determined"
-    FLAT_CURVES = "flat_curves", "rewards are flat or fall, which a learning curve cannot show"
-    HARDLY_RISES = "hardly_rises", "too few record points, so that all checkpoints are fitted"
-    LATE_FALL = "late_fall", "rewards fall late in training, which a learning curve cannot show"
+    FLAT_CURVES = "flat_curves", "rewards are flat or fall, which a learning curve cannot describe"
+    HARDLY_RISES = "hardly_rises", "a curve has too few record points, so isolaw fits all its checkpoints"
+    LATE_FALL = "late_fall", "rewards fall late in training, which a learning curve cannot describe"
     MISFIT = "misfit", "another curve family fits the checkpoints better"
 
     # n* and the law.
-    GRID_EDGE = "grid_edge", "n* is, or may be, at an end of the n that were measured"
-    LACK_OF_FIT = "lack_of_fit", "runs that the surface does not fit; draws are wider for it"
+    GRID_EDGE = "grid_edge", "n* is, or may be, outside the measured n or at their edge"
+    LACK_OF_FIT = "lack_of_fit", "the surface does not fit the runs, so isolaw widens the intervals"
     CENSORED = "censored", "too few n were measured at these budgets to compare them"
-    NOT_MONOTONE = "not_monotone", "n* comes down again, which a monotone law does not describe"
-    NO_LAW = "no_law", "n* is nowhere more than a bound"
-    NO_SATURATION = "no_saturation", "why it is not stated at which n the law levels off"
+    NOT_MONOTONE = "not_monotone", "n* falls at larger budgets, which a monotone law cannot describe"
+    NO_LAW = "no_law", "n* is only a bound at every budget"
+    NO_SATURATION = "no_saturation", "why isolaw does not state the n at which the law levels off"
     ON_BOUND = "on_bound", "points do not determine the law's parameters"
 
     # Predictions.
-    BATCH_EDGE = "batch_edge", "the recommended B_p is at an end of those measured"
+    BATCH_EDGE = "batch_edge", "the recommended B_p is the smallest or the largest measured one"
     EXTRAPOLATION = "extrapolation", "the budget is beyond what was measured"
-    FAR = "far", "the budget is so far beyond what can be compared that isolaw recommends nothing"
+    FAR = "far", "the budget is too far beyond the compute that three n reached; isolaw recommends nothing"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
     FLAT = "flat", "no measured n is better than another at this budget"
     UNCERTAIN = "uncertain", "even the best choice is expected to lose more than 0.005"
-    EPOCHS = "epochs", "more passes over the problems than the runs made, or than is known"
-    COST_UNKNOWN = "cost_unknown", "a configuration whose steps have no known cost"
-    COST_EXTRAPOLATED = "cost_extrapolated", "the cost of a step is of other batch sizes than were timed"
-    FEWER_PROBLEMS = "fewer_problems", "fewer training problems than the runs had"
+    EPOCHS = (
+        "epochs",
+        "the allocation makes more passes over the problems than the runs are known to have made",
+    )
+    COST_UNKNOWN = "cost_unknown", "isolaw left out a configuration because the cost of its steps is unknown"
+    COST_EXTRAPOLATED = (
+        "cost_extrapolated",
+        "the cost of a step is extrapolated from timed steps of other sizes",
+    )
+    FEWER_PROBLEMS = "fewer_problems", "the budget is for fewer training problems than the runs had"
 
     # Simulated predictions.
     PRESET_MISFIT = "preset_misfit", "the calibrated simulator does not describe the runs it was fitted to"
     HARDLY_MOVED = "hardly_moved", "training hardly moved the rewards that the simulator was calibrated to"
     CHOICES_DISAGREE = (
         "choices_disagree",
-        "what simulation or law recommends is within 0.005 of the best in less than 5 % of the other's draws",
+        "the choice of simulation or law is within 0.005 of the best in less than 5 % of the other's draws",
     )
     REWARDS_DISAGREE = "rewards_disagree", "95 % intervals of simulation and law do not overlap"
 
     # Studies.
-    NOT_COMPARED = "not_compared", "a configuration that only one of two recipes has"
+    NOT_COMPARED = "not_compared", "only one of the two recipes has runs of a configuration"
     OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"
-    UNPAIRED = "unpaired", "two recipes share only some seeds, so their runs are drawn apart"
+    UNPAIRED = "unpaired", "two recipes share only some seeds, so isolaw resamples their runs separately"
     UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
-    BLOCKS = "blocks", "runs of several recipes, each of which has a level of its own in log N"
-    BENT = "bent", "log loss is not straight in log X, as the model-size law has it"
+    BLOCKS = "blocks", "the runs are of several recipes, each with its own level in log N"
+    BENT = "bent", "log loss bends in log X, although the model-size law is linear"
 
     VERSION_1 = "version_1", "a warning of a law.json of version 1, which had no codes"
 

@@ -45,7 +45,7 @@ class Law(Shown, LawPosterior):
     >>> law
     <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
-    'the variation between runs is taken from how they scatter about a smooth function of n'
+    'isolaw estimates the variation between runs from their scatter about a smooth function of n'
     """
 
     def __repr__(self) -> str:

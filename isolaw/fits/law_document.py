@@ -83,7 +83,7 @@ def _not_level(path: Path, comparison: Comparison) -> str:
     if share < LEVEL:
         return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
     if comparison.preferred in RISING:
-        return "the law that draws prefer does not level off"
+        return "the preferred law does not level off"
     return ""
 
 

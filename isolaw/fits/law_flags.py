@@ -44,16 +44,16 @@ def _of_intervals(
     if resampled == "block":
         yield Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
     elif resampled == "lack of fit":
-        text = "the variation between runs is taken from how they scatter about a smooth function of n"
+        text = "isolaw estimates the variation between runs from their scatter about a smooth function of n"
         yield Flag(Code.ONE_SEED, text)
     elif all(c.runs == 2 for c in configurations):
-        text = "intervals rest on the one difference between two runs of each n, which is very little"
+        text = "intervals rest on one difference between two runs for each n, which is little evidence"
         yield Flag(Code.TWO_SEEDS, text)
     elif single:
-        yield Flag(Code.LONE_RUNS, f"{single}, taken to vary as the others do")
+        yield Flag(Code.LONE_RUNS, f"one run at {single}; isolaw assumes the variation of the others")
     if document.surface is not None and document.surface.misfit > 1:
-        text = "configurations differ from what all others predict by more than chance; intervals are "
-        yield Flag(Code.LACK_OF_FIT, f"{text}{document.surface.misfit:.2f} times as wide for it")
+        text = "configurations differ by more than chance from what the others predict, so intervals are "
+        yield Flag(Code.LACK_OF_FIT, f"{text}{document.surface.misfit:.2f} times as wide")
 
 
 def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag]:
@@ -72,7 +72,7 @@ def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag
         text = f"at {len(alone)} of {len(document.frontier)} points ({where}) {what} not measured"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
-        yield Flag(Code.NOT_MONOTONE, "n* comes down again, which a monotone law does not describe")
+        yield Flag(Code.NOT_MONOTONE, "n* falls at larger budgets, which a monotone law cannot describe")
 
 
 def _of_curves(document: LawDocument) -> Iterator[Flag]:
@@ -81,21 +81,21 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
         if k.ceiling == "open":
             undetermined[_never_rises(k)].append(k.label)
     if undetermined[False]:
-        text = "still rising at the end, so the ceiling A is not determined: "
+        text = "curves still rise at the end, so the runs do not determine the ceiling A: "
         yield Flag(Code.STILL_RISING, text + "; ".join(undetermined[False]))
     if undetermined[True]:
-        text = "flat or falling, which a learning curve cannot show: "
+        text = "rewards are flat or fall, which a learning curve cannot describe: "
         yield Flag(Code.FLAT_CURVES, text + "; ".join(undetermined[True]))
     fallen = [k for k in document.curves if k.late < -TOLERANCE]
     if 2 * len(fallen) > len(document.curves):
         worst = min(fallen, key=lambda k: k.late)
         text = (
-            "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
-            f"compute on they lie {-worst.late:.3f} below the curve at "
+            "rewards fall late in training, which a learning curve cannot describe: from a quarter of its "
+            f"compute on they are {-worst.late:.3f} below the curve at "
             f"{about('n', document.axis)} = {worst.level(document.axis)}, "
             f"and more than {TOLERANCE} at {len(fallen)} of {len(document.curves)}"
         )
-        too_high = "; rewards are predicted that much too high" if document.method == "paper" else ""
+        too_high = "; predicted rewards are too high by as much" if document.method == "paper" else ""
         yield Flag(Code.LATE_FALL, text + too_high)
 
 
@@ -103,11 +103,11 @@ def _of_rewards(selection: Selection) -> Iterator[Flag]:
     rewards = np.concatenate([c.reward for c in selection.configurations])
     span, highest = np.ptp(rewards), np.abs(rewards).max()
     if span < 10 * TOLERANCE:
-        text = f"all rewards lie within {span:.2g}: the tolerance of {TOLERANCE} is wide for that"
+        text = f"all rewards are within {span:.2g} of each other, which makes {TOLERANCE} a wide tolerance"
         yield Flag(Code.NARROW_REWARDS, text)
     if highest > 1:
         text = (
-            f"{selection.metric} reaches {highest:.3g}: bins and tolerance are {TOLERANCE} of a reward in "
+            f"{selection.metric} reaches {highest:.3g}: bins and tolerance, {TOLERANCE}, assume a reward in "
             "[0, 1]; isolaw read --derive divides percent, e.g. score=accuracy/100"
         )
         yield Flag(Code.REWARD_SCALE, text)

@@ -257,7 +257,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
         why = "their file is missing" if document.bootstrap.draws else "the fit made none"
-        text = f"{why}, so nothing has an interval, and regret is that of the estimate alone"
+        text = f"{why}, so no number has an interval, and regret comes from the estimate alone"
         out.append(Flag(Code.NO_DRAWS, text))
     return out
 

@@ -205,7 +205,7 @@ def differing(table: pd.DataFrame) -> list[str]:
 
 
 def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
-    """Return the rows of one metric on one evaluation set; without any, `DataError` lists what exists."""
+    """Return the rows of one metric on one evaluation set; `DataError` lists choices if there are none."""
     points = runs.points
     sets = sorted(points["eval_set"].unique())
     if eval_set not in sets:

@@ -72,7 +72,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
         if run.name in given:
             (percent if given[run.name] else []).append(run)
         elif low < 0 or high > 100:
-            run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: no accuracy, left as it is")
+            run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: not an accuracy, left unchanged")
         elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
             run.leave_out(
                 LogStatus.NEEDS,
@@ -122,7 +122,7 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
             for run in runs:
                 if run.facts.pop(name, None):
                     run.notes.append(
-                        f"{name} is not known of every run and was left out; --set {name}=… keeps it"
+                        f"{name} is not known for every run and was left out; --set {name}=… keeps it"
                     )
 
 
@@ -234,7 +234,7 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (
         f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "
-        "repetitions, set their seeds; if they differ in what no log says, set it: "
+        "repetitions, set their seeds; if they differ in a value that no log records, set it: "
         f"{option(only(names[-1], names), '<name>', '<value>')}"
     )
 

@@ -133,8 +133,8 @@ def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
         before = frame.index[frame.index.get_loc(at) - 1]
         one, other = (f"{frame[column][line]:g} in line {line}" for line in (before, at))
         raise DataError(
-            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps repeat "
-            "so: lines of several runs or processes. Keep the lines of one"
+            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps repeat, "
+            "too: these are lines of several runs or processes. Keep the lines of one"
         )
 
 
@@ -160,8 +160,8 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
     sizes = {len(steps) for steps in whole if steps[-1] - steps[0] == len(steps) - 1 and steps[0] in (0, 1)}
     if len(sizes) != 1 or any(len(steps) not in sizes or steps[0] > 1 for steps in whole):
         raise DataError(
-            f"{path}: steps start again with each epoch, and no line says how many an epoch has: expected "
-            "every step, or a counter as 'step 3/400'"
+            f"{path}: steps start again with each epoch, and no line says how many steps an epoch has: "
+            "expected every step, or a counter such as 'step 3/400'"
         )
     return sizes.pop()
 

@@ -99,12 +99,12 @@ class Filter:
     exclude: tuple[str, ...] = ()
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether to take a run of this name, read from these files."""
+        """Return whether ``only`` and ``exclude`` select a run with this name from these files."""
         names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
         return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
 
     def excludes(self, path: Path) -> bool:
-        """Return whether to leave out a file unread."""
+        """Return whether ``exclude`` matches a file, which is then not read."""
         return matching({str(path), path.name}, self.exclude)
 
 

@@ -68,7 +68,7 @@ class Held:
         self.points += 1
         if self.points > MOST_POINTS:
             raise DataError(
-                f"{self._source}: over {MOST_POINTS:,} values; isolaw reads so many from one file of this "
+                f"{self._source}: over {MOST_POINTS:,} values; the limit for one file of this "
                 "kind. Leave out metrics, or keep only every tenth step"
             )
 

@@ -62,8 +62,8 @@ def draft(
         raise DataError("--save: no option of reading was given, and nothing is missing")
     tables = dict(sorted(tables.items(), key=lambda pair: pair[0] != "[set]"))
     top = [
-        "# How isolaw reads this. All commands find this file; options on the command line win over it.",
-        *(["# Fill in what is missing behind a #, remove the #, then:"] if missing or table else []),
+        "# How isolaw reads this. All commands find this file; options on the command line override it.",
+        *(["# Fill in each missing value, remove the # before it, then run:"] if missing or table else []),
         *([f"#     {command}"] if missing or table else []),
         *(["#", *described(load(table))] if table else []),
     ]

@@ -80,7 +80,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         symbol = _SYMBOL.get(name, name)
         text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
         if own.pattern is not None:
-            out.problems.append(f"{text}: correct what is wrong, or leave {{{symbol}}} out of the pattern")
+            out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
         elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
             out.problems.append(
                 f"{text}: leave it out or, if the log is wrong, set two of n, B_p and rollouts_per_step"
@@ -191,7 +191,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
                 f"{b.value * n.value} ({b.origin}; {n.origin}): "
-                + ("set what holds, or rollouts_per_step as well" if seen else "set the two that hold")
+                + ("set the correct value, or rollouts_per_step as well" if seen else "set the two that hold")
             )
             out.needs += ["n", "B_p"]
             return

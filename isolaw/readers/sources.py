@@ -152,7 +152,7 @@ class Search:
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
             kinds = self.no_logs
-        text = f"{total:,} of the files found are no logs ({listed(kinds, 6)})"
+        text = f"{total:,} of the files found are not logs ({listed(kinds, 6)})"
         return f"{text}; a configuration is read with its log" if total else ""
 
 

@@ -45,7 +45,7 @@ class RunCurves:
     ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
-    # A metric that stands twice at several steps, with other values: rows of two kinds, as of an evaluation.
+    # A metric has two values at several steps if rows of two kinds are mixed, e.g. of an evaluation.
     mixed: str = ""
     unnumbered: int = 0  # records whose step is in no log, and was not given
 
@@ -98,7 +98,7 @@ def stitch(
         out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
     if thinned:
         out.notes.append(
-            f"{_count(thinned, 'metric')} of over {most:,} steps: so many were kept, evenly spread"
+            f"{_count(thinned, 'metric')} had over {most:,} steps: isolaw kept that many, evenly spread"
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
@@ -213,16 +213,16 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 def _mixed(key: str, step: Floats, value: Floats) -> str:
     """Return what is wrong where a key repeats its step at once, at two steps or more, with other values.
 
-    A run that was resumed goes back; a step that stands twice in a row is of rows of two kinds.
+    A run that was resumed goes back; a step that appears twice in a row belongs to rows of two kinds.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
     if np.unique(step[1:][twice]).size < _MIXED:
         return ""
     at = int(np.flatnonzero(twice)[0])
     return (
-        f"{key} stands twice at {np.unique(step[1:][twice]).size} steps, as at step {step[at]:g} with "
-        f"{value[at]:g} and {value[at + 1]:g}: rows of an evaluation, or of several processes, among those "
-        "of training. Leave them out, or give their keys a prefix, as eval/"
+        f"{key} has two values at {np.unique(step[1:][twice]).size} steps, e.g. at step {step[at]:g}: "
+        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, or of "
+        "several processes. Leave the other rows out, or give their keys a prefix, e.g. eval/"
     )
 
 

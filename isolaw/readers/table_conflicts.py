@@ -119,7 +119,7 @@ def check_said_twice(
                 given = "is set to" if name in mapping.constants else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
-                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct what is wrong, or take "
+                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct the wrong value, or take "
                     f"the column: {option('columns', what, column)}"
                 )
 
@@ -159,7 +159,7 @@ def check_counters(
                 least = "at least " if unit == "tokens" else ""
                 raise DataError(
                     f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
-                    f"and n = {first[_N]:g} make {least}{makes[0]:g}: correct what is wrong. If {column} "
+                    f"and n = {first[_N]:g} make {least}{makes[0]:g}: correct the wrong value. If {column} "
                     f"is C: {option('columns', 'C', column)}; if it counts something else: "
                     f"{option('derive', 'C', f'{_B}*{_N}*step')}"
                 )
@@ -192,7 +192,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         at = short.idxmax()
         raise DataError(
             f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
-            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct what is wrong"
+            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct the wrong value"
         )
     ratios = compute / (b * n * (step + 1))
     runs = ratios[compute > 0].groupby(table["run_id"])
@@ -205,6 +205,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         )
     if (ratio := ratios.max()) * _SLACK > 1:
         return [
-            f"compute is up to {ratio:.3g} times B_p · n · step: with discarded rollouts, if that is right"
+            f"compute is up to {ratio:.3g} times B_p · n · step: if that is right, it includes "
+            "discarded rollouts"
         ]
     return []

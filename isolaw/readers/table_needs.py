@@ -80,7 +80,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     pattern, carried = _in_names(frame, [_short(name) for name in lacking if name not in guesses], source)
     for name in lacking:
         if _short(name) in carried:
-            lines.append(f"{_named(name)}: no column and no value; the runs' names may say it")
+            lines.append(f"{_named(name)}: no column and no value; the run names may contain it")
             needs[_short(name)] = f"--name-pattern={pattern}"
         else:
             close = guesses.get(name, "")

@@ -83,7 +83,7 @@ def from_names(
                     raise DataError(
                         f"{source}: {frame.index.name} {at}: {own} is {_text(value[at])} in the name "
                         f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}: "
-                        "correct what is wrong"
+                        "correct the wrong value"
                     )
                 value = there.where(there.notna(), value)
             out[own] = value if own in COLUMNS else value.astype(object).fillna(_NONE)
@@ -210,7 +210,7 @@ def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         overlap = table[table.duplicated(KEY, keep=False)]
         differ = int((overlap.groupby(KEY)["value"].agg(np.ptp) > 0).sum())
         notes.append(
-            f"{int(old.sum()):,} steps stand in two segments of a run, {differ:,} with other values: the "
+            f"{int(old.sum()):,} steps are in two segments of a run, {differ:,} with other values: the "
             "later segment's were kept"
         )
     return table[~old], notes

@@ -186,7 +186,7 @@ def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMa
     if not found:
         return mapping, []
     text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
-    return mapping.over(ColumnMapping(columns=found)), [f"columns were taken by their symbols: {text}"]
+    return mapping.over(ColumnMapping(columns=found)), [f"columns were recognized by their symbols: {text}"]
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
@@ -232,7 +232,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
                 most = f"{highest.idxmax()} (up to {highest.max():g})"
                 mixed = f"is in percent in {most}, and a fraction in {least}"
             raise DataError(
-                f"{source}: {name} {mixed}: write one unit, or say it in a mapping, as "
+                f"{source}: {name} {mixed}: use one unit, or declare it in a mapping, e.g. "
                 f'"{name}" = {{ column = "…", percent = true }}'
             )
         notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")

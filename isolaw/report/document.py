@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bar:
-    """Where an estimate is on a scale, in percent of its width: its interval, and one to compare with."""
+    """An interval with its estimate, in percent of a scale, and a second interval to compare it with."""
 
     low: float
     middle: float

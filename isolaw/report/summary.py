@@ -69,7 +69,7 @@ def law_lines(law: Law) -> list[str]:
     best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
     if best is None:
         return [first, *rest]
-    larger = next_line(best, document, spend="No run is missing; predict answers for larger budgets.")
+    larger = next_line(best, document, spend="No further run is needed; predict answers for larger budgets.")
     return [found_at_the_end(best, document), first, larger, *rest]
 
 

@@ -134,7 +134,7 @@ class RunStore:
         try:
             return None if content is None else parse_json(content)
         except ValueError as error:
-            return {"cause": f"not known: {self.folder / FAILED} is damaged ({error})"}
+            return {"cause": f"the cause is unknown: {self.folder / FAILED} is damaged ({error})"}
 
     @property
     def bytes_recorded(self) -> int:

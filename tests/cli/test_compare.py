@@ -196,7 +196,7 @@ def test_two_configurations_of_one_source(
     )
     assert (code, stderr) == (0, "")
     assert stdout.startswith("A is better at C = 5e5")
-    assert "A has no runs: the surface through 9 runs says what is known." in stdout
+    assert "A has no runs: the surface through 9 runs predicts their rewards." in stdout
     code, stdout, _ = isolaw(
         "compare", tmp_path / "runs.parquet", "--a", "n=8", "--b", "n=4", "--target", "0.45", "--json"
     )

@@ -45,7 +45,7 @@ def test_intervals_from_single_runs(isolaw: Call) -> None:
     )
     document = strict(stdout)
     assert code == 0
-    assert stderr.startswith("note: the curves are not as straight as the law has them: K changes by +56%")
+    assert stderr.startswith("note: the curves are less straight than the law assumes: K changes by +56%")
     assert document["warnings"] == [stderr.removeprefix("note: ").strip()]
     assert document["bend"]["interval"][0] > 0
     assert document["format"] == "isolaw.size/1"

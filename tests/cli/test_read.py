@@ -72,7 +72,7 @@ def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
         "6 runs: B_p = 32; n = 8, 32, 128", f"6 of 6 are ready: isolaw fit {sweep}",
     ]  # fmt: skip
     assert isolaw("read", sweep)[1] == "\n\n".join(blocks[-2:])
-    assert "6 of the files found are no logs" in err
+    assert "6 of the files found are not logs" in err
     assert "\x1b" not in out
 
 
@@ -88,7 +88,7 @@ def test_json_is_the_same(isolaw: Call, sweep: Path) -> None:
     }
     assert run["metrics"]["aime24"] == {"avg@8": 267, "best@8": 267}
     assert (run["steps"], run["compute"]) == ([0, 532], [0, 532 * 256])
-    assert any("6 of the files found are no logs" in note for note in said["notes"])
+    assert any("6 of the files found are not logs" in note for note in said["notes"])
 
 
 def test_logs_become_a_law(isolaw: Call, sweep: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     ready = sum(own["status"] == "ready" for own in runs.values())
     assert lines[-1].startswith(f"{ready} of {len(runs)} are ready: isolaw fit {mixed}; ")
     assert "no history" in lines[-1]
-    assert "files found are no logs" in err
+    assert "files found are not logs" in err
     for name in runs:
         assert sum(line.startswith(name.removeprefix(f"{mixed}/") + " ") for line in lines) >= 1, name
 
@@ -147,10 +147,10 @@ def test_files_that_are_no_logs_are_named(isolaw: Call, mixed: Path, tmp_path: P
         (tmp_path / f"tokens{i}.json").write_text("{}")
     _, _, err = isolaw("read", tmp_path)  # few, and so named where they are counted
     names = [str(tmp_path / name) for name in ("run/config.json", "tokens0.json", "tokens1.json")]
-    assert f"3 of the files found are no logs ({', '.join(names)})" in err
+    assert f"3 of the files found are not logs ({', '.join(names)})" in err
     (tmp_path / "tokens2.json").write_text("{}")
     _, _, err = isolaw("read", tmp_path)
-    assert "4 of the files found are no logs (4 .json)" in err
+    assert "4 of the files found are not logs (4 .json)" in err
     every = [*names, str(tmp_path / "tokens2.json")]
     assert json.loads(isolaw("read", tmp_path, "--json")[1])["no_logs"] == every
     _, _, err = isolaw("read", tmp_path, "--verbose")
@@ -166,7 +166,7 @@ def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
     assert "1 supervised" in err
     assert "framework TRL" in err
     assert err.count("n and B_p unknown") <= 2  # not once for each run
-    assert "is not known of every run" not in err  # of runs that are left out
+    assert "is not known for every run" not in err  # of runs that are left out
 
 
 def test_only_and_exclude(isolaw: Call, mixed: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     reading = survey([tmp_path], mapping=mapping, settings=["*/a/*:seed=0", "*/b/*:seed=1"])
     assert len(reading.runs) == 4
     assert reading.notes == [
-        f"2 of the files found are no logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
+        f"2 of the files found are not logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
         "a configuration is read with its log"
     ]
     with pytest.raises(DataError, match="a table with the mapped columns"):

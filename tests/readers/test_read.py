@@ -216,7 +216,7 @@ def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> 
     toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN | {"toy.kl": 0.2})
     runs = isolaw.read(tmp_path)
     assert runs.attributes == {"a": {"kl": 0.1}, "b": {"kl": 0.2}}
-    assert any("lr is not known of every run" in note for note in runs.notes)
+    assert any("lr is not known for every run" in note for note in runs.notes)
     assert isolaw.read(tmp_path, settings=["b:lr=2e-6"]).attributes["b"] == {"kl": 0.2, "lr": 2e-6}
 
 

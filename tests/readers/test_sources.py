@@ -73,7 +73,7 @@ def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> 
     assert names(found, tmp_path) == ["log"]
     assert found.passed.total() == 5
     assert found.passed_over() == (
-        "5 of the files found are no logs (1 .md, 1 empty, 1 .safetensors, 1 .parquet, 1 .csv); "
+        "5 of the files found are not logs (1 .md, 1 empty, 1 .safetensors, 1 .parquet, 1 .csv); "
         "a configuration is read with its log"
     )
 

@@ -192,4 +192,4 @@ def test_a_curve_beyond_all_use_is_thinned_and_said(
     curves = stitch([part], toy_framework)
     assert list(points(curves)) == [1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101]
     assert len(points(curves, EVAL)) == 10
-    assert curves.notes == ["1 metric of over 11 steps: so many were kept, evenly spread"]
+    assert curves.notes == ["1 metric had over 11 steps: isolaw kept that many, evenly spread"]

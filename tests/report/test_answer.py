@@ -95,12 +95,12 @@ def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
     assert found.gain.kept is None
     assert found.n > found.gain.today.n
     for interval, so in (
-        ((-0.01, 0.02), "the runs do not tell the two n apart"),
+        ((-0.01, 0.02), "the runs do not show which n is better"),
         ((0.01, 0.03), "the best n "),
     ):
         kept = replace(found.gain, kept=Quantity(0.012, interval))
         line = replace(found, gain=kept).lines()[2]
-        assert f" less that of n = {found.gain.today.n} is 0.012 (95 % interval: " in line
+        assert f" minus the reward of n = {found.gain.today.n} is 0.012 (95 % interval: " in line
         assert so in line
     falling = replace(found.prediction, options=found.gain.today.options)
     today = replace(found.law.predict(2e6), options=found.prediction.options)

@@ -349,7 +349,7 @@ def test_a_damaged_failure_is_one(done: SweepStore) -> None:
     (run.folder / "DONE").unlink()
     (run.folder / "FAILED.json").write_text('{"cause": ')
     (failure,) = engine.status(done.directory)["failures"]
-    assert failure["cause"].startswith("not known: ")
+    assert failure["cause"].startswith("the cause is unknown: ")
 
 
 # Claim and lock

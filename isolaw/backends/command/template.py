@@ -151,9 +151,7 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     out = []
     for name, word in adapter.given(words_of(options)).items():
         if name in {**adapter.always, **adapter.resumed, **adapter.fresh}:
-            message = (
-                f"isolaw sets {name}: leave it out, or pass everything on with placeholders such as {{n}}"
-            )
+            message = f"isolaw sets {name}: leave it out, or pass all options with placeholders such as {{n}}"
             out.append(Issue("command.run", message, word))
     text = " ".join(words_of(options))
     for key in spec.recipe.chosen():

@@ -67,7 +67,7 @@ def gpus() -> int:
 
 @functools.cache
 def gpu_memory() -> int:
-    """Return the memory in bytes of the smallest GPU that this process may use, from nvidia-smi, or 0."""
+    """Return the bytes of the smallest GPU visible to this process, from nvidia-smi; 0 without a GPU."""
     if _memory is not None:
         return _memory
     listed = nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")

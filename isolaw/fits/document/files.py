@@ -81,7 +81,7 @@ def _check(document: LawDocument) -> None:
     """Raise `Malformed` if the parts of a document contradict each other."""
     grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
     if grid != curves or not grid or not document.frontier:
-        raise Malformed("its curves are not those of its grid, or it has none")
+        raise Malformed("its curves do not match its grid, or are missing")
     names = set(FAMILIES[document.curve].parameters)
     if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
         raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")

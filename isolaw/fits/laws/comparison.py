@@ -135,7 +135,7 @@ def _inside(name: str) -> tuple[str, ...]:
 
 
 def falls(path: Path) -> float:
-    """Share of draws in which n* ends at least half a doubling below its value where the estimate peaks."""
+    """Return the share of draws whose last n* is at least half a doubling below n* at the estimate's peak."""
     top = int(path.log2_n[0].argmax())
     return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
 

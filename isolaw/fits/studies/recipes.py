@@ -307,10 +307,13 @@ def _flags(
             text = f"{name}: one seed, so its intervals leave out the variation between runs"
             out.append(Flag(Code.ONE_SEED, text))
         elif unit == "lack of fit":
-            text = f"{name}: one seed, so runs are taken to vary as they scatter about a smooth function of n"
+            text = (
+                f"{name}: one seed, so isolaw estimates the variation between runs from their scatter about "
+                "a smooth function of n"
+            )
             out.append(Flag(Code.ONE_SEED, text))
         elif single := [c.label for c in side if c.runs == 1]:
-            text = f"{name}: one seed, taken to vary as the others do, at {'; '.join(single)}"
+            text = f"{name}: one seed, assumed to vary as the others do, at {'; '.join(single)}"
             out.append(Flag(Code.LONE_RUNS, text))
     seeds = [{s for c in side for s in c.seeds} for side in sides]
     if not paired and "block" not in units and seeds[0] & seeds[1]:

@@ -92,7 +92,7 @@ def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch
     missing = sorted({own.target for own in out if own.problems_per_batch is REFUSED})
     if missing:
         listed = ", ".join(f"{own:g}" for own in missing)
-        text = f"too few B_p reach {listed} for a critical batch: a lower target, or longer runs"
+        text = f"too few B_p reach {listed} for a critical batch: choose a lower target, or run longer"
         flags.append(Flag(Code.CENSORED, text))
     return tuple(out)
 

@@ -188,9 +188,9 @@ class ModelPool:
 
 
 def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Floats) -> Coordinates:
-    """Return the anchor of each point, the nearest log2 n, log2 B_p and log C with runs, (Q,) each.
+    """Return each point's anchor: the nearest log2 n, log2 B_p and log C that have runs, (Q,) each.
 
-    Between configurations, runs end at a weighted mean of where neighbouring configurations' runs end.
+    Between configurations, the last C with runs is a weighted mean over the neighbouring configurations.
     """
     (low_n, low_b), (high_n, high_b) = places.min(axis=0), places.max(axis=0)
     u, v = np.clip(log2_n, low_n, high_n), np.clip(log2_b, low_b, high_b)

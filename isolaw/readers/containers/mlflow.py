@@ -93,7 +93,7 @@ def _files(folder: Path) -> list[Path]:
             inner.clear()
         found += [path for name in names if (path := Path(top, name)).is_file()]
         if len(found) > _MOST_FILES:
-            raise DataError(f"{folder}: over {_MOST_FILES:,} files; isolaw reads runs of fewer metrics")
+            raise DataError(f"{folder}: over {_MOST_FILES:,} files; isolaw reads at most so many of a run")
     return sorted(found)
 
 

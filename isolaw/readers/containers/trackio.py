@@ -75,7 +75,7 @@ def read(path: Path) -> Iterator[RawLog]:
         seconds = _seconds(when)
         logs[name].add(metrics, finite(step), seconds - began.setdefault(name, seconds))
     if not logs:
-        raise NoHistory(f"{path}: a project of Trackio without any value")
+        raise NoHistory(f"{path}: a Trackio project without values")
     yield from logs.values()
 
 
@@ -112,7 +112,7 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
             try:
                 rows = [(*row[:3], _object(row[3])) for row in connection.execute(_METRICS)]
             except sqlite3.Error as error:
-                raise DataError(f"{path}: not a project of Trackio ({error})") from None
+                raise DataError(f"{path}: not a Trackio project ({error})") from None
             try:
                 found = {str(run): _object(config) for run, config in connection.execute(_CONFIGS)}
             except sqlite3.Error:  # older versions have none

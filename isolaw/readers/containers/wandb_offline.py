@@ -97,7 +97,7 @@ def _add_records(log: RawLog, file: Path) -> None:
         from wandb.proto.wandb_internal_pb2 import Record
     except ImportError:
         raise NotInstalled(
-            f"{file}: a W&B run, and wandb is not installed: {commands.install('isolaw[wandb]')}"
+            f"{file}: a W&B run, but wandb is not installed: {commands.install('isolaw[wandb]')}"
         ) from None
     config: dict[str, Any] = {}
     size = 0  # bytes of configuration
@@ -222,7 +222,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)
     if console is None:
-        raise NoHistory(f"{lacks}, and its files/output.log holds no metrics that are known")
+        raise NoHistory(f"{lacks}, and its files/output.log holds no known metrics")
     for printed in console.read(path):
         printed.run = log.run
         if log.config:

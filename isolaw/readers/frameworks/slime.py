@@ -39,7 +39,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
         apart = Fact(False, colocated.origin) if colocated and colocated.value else None
         out["on_policy"] = one_update(batch, trained, None, apart)
     if problems and config.text("dynamic_sampling_filter_path"):
-        out["problems_per_batch"] = problems.but("dynamic sampling: what it discards is not counted")
+        out["problems_per_batch"] = problems.but("dynamic sampling: discarded rollouts are not counted")
     if trained and n and config.is_true("wandb_always_use_train_step"):
         origin = f"{trained.origin}; wandb_always_use_train_step: steps are optimiser steps"
         out["rollouts_per_step"] = Fact(trained.value, origin)

@@ -31,12 +31,13 @@ _WHERE = (
     "IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
 )
 _CAVEATS = {
-    Caveat.ONE_PUBLICATION: "One publication alone covers this budget: its rows share runs.",
-    Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget: B_p is one that was used.",
+    Caveat.ONE_PUBLICATION: "Only one publication covers this budget, and its rows share runs.",
+    Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget: "
+    "this B_p is one that a publication used.",
     Caveat.BATCH_LIMIT: "B_max keeps n below the published n*.",
-    Caveat.DIFFICULTY_UNKNOWN: "You name no difficulty, and n* may depend on it. Measure the base model's "
+    Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, and n* may depend on it. Measure the base model's "
     "avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
-    Caveat.SIZE_UNKNOWN: "You name no model size: isolaw assumes about 7B. Pass --model-size.",
+    Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B. Pass --model-size.",
 }
 _UNPUBLISHED = (
     "n* of hard problems (at most 0.0625 right) as a number: the figures here are of an easy and a mixed set",
@@ -64,7 +65,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
             "Sources", [_table(advice), Bullets("", [*_WHERE, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
         Passage("Starting point", _start(advice)),
-        Passage("Differences", [Bullets("In what the sources differ from your case:", differ)]),
+        Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
         Passage("Other publications", [] if advice.case.far else [_statements(advice)]),
         Passage(
             "Not published",
@@ -116,7 +117,7 @@ def _answer(advice: Advice) -> str:
 def _agreement(advice: Advice) -> str:
     """Whether publications agree on n."""
     if advice.case.far:
-        return "Nothing that is published of other sizes is evidence at yours: run the sweep below first."
+        return "Published results for other sizes are no evidence for yours: run the sweep below first."
     by = {lean: [own.title for own in advice.statements if own.leans is lean] for lean in Leans}
     parts = [
         f"{text} ({', '.join(by[lean])})"
@@ -223,7 +224,7 @@ def _sweep(advice: Advice, file: str, again: str | None) -> list[Stanza]:
         return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
     levels = ", ".join(map(str, sweep.rollouts_per_problem))
     return [
-        f"The cheapest sweep that would say more: n = {levels} with B_p = {sweep.problems_per_batch}, "
+        f"The cheapest sweep that improves this advice: n = {levels} with B_p = {sweep.problems_per_batch}, "
         f"one seed, to C = {number(sweep.compute)}.",
         f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
         "Change problems.set and real.model in its file:",

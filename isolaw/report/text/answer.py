@@ -63,8 +63,8 @@ def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) ->
     today = bought.today
     reward = "" if today.reward.value is None else f": {number(today.reward.value)}"
     return (
-        f"Gain over the best allocation of C = {number(today.compute)}, which three n reached (n = {today.n}"
-        f"{reward}): {_difference(bought.reward)}.{_comes_down(prediction, bought)}"
+        f"Gain over the best allocation at C = {number(today.compute)}, the largest compute that three n "
+        f"reached (n = {today.n}{reward}): {_difference(bought.reward)}.{_comes_down(prediction, bought)}"
     )
 
 
@@ -79,10 +79,10 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
         return ""
     low, high = bought.kept.interval or (None, None)
     known = low is not None and low > 0 and high is not None
-    so = "the best n falls between these budgets" if known else "the runs do not tell the two n apart"
+    so = "the best n falls between these budgets" if known else "the runs do not show which n is better"
     return (
-        f" At C = {number(prediction.compute)} the reward of n = {prediction.n} less that of "
-        f"n = {bought.today.n} is {_difference(bought.kept)}: {so}."
+        f" At C = {number(prediction.compute)} the reward of n = {prediction.n} minus the reward "
+        f"of n = {bought.today.n} is {_difference(bought.kept)}: {so}."
     )
 
 

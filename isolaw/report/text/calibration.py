@@ -34,8 +34,8 @@ _PRIOR = 1.645  # |x| within which 90 % of the prior is
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
     "Points are measured, lines are medians of the ensemble, whose members replay the runs; 90 % of the "
-    "members are in the band. Error is the difference of the points and the ensemble's mean. Discrepancy "
-    "δ is by how much the best constants miss the runs apart from noise."
+    "members are in the band. Error is the difference between the points and the ensemble's mean. The "
+    "discrepancy δ is the error of the best constants, apart from noise."
 )
 _BARS = (
     "In the prior: the grey bar has 90 % of the prior, the line 90 % of the posterior, the dot the estimate."
@@ -133,13 +133,14 @@ def cautions(found: Calibration) -> list[Caution]:
     out: list[str] = []
     if not found.moved:
         out.append(
-            "nothing learned. Training changed no configuration's reward by more than noise: how "
-            "rewards go on is the prior's, not the runs'. Extend runs until rewards move; calibrate again."
+            "nothing learned. Training changed no configuration's reward by more than noise: "
+            "predictions of later rewards come from the prior, not from the runs. "
+            "Extend runs until rewards move; calibrate again."
         )
     if found.posterior.discrepancy > POOR:
         out.append(
-            "no constants meet these runs. Apart from noise, the best miss them by "
-            f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust "
+            "no constants reproduce these runs. Apart from noise, the best ones miss by "
+            f"{found.posterior.discrepancy:.3f}. Predictions start from these residuals; do not trust "
             "smaller differences between configurations that were not run."
         )
     explained = hypot(found.posterior.noise, found.posterior.discrepancy)
@@ -150,9 +151,9 @@ def cautions(found: Calibration) -> list[Caution]:
         )
     if (apart := found.seeds_apart) is not None:
         out.append(
-            f"seeds differ. Runs of one configuration have mean rewards {apart[0]:.3f} apart "
-            f"(standard deviation), simulated ones {apart[1]:.3f}. The ensemble is of your seeds' mean; "
-            "its intervals hold neither single runs nor what other seeds would change in the mean."
+            "seeds differ. The mean rewards of one configuration's runs have a standard deviation of "
+            f"{apart[0]:.3f}; simulated runs have {apart[1]:.3f}. The ensemble describes the mean of your "
+            "seeds; its intervals include neither single runs nor how other seeds would change this mean."
         )
     return [Caution(text) for text in out]
 

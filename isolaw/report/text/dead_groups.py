@@ -27,14 +27,14 @@ def document(found: DeadGroups) -> Document:
         f"{count(found.problems, 'problem')}, {samples} samples of each, {found.mean:.1%} correct.",
         Table.of(rows),
         "A group is dead if all its rollouts are right, or all are wrong: its advantages are 0.",
-        "Of a batch of B_p problems B_p · (1 − dead) count. unbiased: no model of pass rates.",
+        "Of a batch of B_p problems, B_p · (1 − dead) count. unbiased: assumes no model of pass rates.",
     ]
     if any(own.basis == "model" for own in found.sizes):
         lines.append(
-            f"model: n is above the {least} samples of a problem. The value is of a beta-binomial fit, "
-            "the interval of no model; more samples narrow it."
+            f"model: n is above the {least} samples of a problem. The value comes from a beta-binomial fit, "
+            "the interval from no model; more samples narrow it."
         )
-    lines.append("Pass rates are those of the sampled model: they change as it is trained.")
+    lines.append("Pass rates are for the sampled model; they change during training.")
     return Document.of("groups without a signal", lines, found.to_dict())
 
 

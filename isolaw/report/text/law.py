@@ -185,7 +185,7 @@ def verdict(document: LawDocument) -> str:
     if having(document.flags, Code.VERSION_1):
         return "Law: an older isolaw compared the laws; fit the runs again."
     if not document.bootstrap.draws:
-        return " ".join(["Law: without draws there is no preference.", *_constant(c)])
+        return " ".join(["Law: without draws isolaw prefers none.", *_constant(c)])
     if c.preferred is None:
         return " ".join(["Law: the draws prefer none.", *_constant(c)])
     own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
@@ -193,7 +193,7 @@ def verdict(document: LawDocument) -> str:
     lost = f"mean loss in {document.metric} is {own.mean_regret:.4f}"
     if c.preferred == "constant":
         return f"{text}Its {lost}, and no other law loses less in 95% of draws."
-    text += f"Its {lost}, that of the best constant n {c.laws['constant'].mean_regret:.4f}; "
+    text += f"Its {lost}, and the best constant n loses {c.laws['constant'].mean_regret:.4f}; "
     return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(c)])
 
 
@@ -205,7 +205,7 @@ def _constant(c: Comparison) -> list[str]:
 
 
 def _verdict_on_curves(c: Comparison) -> str:
-    """The comparison of the method paper."""
+    """Return the verdict of the paper's method, which compares laws on the fitted curves."""
     constant, logistic = c.constant, c.logistic
     if c.verdict == "constant" and constant is not None:
         return f"On the fitted curves n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
@@ -240,7 +240,7 @@ def intervals(document: LawDocument) -> list[str]:
     lines = [f"95 %, from {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}) of {drawn}."]
     if bootstrap.unit == "run":
         lines.append(
-            "Runs of one seed share their problems, which cancels where n are compared: differences between "
-            "n are known better than rewards."
+            "Runs with one seed share their problems. This noise cancels when n are compared: differences "
+            "between n are known better than rewards."
         )
     return [*lines, "docs/statistics.md lists how often they contain the truth on simulated sweeps."]

@@ -57,7 +57,7 @@ def assumptions(found: SweepForecast) -> list[str]:
         *_origin(found),
         "Rewards are mean accuracies"
         + (f" over {answers:,} validation answers" if answers else ", measured exactly")
-        + "; runs of one seed share what their seed brings; no run fails.",
+        + "; runs with one seed share its effects; no run fails.",
         f"The best is the best of these {len(asked.cells)} configurations; others are not considered.",
     ]
     if found.preset is None and (outside := truths.outside(asked.cells)):
@@ -69,8 +69,8 @@ def assumptions(found: SweepForecast) -> list[str]:
         )
     if found.compared:
         out.append(
-            f"The truths are weighted by how they agree with {count(found.compared, 'configuration')} of "
-            f"your runs, up to their level: {found.effective_truths:.1f} truths in effect. "
+            f"The truths are weighted by how well they agree with {count(found.compared, 'configuration')} "
+            f"of your runs, up to their level: {found.effective_truths:.1f} truths in effect. "
             + (
                 f"{found.from_runs} truths are fitted to these runs and have half of the weight."
                 if found.from_runs

@@ -115,7 +115,7 @@ def largest_answer(prediction: Prediction) -> str:
 
 
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return between which values n* and B_p* lie at the budget, those of them that the setting leaves open.
+    """Return the intervals of n* and B_p* at the budget, for those that the setting does not fix.
 
     n* is the n of the highest reward; the recommendation is the round or measured n that loses least. One
     budget has one n in a text, so n* is given as its interval alone.
@@ -131,7 +131,7 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
 
 
 def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
-    """Return the allocation, what it costs, its expected loss and its reward; or why there is none."""
+    """Return the allocation, its cost, expected loss and reward; or why isolaw recommends no allocation."""
     if not prediction.options:
         return [answer(prediction), loss(prediction, document)]
     return [

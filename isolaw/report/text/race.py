@@ -13,7 +13,7 @@ from isolaw.design.value import Purchase
 from isolaw.report.text.numbers import columns, count, number
 
 _ENDINGS = {
-    Ending.CERTAIN: "no more than the tolerance is expected to be lost",
+    Ending.CERTAIN: "the expected loss is within the tolerance",
     Ending.SPENT: "what comes next would exceed the spend",
     Ending.COMPLETE: "every run that the race would make is done",
     Ending.FAILED: "too many runs failed to compare three n; the same command repeats them",
@@ -100,7 +100,9 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
         line = sorted(key[i] for key in grid if key[1 - i] == best[1 - i])
         if len(line) > 1 and best[i] in (line[0], line[-1]):
             sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
-    return [f"At the edge of the grid: {' and '.join(sides)}; beyond it may be better."] if sides else []
+    return (
+        [f"At the edge of the grid: {' and '.join(sides)}; values beyond it may be better."] if sides else []
+    )
 
 
 def schedule(assumed: Schedule, whole: int) -> list[str]:
@@ -108,7 +110,7 @@ def schedule(assumed: Schedule, whole: int) -> list[str]:
     made = assumed.decisions
     runs = {request.run for own in made for request in own.runs}
     return [
-        f"Simulated: the race, if rewards were those of the simulator's preset {assumed.truth!r}",
+        f"Simulated: the race, assuming the rewards of the simulator's preset {assumed.truth!r}",
         *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
         f"  in all {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
         f"{_part(made[-1].spent, whole)} of the grid's",

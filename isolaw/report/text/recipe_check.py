@@ -101,7 +101,7 @@ def _lr(found: RecipeCheck) -> list[str]:
             + ("Whether it moves with the horizon is not decided." if found.slope is None else _MOVES)
         )
     if found.at_edge:
-        lines.append("It is at the edge of the values that ran; beyond it may be better.")
+        lines.append("It is at the edge of the values that ran; values beyond it may be better.")
     return lines
 
 
@@ -140,7 +140,7 @@ def _terms(found: RecipeCheck) -> str:
 
 def _seeds(found: RecipeCheck) -> list[str]:
     return (
-        ["One seed tells nothing about noise: nothing is decided. Add a seed."]
+        ["One seed does not show the noise, so isolaw decides nothing. Add a seed."]
         if len(found.seeds) < 2
         else []
     )

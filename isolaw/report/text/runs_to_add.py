@@ -63,7 +63,7 @@ def next_line(
     return f"Next: {(spend or SPEND) if prediction.options else 'Ask for a smaller budget.'}"
 
 
-SPEND = "No run is missing: spend the budget."
+SPEND = "No further run is needed: spend the budget."
 
 
 def advice(
@@ -117,7 +117,11 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
     out = []
     if last.ending is Ending.SPENT:
         keys = (f"design.spend={2 * last.spent}",)
-        out.append(RunsToAdd("Let the race spend more; it stops when it knows.", race_text.found(last), keys))
+        out.append(
+            RunsToAdd(
+                "Let the race spend more; it stops once its choice is certain.", race_text.found(last), keys
+            )
+        )
     elif last.ending is Ending.COMPLETE and (last.expected_regret or 0.0) > TOLERANCE:
         seeds = len({request.seed for made in history for request in made.runs})
         keys = (f"sweep.seeds={2 * seeds}",)

@@ -42,7 +42,7 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
         have = "have" if found.runs == (0, 0) else "has"
         lines.append(
             f"{named} {have} no runs: the surface through {count(sum(found.runs) + found.others, 'run')} "
-            "says what is known."
+            "predicts their rewards."
         )
     if found.quantity == "reward" and found.probability is not None:
         lines.append(_settles(found, cost is not None))
@@ -86,7 +86,7 @@ def _verdict(found: ShapeComparison) -> str:
     name, most = ("A", p) if p >= q else ("B", q)
     if most >= _SURE:
         return f"{name} is better {at} (probability {_sure(most)})"
-    return f"The runs do not say which is better {at}: {name} is with probability {share(most)}"
+    return f"The runs do not show which is better {at}: {name} is better with probability {share(most)}"
 
 
 def _settles(found: ShapeComparison, in_hours: bool) -> str:

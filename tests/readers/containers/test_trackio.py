@@ -100,7 +100,7 @@ def test_other_databases_are_no_logs(tmp_path: Path) -> None:
         connection.execute("CREATE VIEW metrics AS SELECT 1 AS run_name, 2 AS step")
         connection.commit()
     assert not CONTAINER.file(path, path.read_bytes())
-    with pytest.raises(DataError, match="not a project of Trackio"):
+    with pytest.raises(DataError, match="not a Trackio project"):
         list(CONTAINER.read(path))
     with pytest.raises(DataError):
         isolaw.read(path)

@@ -67,7 +67,7 @@ def test_the_page(found: Calibration) -> None:
 @pytest.mark.parametrize(("discrepancy", "warned"), [(0.004, False), (0.02, True)])
 def test_a_poor_fit_is_a_caution(found: Calibration, discrepancy: float, warned: bool) -> None:
     text = render(document(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy))))
-    assert ("Caution: no constants meet these runs" in text) == warned
+    assert ("Caution: no constants reproduce these runs" in text) == warned
 
 
 def test_it_replaces_pages_only(found: Calibration, tmp_path: Path) -> None:

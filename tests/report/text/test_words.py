@@ -147,8 +147,8 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     name = law_text.form(comparison.preferred, rising.document)
     assert line == (
         f"Law: {law_text.equation(rising.document)}, {name}. Its mean loss in avg@4 is "
-        f"{own.mean_regret:.4f}, that of the best constant n {comparison.laws['constant'].mean_regret:.4f}; "
-        "no other law loses less in 95% of draws."
+        f"{own.mean_regret:.4f}, and the best constant n loses "
+        f"{comparison.laws['constant'].mean_regret:.4f}; no other law loses less in 95% of draws."
     )
     assert own.better["constant"] >= 0.95
     others = {
@@ -176,7 +176,7 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
 
 def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=0).document
-    assert law_text.verdict(document).startswith("Law: without draws there is no preference.")
+    assert law_text.verdict(document).startswith("Law: without draws isolaw prefers none.")
     assert tables.laws(document).rows[1][-1].text == ""
 
 

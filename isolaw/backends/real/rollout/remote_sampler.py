@@ -107,7 +107,7 @@ class RemoteSampler:
         return self.take(ticket)
 
     def load(self, weights: Weights) -> None:
-        """Hand over the weights of ``version``, which the sampler takes before it draws its next token."""
+        """Send the weights of ``version``; the sampler loads them before it draws its next token."""
         while not self._taken:
             self._receive()
         places = self._memory.write(weights)

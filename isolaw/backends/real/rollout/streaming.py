@@ -82,7 +82,7 @@ class VLLMStream:
         return bool(self.outputs)
 
     def step(self) -> Iterator[tuple[int, Rollouts]]:
-        """Make a step of the engine."""
+        """Run one engine step; yield each ticket whose rollouts are complete, with these rollouts."""
         for output in self.engine.step():
             ticket, place = map(int, output.request_id.split("/"))
             self.outputs[ticket][place] = output
@@ -95,7 +95,7 @@ class VLLMStream:
                 yield ticket, rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Reload between two steps."""
+        """Load weights between two engine steps."""
         self.sampler.load(weights)
         self.engine.set_weight_version(str(version))
 

@@ -177,7 +177,7 @@ class SizeLaw:
         first, last = self.bend.interval or (None, None)
         if first is not None and last is not None and (first > 0 or last < 0):
             text = (
-                f"the curves are not as straight as the law has them: K changes by {self.bends[0]:+.0%} in a "
+                f"the curves are less straight than the law assumes: K changes by {self.bends[0]:+.0%} in a "
                 f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
                 "checkpoints extrapolate straight lines, and their intervals leave the change out"
             )

@@ -124,7 +124,7 @@ class Footprint:
         return phases
 
     def tensors(self) -> int:
-        """Return the peak bytes of the tensors of training: what `benchmarks/memory.py` measures."""
+        """Return the peak bytes of the training tensors, which `benchmarks/memory.py` measures."""
         return sum((self._kept() | self._training()).values())
 
     def host(self) -> int:
