@@ -8,7 +8,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.config.writing import toml_value
-from isolaw.readers.measures import measure
+from isolaw.readers.measures import maybe_shape, measure
 from isolaw.readers.names import guess
 from isolaw.readers.table_files import load
 
@@ -49,10 +49,16 @@ def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
     """Return the lines of each part of a mapping; guesses are no comments."""
     columns = [str(column) for column in frame.columns]
     guessed = guess(columns)
-    missing = [ours for ours in _NEEDED if ours not in guessed]
+    free = [column for column in columns if column not in guessed.values()]
+    maybe = {ours: own for ours, own in maybe_shape(frame, free).items() if ours not in guessed}
+    missing = [ours for ours in _NEEDED if ours not in guessed and ours not in maybe]
     out = {
         "columns": [
             *(f"{ours} = {toml_value(column)}" for ours, column in guessed.items()),
+            *(
+                f"# {ours} = {toml_value(column)}   # needed, and this may be it"
+                for ours, column in maybe.items()
+            ),
             *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
         ],
         "derive": [] if "compute" in guessed else [_compute(columns, guessed)],
@@ -62,7 +68,7 @@ def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
         ],
     }
     if not {"metric", "value"} <= set(columns):  # else each row names its metric
-        out["metrics"] = _metrics(frame, [c for c in columns if c not in guessed.values()])
+        out["metrics"] = _metrics(frame, [c for c in free if c not in maybe.values()])
     return out
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from isolaw.errors import DataError, option
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
+from isolaw.readers.names import MAYBE, guess
 
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING = {"train", "training", "rollout", "batch"}
@@ -78,6 +79,25 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
         key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
         default=("", None),
     )[0]
+
+
+def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
+    """Return B_p and n → the column that may hold it: by a looser name, and by few, whole, positive numbers.
+
+    >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
+    >>> maybe_shape(frame, ["batch", "group", "samples"])
+    {'rollouts_per_problem': 'group', 'problems_per_batch': 'batch'}
+    """
+    own = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
+    fitting = [
+        name
+        for name, values in own.items()
+        if len(values)
+        and (values >= 1).all()
+        and (values % 1 == 0).all()
+        and values.nunique() <= len(values) / 5
+    ]
+    return guess(fitting, MAYBE)
 
 
 def words_of(column: str) -> set[str]:

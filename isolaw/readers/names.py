@@ -32,6 +32,13 @@ CALLED = {
 BATCH = "rollouts_per_step rollouts_per_batch episodes_per_step episodes_per_batch trajectories_per_step"
 # These count prompts in some trainers, and rollouts in others.
 AMBIGUOUS = {"train_batch_size", "rollout_batch_size"}
+# Names that may mean B_p or n, and may not. isolaw offers such a column, and never reads it unasked.
+MAYBE = {
+    "rollouts_per_problem": "group groups k g samples num_samples n_samples rollouts num_rollouts "
+    "generations completions num_completions",
+    "problems_per_batch": "batch batch_size batchsize bs bsz prompts num_prompts n_prompts problems "
+    "questions",
+}
 # Columns that name a run, or a start of it: the coarsest is the run's name.
 RUN_NAMES = (
     *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),

@@ -14,7 +14,7 @@ from isolaw.errors import DataError, at_command_line, nearest, option
 from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.measures import likely_reward
+from isolaw.readers.measures import likely_reward, maybe_shape
 from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
 from isolaw.readers.table_segments import names_of
@@ -51,11 +51,12 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     mended = {part: dict(getattr(mapping, part)) for part in ("columns", "derive", "constants")}
     free = [name for name in columns if name not in mapping.required]
-    guesses = {
+    sure = {
         ours: column
         for ours, column in guess(free).items()
         if column in free and (ours in _TEXTS or column in numeric)
     }
+    guesses = {**maybe_shape(frame, [name for name in free if name not in sure.values()]), **sure}
     there = {*columns, *mapping.names}
     lines = []
     needs: dict[str, str] = {}
@@ -85,6 +86,8 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         else:
             close = guesses.get(name, "")
             lines.append(f"{_named(name)}: no column and no value{f'; nearest: {close!r}' if close else ''}")
+            if close and name == SPLIT[0] and name not in sure:
+                lines[-1] += f"; if it counts rollouts: {option('columns', SYMBOL[SPLIT[2]], close)}"
             mended["columns" if close else "constants"][name] = close or _NUMBER
             needs[_short(name)] = f"--column={_short(name)}={close}" if close else ""
     if not {"step", "compute"} & there:

@@ -58,6 +58,17 @@ def test_the_command_of_the_message_works(capsys: pytest.CaptureFixture[str]) ->
     assert "isolaw.read(" in message(TAN)  # Python shows Python
 
 
+def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
+    rows = [(i, n, 32, 0.3 + i / 100) for n in (4, 16, 64) for i in range(10)]
+    table = pd.DataFrame(rows, columns=["iter", "group", "batch", "acc"])
+    text = message(table)
+    assert "n (rollouts_per_problem): no column and no value; nearest: 'group'" in text
+    assert "nearest: 'batch'; if it counts rollouts: " in text
+    assert len(eval(text.splitlines()[-1].strip(), {"isolaw": isolaw, "df": table})) == 3
+    index = pd.DataFrame({"iter": range(20), "batch": range(20), "acc": 0.5})
+    assert '"B_p": <number>' in message(index)  # it rises with each row: the number of a batch
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
