@@ -428,7 +428,8 @@ def test_pandas_is_what_the_page_was_given(made: SimpleNamespace) -> None:
     """What the chart draws is what was recorded, to five digits."""
     data = json.loads(re.search(r'id="data">(.*?)</script>', made.page.read_text(), re.S)[1])
     drawn = next(chart for chart in data["charts"] if chart["name"] == "reward")["data"]
-    values = sorted(v for trace in drawn if trace.get("meta", {}).get("runs") for v in trace["y"] if v is not None)
+    measured = [trace for trace in drawn if trace.get("meta", {}).get("runs")]
+    values = sorted(v for trace in measured for v in trace["y"] if v is not None)
     points = Runs.from_parquet(made.sweep / "points.parquet").points
     own = points[(points["metric"] == "avg@4") & (points["eval_set"] == "validation") & (points["step"] > 0)]
     pd.testing.assert_series_equal(
