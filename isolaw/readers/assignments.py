@@ -131,6 +131,10 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
             if not isinstance(value, bool | int | float | str):
                 raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
             one = assignment(name, str(value), glob if settings is own else "", f"{path}: {name}")
+            twice = next((o for o in out if (o.name, o.glob) == (one.name, one.glob)), None)
+            if twice is not None and twice.value != one.value:
+                both = f"found {twice.value!r} and {one.value!r} under two names of {one.name}"
+                raise InputError(f"{path}: {glob if settings is own else name}: {both}; expected one")
             out.append(replace(one, file=file))
     return out
 

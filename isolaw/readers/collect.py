@@ -49,7 +49,7 @@ class Collector:
         rules = [rule for rule in self.rules if not isinstance(rule, Within) or rule.file.covers([path])]
         for file in self.files:
             if file.covers([path]) and not (found.ours or found.sweep):
-                metric, columns = metric or file.options.metric, file.mapping
+                metric, columns = file.options.metric or metric, file.mapping  # the nearest is the last
         try:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")

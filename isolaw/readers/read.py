@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError, InputError
+from isolaw.errors import DataError, InputError, at_command_line
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
@@ -183,6 +183,20 @@ def survey(
     if len(ways) > 1:
         where = listed([str(file.path) for file in files], _SHOWN)
         raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
+    if ways and not group_by:
+        own = next(file for file in files if file.options.group_by)
+        others = [
+            str(place.path)
+            for place in found.found
+            if place.container
+            and not any(file.options.group_by and file.covers([place.path]) for file in files)
+        ]
+        if others:  # logs of another folder would be joined by a file that is not about them
+            raise InputError(
+                f"{own.path}: group_by: found {ways[0]!r}, which is not about "
+                f"{listed(others, _SHOWN)}; expected "
+                f"one for all sources, {'--group-by' if at_command_line.get() else 'group_by'}"
+            )
     reading = collector.close(ways[0] if ways else None, " + ".join(str(source) for source in sources))
     if unused := [rule for rule in rules if rule not in collector.used]:
         raise DataError("\n  ".join(_unused(rule, found.found) for rule in unused))

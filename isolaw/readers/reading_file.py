@@ -6,7 +6,7 @@ What is given in a call or on the command line wins over it. ``isolaw read --sav
 ::
 
     files = ["runs.csv"]           # only these files of the folder; all of them unless given
-    format = "verl_console"        # how the logs are written
+    format = "verl-console"        # how the logs are written
     group_by = "directory"
     only = ["*n8*"]
     exclude = ["*debug*"]
@@ -73,9 +73,9 @@ class ReadingFile:
         """Return whether the file is about all of these files."""
         folder, files = self.path.parent, self.options.files
         for source in map(Path, sources):
-            if folder not in (source, *source.parents):
-                return False
-            if files and not any(fnmatchcase(source.name, own) for own in files):
+            if not source.is_relative_to(folder) or ".." in source.relative_to(folder).parts:
+                return False  # ``../b`` is below ``.`` as a text alone
+            if files and not any(source.name == own or fnmatchcase(source.name, own) for own in files):
                 return False
         return True
 
@@ -156,8 +156,11 @@ def folder_of(source: str | Path) -> Path:
 
 
 def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
-    """Return the reading files next to these sources, each once; raise `InputError` for a wrong one."""
-    paths = dict.fromkeys(folder_of(source) / READING_FILE for source in sources)
+    """Return the reading files next to these sources, each once; raise `InputError` for a wrong one.
+
+    Those deeper in the tree come last, so that for a log the nearest wins, whatever the sources' order.
+    """
+    paths = sorted({folder_of(source) / READING_FILE: None for source in sources}, key=lambda p: len(p.parts))
     found = [read_reading_file(path) for path in paths if path.is_file()]
     return [own for own in found if own is not None]
 

@@ -81,6 +81,10 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
         if own.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
+        elif own.file and name in WHOLE:  # it may be left over, or of other logs
+            out.problems.append(
+                f"{text}: correct {own.file}, or set {symbol} in the command if the log is wrong"
+            )
         elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
             out.problems.append(
                 f"{text}: leave it out or, if the log is wrong, set two of n, B_p and rollouts_per_step"

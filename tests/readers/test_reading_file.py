@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -201,3 +202,30 @@ def test_frames_have_no_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> No
     frame = pd.read_csv(table)
     with pytest.raises(InputError, match="B_p"):
         library.read(frame, columns={"n": "group_size", "step": "global_step"}, metric="holdout_acc")
+
+
+def test_a_file_is_about_its_own_folder_alone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (logs / "n8" / "isolaw.toml").write_text("[set]\nn = 8\nB_p = 2\n")
+    monkeypatch.chdir(logs / "n8")
+    assert [own.sources for own in survey([".", "../n32"]).ready] == [["metrics.jsonl"]]  # ../n32 still asks
+    (logs / "isolaw.toml").write_text('name_pattern = ["n{n}"]\n[set]\nB_p = 32\n')
+    for sources in ([logs, logs / "n8"], [logs / "n8", logs]):  # the nearest wins
+        points = survey(sources).runs.points
+        assert set(points.loc[points["rollouts_per_problem"] == 8, "problems_per_batch"]) == {2}
+    (logs / "n8" / "isolaw.toml").write_text('group_by = "directory"\n')
+    with pytest.raises(InputError, match=r"n8/isolaw.toml: group_by: found 'directory', .*n32.metrics.jsonl"):
+        survey([logs / "n8", logs / "n32"])
+
+
+def test_a_file_that_contradicts_the_logs_or_itself_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "verl"
+    shutil.copytree("examples/logs/verl", folder)
+    file = folder / "isolaw.toml"
+    file.write_text("[set]\nn = 5\nB_p = 6\nseed = 9\n")  # of other logs
+    (own, *_) = survey([folder]).candidates
+    assert set(own.needs) >= {"n", "B_p", "seed"}
+    for part in (f"n = 5 ({file}), but 8 in the log", f"B_p = 6 ({file}), but 32 in the log", "seed = 9"):
+        assert part in own.message
+    file.write_text("[set]\nB_p = 32\nproblems_per_batch = 64\n")
+    with pytest.raises(InputError, match="found 32 and 64 under two names of problems_per_batch"):
+        library.read(folder)
