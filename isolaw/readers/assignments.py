@@ -124,7 +124,7 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
 
     ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
     """
-    out = []
+    out: list[Assignment] = []
     for glob, own in data.items():
         settings = own if isinstance(own, dict) else {glob: own}
         for name, value in settings.items():
