@@ -185,7 +185,7 @@ def a_folder_with_a_link_for_its_file(desk: Desk) -> None:
     desk.logs(config=False)
     Path("my logs/isolaw.toml").symlink_to("../elsewhere.toml")
     said = desk.run("read", "my logs", "--save", code=2)
-    assert "exists; it is left unchanged" in said
+    assert "exists and stays unchanged" in said
     assert not Path("elsewhere.toml").exists()
     Path("my logs/isolaw.toml").unlink()
     desk.run("read", "my logs", code=2)

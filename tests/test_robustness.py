@@ -119,7 +119,7 @@ def test_draws_of_another_law_on_the_same_grid(tmp_path: Path, synthetic) -> Non
     other = json.loads((tmp_path / "b.json").read_text())["bootstrap"]["file"]
     document["bootstrap"]["file"] = other
     (tmp_path / "a.json").write_text(json.dumps(document))
-    with pytest.raises(DataError, match="draws of another law"):
+    with pytest.raises(DataError, match="belong to another law"):
         Law.load(tmp_path / "a.json")
 
 

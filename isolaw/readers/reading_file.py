@@ -79,6 +79,18 @@ class ReadingFile:
                 return False
         return True
 
+    def spelled(self, sources: Iterable[str | Path]) -> list[str]:
+        """Return what globs of the file may call these files: as given, from its folder, and with its name.
+
+        Otherwise ``a/n8*`` would hold for the source ``a``, and not for ``.`` or an absolute path.
+        """
+        folder, out = self.path.parent, [str(source) for source in sources]
+        for source in map(Path, tuple(out)):
+            if source.is_relative_to(folder):
+                below = source.relative_to(folder)
+                out += [str(below), str(folder.resolve().name / below)]
+        return out
+
     def about(self, source: str | Path) -> bool:
         """Return whether it is about a source, or about files in one that is a folder or a glob."""
         folder = folder_of(source)
@@ -113,7 +125,8 @@ class Within:
     file: ReadingFile
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        own = self.rule.assigned(run, sources) if self.file.covers(sources) else []
+        named = self.file.spelled(sources)
+        own = self.rule.assigned(run, named) if self.file.covers(sources) else []
         return [replace(one, file=str(self.file.path)) for one in own]
 
 
@@ -125,13 +138,16 @@ class FilterOfFiles(Filter):
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
         """Return whether to take a run of this name, read from these files."""
-        own = (Filter(tuple(f.options.only), tuple(f.options.exclude)) for f in self._about(sources))
-        return super().keeps(run, sources) and all(one.keeps(run, sources) for one in own)
+        return super().keeps(run, sources) and all(
+            Filter(tuple(own.options.only), tuple(own.options.exclude)).keeps(run, own.spelled(sources))
+            for own in self._about(sources)
+        )
 
     def excludes(self, path: Path) -> bool:
         """Return whether to leave out a file unread."""
-        every = [*self.exclude, *(glob for f in self._about([path]) for glob in f.options.exclude)]
-        return matching({str(path), path.name}, every)
+        return super().excludes(path) or any(
+            matching([path.name, *own.spelled([path])], own.options.exclude) for own in self._about([path])
+        )
 
     def _about(self, sources: Collection[str | Path]) -> list[ReadingFile]:
         return [own for own in self.files if own.covers(sources)]

@@ -135,7 +135,7 @@ def test_a_file_is_never_replaced(isolaw: Call, logs: Path) -> None:
     file.write_text("# mine\n")
     code, _, err = isolaw("read", logs, "--set", "B_p=32", "--save")
     assert (code, file.read_text()) == (2, "# mine\n")
-    assert f"{file}: exists; it is left unchanged" in err
+    assert f"{file}: exists and stays unchanged" in err
     assert "    [set]\n    problems_per_batch = 32" in err
     file.unlink()
     file.symlink_to(logs.parent / "elsewhere.toml")  # a link to nowhere
@@ -229,3 +229,15 @@ def test_a_file_that_contradicts_the_logs_or_itself_is_refused(tmp_path: Path) -
     file.write_text("[set]\nB_p = 32\nproblems_per_batch = 64\n")
     with pytest.raises(InputError, match="found 32 and 64 under two names of problems_per_batch"):
         library.read(folder)
+
+
+@pytest.mark.parametrize("source", [".", "logs", "absolute", "../{name}/logs"])
+def test_globs_hold_however_the_source_is_spelled(
+    source: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'exclude = ["logs/n128*"]\nname_pattern = ["n{n}"]\n[set]\nB_p = 32\n[set."logs/n8*"]\nseed = 3\n'
+    (logs / "isolaw.toml").write_text(text)
+    monkeypatch.chdir(logs if source == "." else logs.parent)
+    named = str(logs) if source == "absolute" else source.format(name=logs.parent.name)
+    points = survey([named]).runs.points
+    assert set(points.groupby("rollouts_per_problem")["seed"].first().items()) == {(8, 3), (32, 0)}

@@ -80,7 +80,10 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
     drawn = reward[1:, 0] - reward[1:, 1]
     assert gain.reward.value == pytest.approx(reward[0, 0] - reward[0, 1])
     assert gain.reward.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
-    assert f"best allocation of C = {words.number(today.compute)}, which three n reached" in repr(found)
+    assert (
+        f"best allocation at C = {words.number(today.compute)}, the largest compute that three n reached"
+        in repr(found)
+    )
     # The truth of the synthetic runs: the ceiling rises by .03 for each doubling of n.
     truth = [
         (c := 0.5 + 0.03 * np.log2(n / 8)) - (c - 0.3) * np.exp(-x / (3e4 * (n / 8) ** 0.7))
