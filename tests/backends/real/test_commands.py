@@ -70,7 +70,7 @@ def done(isolaw: Any, *words: str) -> str:
 
 @pytest.mark.parametrize("data", ["pool.jsonl", "hf:openai/gsm8k"])
 def test_splits(isolaw: Any, place: Path, data: str) -> None:
-    words = documented("split", f"{data} --part" if ":" in data else f"{data} --chat")
+    words = documented("problems", f"{data} --part" if ":" in data else f"{data} --chat")
     small = [
         "--max-response-tokens",
         "6",

@@ -1,4 +1,4 @@
-"""Sort problems into sets by how often a base model solves them (`isolaw split`).
+"""Sort problems into sets by how often a base model solves them (`isolaw problems`).
 
 As in the IsoCompute Playbook (arXiv 2603.12151, App. A), with c correct of K = 16 samples of a problem ::
 

@@ -152,7 +152,7 @@ def test_a_damaged_arrow_file(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_the_command(isolaw: Any, made: Any, tmp_path: Path) -> None:
     command = [
-        "split",
+        "problems",
         "--model",
         made.model,
         "--max-response-tokens",
