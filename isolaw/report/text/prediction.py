@@ -156,8 +156,7 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     reached = about("which three n reached", document.axis)
     return (
         f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
-        f"B_p = {a.problems_per_batch}. Expected loss: {lost:.4f} in {document.metric}. "
-        f"{optimum(prediction, document)}"
+        f"B_p = {a.problems_per_batch}. Expected loss: {lost:.4f} in {document.metric}."
     )
 
 
