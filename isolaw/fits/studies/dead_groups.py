@@ -136,9 +136,10 @@ def dead_groups(
 def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return correct answers and samples of each problem, from a table with ``correct`` and ``samples``.
 
-    A ``counts.jsonl`` of `isolaw problems` (its first samples of each ``id``, since whether there are more
-    depends on them), or another .jsonl, .csv or .parquet file, a row for each problem. With ``problem_id`` rows of one
-    problem are added; with ``step`` only the first step counts, the base model.
+    A ``counts.jsonl`` of `isolaw problems` (its first samples of each ``id``, since whether there are
+    more depends on them), or another .jsonl, .csv or .parquet file, a row for each problem. With
+    ``problem_id`` rows of one problem are added; with ``step`` only the first step counts, the base
+    model.
 
     Raises
     ------
