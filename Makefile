@@ -115,13 +115,11 @@ test: $(STAMPS)/test
 # Much of it waits for other processes, so two more than there are cores go side by side.
 SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 2)) --dist loadfile
 
-# What needs no PyTorch comes first, quick and slow together: the one computes while the other waits. Then the CPU
-# set is installed, after what the tests need, so that its pins win.
-test-all: $(STAMPS)/test
-	$(BIN)/python $(SIDE_BY_SIDE) -m "not real and not nightly"
+# Then the rest. The CPU set comes after what the tests need, so that its pins win.
+test-all: test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
-	$(BIN)/python $(SIDE_BY_SIDE) -m "real and not nightly"
+	$(BIN)/python $(SIDE_BY_SIDE) -m "(slow or real) and not nightly"
 
 test-matrix: $(STAMPS)/base
 	@$(PIP) uv
