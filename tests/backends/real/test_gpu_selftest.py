@@ -34,7 +34,7 @@ STAGES = {
         "SIGSEGV",
     ),
     "ended": ("r.fail('a reason'); sys.exit(3)", "crashed", "a reason"),
-    "slow": ("r.measure(before=3); os.system('sleep 60')", "timed out", "not done after 5 s"),
+    "slow": ("r.measure(before=3); os.system('sleep 600')", "timed out", "not done after 5 s"),
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_no_stage_loses_another(played: None) -> None:
 
     report = gpu_selftest.run("cpu", (), FACTS, told.append, so_far)
     assert grown == [["model", *STAGES][: k + 1] for k in range(len(STAGES) + 1)]
-    assert time.monotonic() - started < 50  # nobody waited for the one that sleeps
+    assert time.monotonic() - started < 300  # nobody waited for the one that sleeps
     stages = {stage["stage"]: stage for stage in report["stages"]}
     assert [*stages] == ["model", *STAGES]
     for name, (_, status, why) in STAGES.items():
