@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from golden.inputs import SWEEP
 
 import isolaw as package
 from isolaw.evidence import Simulated
@@ -18,22 +19,6 @@ from isolaw.runs import COLUMNS, Runs
 
 Call = Callable[..., tuple[int, str, str]]
 REAL = "examples/data/real-arithmetic.parquet"
-SWEEP = """
-[sweep]
-compute = 200_000
-seeds = 2
-[grid]
-problems_per_batch = [8]
-rollouts_per_problem = [4, 8, 16, 32]
-[problems]
-n_train = 100
-n_validation = 100
-[evaluation]
-points = 20
-metrics = ["avg@4", "best@4", "worst@4"]
-[executor]
-kind = "inline"
-"""
 DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
 WRITTEN = {

@@ -79,11 +79,11 @@ cli.add_command(run_one)  # for jobs on a cluster, out of the list
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
     options = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
-    words, warnings = modern(sys.argv[1:] if arguments is None else arguments, options)
-    for text in warnings:
-        note(f"warning: {text}; the next release removes the old name")
     before, without = at_command_line.set(True), options_here.set(None)
     try:
+        words, warnings = modern(sys.argv[1:] if arguments is None else arguments, options)
+        for text in warnings:
+            note(f"warning: {text}; the next release removes the old name")
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
         error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file's name

@@ -19,6 +19,7 @@ from isolaw.cli.options import (
     POSITIVE,
     ROLLOUTS,
     Destination,
+    jobs_option,
     json_option,
     read_to_fit,
     source_options,
@@ -48,10 +49,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until
 )  # fmt: skip
 @click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
 @click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
-@click.option(
-    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default on this machine: one per core]",
-)  # fmt: skip
+@jobs_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
     help="Seed of the simulations.",

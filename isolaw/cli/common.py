@@ -94,7 +94,7 @@ def write_page(
 def print_document(as_json: bool, document: Document) -> None:
     """Print what a study found to standard output, as JSON or in lines."""
     if as_json:
-        print_result(True, document.json, ())
+        print_result(True, document.data, ())
     else:
         print_lines(document.lines())
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
+
 COMMANDS = {"split": "problems", "size": "model-size", "findings": "replicate", "figures": "report"}
 OPTIONS = {"--setting": "--hold", "--fixed": "--where", "--bootstrap": "--draws"}
 # Of one command alone; the first is part of the command's own change.
@@ -24,7 +26,8 @@ REPLACED = {
 def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[list[str], list[str]]:
     """Return a command line with the names of today, and a warning for each old one.
 
-    ``options`` are the options of each command, by its name.
+    ``options`` are the options of each command, by its name. Raises `click.UsageError` if a command line has
+    an option under both names.
 
     >>> modern(["fit", "DIR", "--setting=joint"], {"fit": frozenset({"--hold"})})
     (['fit', 'DIR', '--hold=nothing'], ['--setting joint is now --hold nothing'])
@@ -32,6 +35,8 @@ def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[li
     if not words:
         return [], []
     name, *rest = words
+    if name == "figures":  # -oFOLDER
+        rest = [part for own in rest for part in ((own[:2], own[2:]) if own[:2] == "-o" != own else (own,))]
     warnings = []
     renamed, silent = {**OPTIONS, **_OF.get(name, {})}, name == "figures"
     if name in COMMANDS:
@@ -50,6 +55,8 @@ def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[li
         elif flag in REPLACED and flag in known:
             warnings.append(f"{flag} is replaced by {REPLACED[flag]}")
         elif (new := renamed.get(flag)) is not None and new in known:
+            if any(own.partition("=")[0] == new for own in rest):
+                raise click.UsageError(f"found both {flag} and {new}; expected {new} alone")
             given = value if equals else rest[i + 1] if i + 1 < len(rest) else ""
             today = VALUES.get(new, {}).get(given, "")
             if not (silent and flag in _OF["figures"]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.help import COSTS, CURVES, READING, Further
+from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -180,6 +180,10 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 _SECOND: dict[str, Any] = {"cls": Further, "group": READING}
 source_options = reading_options(_SECOND)
+jobs_option = click.option(
+    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
+    help="Number of processes.  [default on this machine: one per core]",
+)  # fmt: skip
 mapping_options = add_options(*_column_options(_SECOND))
 _OF_SOURCES = {
     *("format", "settings", "name_pattern", "settings_file", "only", "exclude", "group_by", "mapping"),

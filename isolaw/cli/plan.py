@@ -24,6 +24,7 @@ from isolaw.cli.options import (
     Destination,
     cost_of,
     cost_options,
+    jobs_option,
     json_option,
     where_option,
 )
@@ -66,10 +67,7 @@ from isolaw.cli.options import (
     "--repetitions", type=click.IntRange(1, 1000), default=2, cls=Further, group=EXECUTING,
     help="Plays of each design in each truth.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default on this machine: one per core]",
-)  # fmt: skip
+@jobs_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
     help="Seed of the plays.",

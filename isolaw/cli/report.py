@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
-_FIGURES = "figures"
 # Options about the page or its law, which figures alone have no use for.
 _OF_A_PAGE = {
     *("law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below", "x"),
@@ -40,8 +39,8 @@ _OF_A_PAGE = {
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--out", "-o", type=Destination(), help="Write the page to this HTML file.")
 @click.option(
-    "--figures", type=Destination(), is_flag=False, flag_value=_FIGURES, metavar="[FOLDER]",
-    help=f"Draw the figures of arXiv 2603.12151 from the runs in FOLDER ({_FIGURES} unless given).",
+    "--figures", type=Destination(), metavar="FOLDER",
+    help="Write the figures of arXiv 2603.12151, drawn from the runs, to FOLDER.",
 )  # fmt: skip
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
@@ -82,7 +81,7 @@ def report(
     training problems. Without --out it writes no page.
     """
     if out is None and figures is None:
-        raise click.UsageError("expected --out FILE.html, --figures [FOLDER], or both")
+        raise click.UsageError("expected --out FILE.html, --figures FOLDER, or both")
     if figures is not None and (not figures or Path(figures).is_file()):
         raise click.UsageError(f"--figures: found {figures!r}; expected a directory")
     if out is None:

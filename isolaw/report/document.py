@@ -2,7 +2,7 @@
 
 A document is passages of blocks: sentences, lists, tables, cautions, snippets and drawings. A study says what
 it found once, in its ``document`` (`isolaw.report.summary` finds it). `Document.lines` is what a command
-prints, `Document.json` what ``--json`` prints, and `isolaw.report.page.document` makes the page and what a
+prints, `Document.data` what ``--json`` prints, and `isolaw.report.page.document` makes the page and what a
 notebook shows. What the result rests on, `isolaw.evidence.Simulated`, is said here alone: it begins the text,
 the page, its title and the JSON.
 
@@ -12,8 +12,6 @@ the page, its title and the JSON.
 Simulated runs. n = 8 is best.
 n  reward
 8  0.5
->>> found.json
-{'simulated': True, 'n': 8}
 """
 
 from __future__ import annotations
@@ -209,11 +207,6 @@ class Document:
         answer, *others = first.blocks
         label = self.simulated.first(str(answer))
         return [replace(first, blocks=[label, *others]), *rest]
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The data, after what the result rests on."""
-        return {**{name: self.data[name] for name in ("simulated",) if name in self.data}, **self.data}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

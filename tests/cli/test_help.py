@@ -85,6 +85,8 @@ def test_an_old_command_is_todays_with_a_warning(isolaw: Call, old: str) -> None
          ["--setting fixed-b is now --hold B", "--fixed is now --where"]),
         (["figures", "d", "-o", "f", "--bootstrap=9"], ["report", "d", "--figures", "f", "--draws=9"],
          ["the command figures is now report --figures FOLDER", "--bootstrap is now --draws"]),
+        (["figures", "d", "-of"], ["report", "d", "--figures", "f"],
+         ["the command figures is now report --figures FOLDER"]),
         (["plan", "f", "--target", "1M"], ["plan", "f", "--compute", "1M"], ["--target is now --compute"]),
         (["compare", "d", "--target", ".5"], ["compare", "d", "--target", ".5"], []),
         (["report", "d", "-o", "f"], ["report", "d", "-o", "f"], []),
@@ -96,6 +98,12 @@ def test_an_old_command_is_todays_with_a_warning(isolaw: Call, old: str) -> None
 def test_old_options(words: list[str], today: list[str], warned: list[str]) -> None:
     assert modern(words, KNOWN) == (today, warned)
     assert modern(today, KNOWN) == (today, [])
+
+
+def test_an_option_under_both_names_is_refused(isolaw: Call) -> None:
+    code, _, err = isolaw("fit", "d", "--setting", "joint", "--hold", "B")
+    assert code == 2
+    assert "found both --setting and --hold" in err
 
 
 def test_an_old_file_of_settings_still_works_and_names_its_successor(isolaw: Call) -> None:
