@@ -63,7 +63,7 @@ def next_line(
     return f"Next: {(spend or SPEND) if prediction.options else 'Ask for a smaller budget.'}"
 
 
-SPEND = "No further run is needed: spend the budget."
+SPEND = "No further run is needed; spend the budget."
 
 
 def advice(
