@@ -30,6 +30,7 @@ _PARQUET = b"PAR1"
 _LARGEST = 500 * limits.MB
 _OF_EXPORT = {"timestamp", "run_name", "step"}
 _NO_METRIC = {"id", "run_id", "log_id", "space_id", "project_name", "created_at", *_OF_EXPORT}
+_UNREADABLE = sqlite3.Error, UnicodeError  # the latter for names that are no UTF-8
 Row = tuple[Any, Any, Any, dict[str, Any]]  # run, step, time, metrics
 _METRICS = "SELECT run_name, step, timestamp, metrics FROM metrics ORDER BY rowid"
 _COLUMNS = "PRAGMA table_info(metrics)"
@@ -51,7 +52,7 @@ def _has_metrics(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             return {"run_name", "step", "metrics"} <= {own[1] for own in connection.execute(_COLUMNS)}
-    except sqlite3.Error:
+    except _UNREADABLE:
         return False
 
 
@@ -111,11 +112,11 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
             connection.set_progress_handler(lambda: time.thread_time() > limit, 100_000)
             try:
                 rows = [(*row[:3], _object(row[3])) for row in connection.execute(_METRICS)]
-            except sqlite3.Error as error:
+            except _UNREADABLE as error:
                 raise DataError(f"{path}: not a Trackio project ({error})") from None
             try:
                 found = {str(run): _object(config) for run, config in connection.execute(_CONFIGS)}
-            except sqlite3.Error:  # older versions have none
+            except _UNREADABLE:  # older versions have none
                 found = {}
     return rows, found
 

@@ -106,6 +106,15 @@ def test_other_databases_are_no_logs(tmp_path: Path) -> None:
         isolaw.read(path)
 
 
+def test_a_damaged_name_is_no_project(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.db"
+    database(path).close()
+    path.write_bytes(path.read_bytes().replace(b"timestamp", b"timest\xb6mp"))
+    assert not CONTAINER.file(path, path.read_bytes())
+    with pytest.raises(DataError, match="not a Trackio project"):
+        list(CONTAINER.read(path))
+
+
 def test_a_view_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "endless.db"
     endless = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) SELECT 'r' AS run_name, "
