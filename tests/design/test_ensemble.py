@@ -86,7 +86,7 @@ def test_a_plan_on_a_preset(preset_file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "against 1 simulated truth of preset preset" in text
     assert "1 of 4 members of preset preset" in text
     assert "problem set" not in text
-    data = document(found).json
+    data = document(found).data
     assert (data["preset"], data["simulated"]) == ("preset", True)
 
 

@@ -105,9 +105,9 @@ def test_hours_without_a_cost_become_the_rate_that_they_require() -> None:
     found = plan(gpus=8, hours=48)
     assert found.recommended is not None
     rate = found.recommended.rollouts.value / (48 * 3600)
-    assert document(found).json["required_rollouts_per_s"] == pytest.approx(rate)
+    assert document(found).data["required_rollouts_per_s"] == pytest.approx(rate)
     assert f"{rate / 8:.3g} rollouts/s on each of 8 GPUs" in "\n".join(document(found).lines())
-    assert document(plan()).json["required_rollouts_per_s"] is None
+    assert document(plan()).data["required_rollouts_per_s"] is None
 
 
 def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -> None:
@@ -162,7 +162,7 @@ def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp
     assert lines[0].startswith("Simulated runs. Sweeps played against ")
     assert "Unreliable" not in "\n".join(lines)
     assert sum(line.startswith("- ") for line in lines) >= 5
-    data = document(found, price=2.0).json
+    data = document(found, price=2.0).data
     assert data["simulated"] is True
     assert len(data["assumptions"]) >= 5
     assert [own["weight"] for own in data["truths"]] == [0.5, 0.5]
