@@ -10,6 +10,9 @@ The peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' 
 allocator loses to fragmentation are no tensors: the plan guesses them (`footprint.GUESSES`), and the
 comparison leaves them out. Measured peaks are in memory.json next to this file (some ten minutes of one
 core); ``--write`` puts their comparison into docs/real.md.
+
+``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak, what it reserves
+for that, what the card holds beyond, and the seconds of a step. Each case is written to FILE at once.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -43,6 +47,19 @@ def _config(kind: str, context: int, tied: bool, *sizes: int) -> dict[str, Any]:
     return {"model_type": kind, "max_position_embeddings": context, "tie_word_embeddings": tied, **own}
 
 
+# On a GPU: model, and what differs from ZeRO-2 with gradient checkpointing.
+GPU_CASES: list[tuple[str, dict[str, Any]]] = [
+    ("Qwen2.5-0.5B", {}),
+    ("Qwen2.5-0.5B", {"zero_stage": 1}),
+    ("Qwen2.5-0.5B", {"zero_stage": 3}),
+    ("Qwen2.5-0.5B", {"gradient_checkpointing": False}),
+    ("Qwen2.5-1.5B", {}),
+    ("Qwen2.5-1.5B", {"kl": True}),
+    ("Qwen2.5-1.5B", {"zero_stage": 1}),
+    ("Qwen2.5-1.5B", {"zero_stage": 3}),
+    ("Qwen2.5-1.5B", {"gradient_checkpointing": False}),
+    ("Qwen2.5-7B", {"lora_rank": 32}),
+]
 MODELS = {
     "Qwen2.5-0.5B": _config("qwen2", 32_768, True, 151_936, 896, 4_864, 24, 14, 2),
     "Qwen2.5-1.5B": _config("qwen2", 32_768, True, 151_936, 1_536, 8_960, 28, 12, 2),
@@ -122,6 +139,71 @@ def measure(
     return out
 
 
+def measure_on(
+    device: str,
+    config: dict[str, Any],
+    *,
+    zero_stage: int,
+    micro_batch_tokens: int = MICRO_BATCH,
+    row_tokens: int = ROW,
+    gradient_checkpointing: bool = True,
+    kl: bool = False,
+    lora_rank: int | None = None,
+) -> dict[str, float]:
+    """Return bytes and seconds of a step over two micro-batches, in bfloat16, after one that warms up.
+
+    ``allocated`` and ``reserved`` are the allocator's peaks, ``outside`` what else the card holds.
+    """
+    import torch
+
+    from isolaw.backends.real.rollout.samplers import Rollouts
+
+    rows, prompt = 2 * (micro_batch_tokens // row_tokens), row_tokens // 8
+    own = torch.Generator().manual_seed(0)
+    tokens = torch.randint(config["vocab_size"], (rows, row_tokens), generator=own).tolist()
+    batch = Rollouts([row[:prompt] for row in tokens], [row[prompt:] for row in tokens], [], [True] * rows)
+    trainer = _trainer(
+        config,
+        zero_stage,
+        micro_batch_tokens,
+        "bfloat16",
+        gradient_checkpointing,
+        lora_rank=lora_rank,
+        on=device,
+    )
+    loss = _loss(trainer.frozen("") if kl else None)
+    card = torch.get_device_module(device) if device != "cpu" else None
+    out: dict[str, float] = {"tokens": rows * row_tokens, "parameters": trainer_parameters(trainer)}
+    for _ in range(2):
+        if card:
+            card.empty_cache()
+            card.reset_peak_memory_stats()
+            card.synchronize()
+        began = time.perf_counter()
+        trainer.backward(batch, loss, temperature=1.0)
+        if card:
+            card.synchronize()
+        passed = time.perf_counter()
+        norm = trainer.update(1e-6)
+        if card:
+            card.synchronize()
+        out |= {"passes_s": passed - began, "update_s": time.perf_counter() - passed, "grad_norm": norm}
+    if card:
+        free, total = card.mem_get_info()
+        out |= {"allocated": card.max_memory_allocated(), "reserved": card.max_memory_reserved()}
+        out |= {"outside": total - free - card.memory_reserved(), "card": total}
+    trainer.close()
+    if card:
+        card.empty_cache()
+        out["left"] = card.memory_allocated()
+    return out
+
+
+def trainer_parameters(trainer: Any) -> int:
+    """Return the numbers of a trainer's model."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in trainer.module.parameters())
+
+
 def _loss(reference: Any) -> Any:
     """A loss with gradients to both that a policy returns, and with a KL term where there is a reference."""
     import torch
@@ -163,8 +245,12 @@ def _trainer(
     gradient_checkpointing: bool,
     value: bool = False,
     lora_rank: int | None = None,
+    on: str | None = None,
 ) -> Any:
-    """The trainer or the critic, its model made from a configuration, and with what it does on GPUs alone."""
+    """The trainer or the critic, its model made from a configuration, and with what it does on GPUs alone.
+
+    ``on`` is the device of its real tensors; without one they are fake, in host memory.
+    """
     import torch
     from deepspeed.runtime.zero import partitioned_param_coordinator
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -181,17 +267,29 @@ def _trainer(
 
         packing.register()
         divided = deepspeed.zero.Init(config_dict_or_path=zero) if zero else contextlib.nullcontext()
-        with no_init_weights(), divided:
+        with no_init_weights(), divided, torch.device(on or "cpu"):
             model = AutoModelForCausalLM.from_config(
                 shapes, dtype=getattr(torch, dtype), attn_implementation=packing.ATTENTION
             )
         model.tie_weights()
+        if on:
+            torch.manual_seed(0)
         for parameter in model.parameters():  # or a step on what is no number would be skipped
             getattr(parameter, "ds_tensor", parameter).data.normal_(0.0, 0.02)
-        type(model).to = torch.nn.Module.to
+        if not on:
+            type(model).to = torch.nn.Module.to
         return model
 
     policy.pretrained = critic.pretrained = pretrained  # for `frozen`, later, too
+    if on:
+        return trainer.Trainer(
+            "",
+            dtype=dtype,
+            zero_stage=zero_stage,
+            micro_batch_tokens=tokens,
+            gradient_checkpointing=gradient_checkpointing,
+            lora=LoRA(lora_rank) if lora_rank else None,
+        )
     fused = torch.optim.AdamW
     with (
         mock.patch.object(trainer, "agrees"),
@@ -275,7 +373,15 @@ def _live() -> Any:
     return Live()
 
 
-def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
+def planned(
+    name: str,
+    gpus: int,
+    zero_stage: int,
+    kl: bool,
+    *,
+    gradient_checkpointing: bool = True,
+    lora_rank: int | None = None,
+) -> int:
     """Return the planned bytes of the tensors of such a cell."""
     from isolaw.backends.real.options import RealOptions
     from isolaw.backends.real.train.memory.decoder import Decoder
@@ -289,10 +395,11 @@ def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
         sampler="vllm",
         processes=gpus,
         zero_stage=zero_stage,
-        gradient_checkpointing=True,
+        gradient_checkpointing=gradient_checkpointing,
         micro_batch_tokens=MICRO_BATCH,
     )
-    return Footprint(Demand(model, 80 * GIB, ROW, kl, float32_head=False), options).tensors()
+    demand = Demand(model, 80 * GIB, ROW, kl, float32_head=False, lora_rank=lora_rank)
+    return Footprint(demand, options).tensors()
 
 
 def summary() -> str:
@@ -319,8 +426,12 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help="put the result into docs/real.md; measure nothing"
     )
+    parser.add_argument("--gpu", type=Path, metavar="FILE", help="measure on this machine's GPU, into FILE")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.gpu:
+        _on_gpu(options.gpu)
+        return
     if options.cell:
         _prepare()
         name, gpus, stage = options.cell.split("/")
@@ -340,6 +451,26 @@ def main() -> None:
         kept |= json.loads(done.stdout.splitlines()[-1])
         MEASURED.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
     print(summary())
+
+
+def _on_gpu(out: Path) -> None:
+    """Measure `GPU_CASES` on a GPU, and write each with what is planned as soon as it is there."""
+    from isolaw.backends.real import environment
+
+    environment.prepare()
+    found: list[dict[str, Any]] = []
+    for name, differs in GPU_CASES:
+        case = {"zero_stage": 2, **differs}
+        row: dict[str, Any] = {"model": name, **case}
+        plan = {key: value for key, value in case.items() if key not in ("kl", "zero_stage")}
+        row["planned"] = planned(name, 1, case["zero_stage"], bool(case.get("kl")), **plan)
+        try:
+            row |= measure_on("cuda", MODELS[name], **case)
+        except Exception as error:  # the other cases are worth having
+            row["error"] = f"{type(error).__name__}: {error}"
+        print(row, flush=True)
+        found.append(row)
+        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _prepare() -> None:

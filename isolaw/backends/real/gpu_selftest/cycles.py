@@ -16,6 +16,7 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 CYCLES = 20
+_RESPONSE = 128  # tokens: what is judged does not depend on the length, and drawing takes most of a cycle
 # Mismatch with correct weights, as in the first cycle; large weights round coarsely in bfloat16.
 _MISMATCH = {"float32": 1e-4, "bfloat16": 0.15}
 _WORSE = 1.25
@@ -30,7 +31,7 @@ def run(work: Workload, record: Record) -> None:
 
     spec = work.spec(
         CYCLES,
-        recipe={"staleness": 1},
+        recipe={"staleness": 1, "max_response_tokens": min(work.response, _RESPONSE)},
         real={"sampler": "vllm", "logprob_tolerance": 10.0},
         evaluation={"points": 1000},  # after every step
     )
