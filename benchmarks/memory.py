@@ -11,8 +11,8 @@ allocator loses to fragmentation are no tensors: the plan guesses them (`footpri
 comparison leaves them out. Measured peaks are in memory.json next to this file (some ten minutes of one
 core); ``--write`` puts their comparison into docs/real.md.
 
-``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak, what it reserves
-for that, what the card holds beyond, and the seconds of a step. Each case is written to FILE at once.
+``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak, what it
+reserves for that, what the card holds beyond, and the seconds of a step. FILE grows with each case.
 """
 
 from __future__ import annotations

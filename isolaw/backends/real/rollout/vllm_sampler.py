@@ -196,8 +196,12 @@ class VLLMSampler:
             self.asleep = self.needs_weights = True
 
     def _wake(self, tag: str) -> None:
-        """Map the memory of a part again, without torch's cache, which vLLM cannot use."""
-        gc.collect()
+        """Map the memory of a part again, without torch's cache, which vLLM cannot use.
+
+        A trainer's garbage is gone once the weights have woken; to look for it takes as long as to load them.
+        """
+        if tag == "weights":
+            gc.collect()
         torch.cuda.empty_cache()
         self.llm.wake_up(tags=[tag])
 

@@ -251,12 +251,13 @@ class Trainer:
 
     def close(self) -> None:
         """Release the engine's memory, weights and moments too; nothing can follow."""
-        parameters = list(self.engine.module.parameters())
+        parts = [*self.engine.module.parameters(), *self.engine.module.modules()]
         self.engine.destroy()
-        # DeepSpeed's optimisers hang themselves on the parameters, where Python's collector cannot see it.
-        for part in (*parameters, self.engine.optimizer, self.engine):
+        # DeepSpeed hangs its optimisers on the parameters, and autograd functions of ZeRO-3 on the modules,
+        # where Python's collector cannot see it.
+        for part in (*parts, self.engine.optimizer, self.engine):
             vars(part).clear()
-        self.engine = self.module = None
+        self.engine = self.module = self.adapters = None
         gc.collect()  # its other parts refer to each other
 
 

@@ -5,6 +5,7 @@ Started by torchrun, this file is also the program of the processes (`main`).
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import subprocess
@@ -319,6 +320,25 @@ def test_updates_are_those_of_adamw(made, plain, rollouts: Rollouts, stage: int,
         exact = row_logprobs(model, prompt, tokens, 0.8)[range(len(tokens)), tokens]
         torch.testing.assert_close(logp[row], exact.detach(), atol=1e-3, rtol=0)
     trainer.close()
+
+
+def test_a_closed_trainer_keeps_no_weights(made, rollouts: Rollouts) -> None:
+    """On a GPU each one of ZeRO-3 left its weights there: its autograd functions held the modules."""
+    from isolaw.backends.real.train.trainer import Trainer
+
+    def held() -> int:
+        gc.collect()
+        found = [o for o in gc.get_objects() if isinstance(o, torch.nn.Parameter)]
+        return sum({p.untyped_storage()._cdata: p.untyped_storage().nbytes() for p in found}.values())
+
+    after = []
+    for _ in range(3):
+        trainer = Trainer(str(made.model), dtype="bfloat16", zero_stage=3)
+        trainer.backward(rollouts, weighted, temperature=0.8)
+        trainer.update(1e-3)
+        trainer.close()
+        after.append(held())
+    assert after[1] == after[2]
 
 
 def test_bfloat16_keeps_its_master_weights_in_float32(made, rollouts: Rollouts, tmp_path: Path) -> None:
