@@ -34,6 +34,7 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 DOCS, MEASURED = ROOT / "docs" / "real.md", Path(__file__).with_suffix(".json")
+GPU_MEASURED = ROOT / "docs" / "gpu" / "2026-11-27-h200-2" / "memory.json"
 BEGIN, END = "<!-- benchmarks/memory.py -->", "<!-- end -->"
 MICRO_BATCH, ROW = 16_384, 4_096  # tokens
 GPUS, STAGES = (1, 8), (2, 3)
@@ -152,7 +153,8 @@ def measure_on(
 ) -> dict[str, float]:
     """Return bytes and seconds of a step over two micro-batches, in bfloat16, after one that warms up.
 
-    ``allocated`` and ``reserved`` are the allocator's peaks, ``outside`` what else the card holds.
+    ``allocated`` and ``reserved`` are the allocator's peaks, of which ``before`` was there at the beginning;
+    ``outside`` is what else the card holds.
     """
     import torch
 
@@ -162,6 +164,8 @@ def measure_on(
     own = torch.Generator().manual_seed(0)
     tokens = torch.randint(config["vocab_size"], (rows, row_tokens), generator=own).tolist()
     batch = Rollouts([row[:prompt] for row in tokens], [row[prompt:] for row in tokens], [], [True] * rows)
+    card = torch.get_device_module(device) if device != "cpu" else None
+    before = card.memory_allocated() if card else 0
     trainer = _trainer(
         config,
         zero_stage,
@@ -172,8 +176,8 @@ def measure_on(
         on=device,
     )
     loss = _loss(trainer.frozen("") if kl else None)
-    card = torch.get_device_module(device) if device != "cpu" else None
-    out: dict[str, float] = {"tokens": rows * row_tokens, "parameters": trainer_parameters(trainer)}
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.module.parameters())
+    out: dict[str, float] = {"tokens": rows * row_tokens, "parameters": parameters}
     for _ in range(2):
         if card:
             card.empty_cache()
@@ -191,17 +195,9 @@ def measure_on(
     if card:
         free, total = card.mem_get_info()
         out |= {"allocated": card.max_memory_allocated(), "reserved": card.max_memory_reserved()}
-        out |= {"outside": total - free - card.memory_reserved(), "card": total}
+        out |= {"before": before, "outside": total - free - card.memory_reserved(), "card": total}
     trainer.close()
-    if card:
-        card.empty_cache()
-        out["left"] = card.memory_allocated()
     return out
-
-
-def trainer_parameters(trainer: Any) -> int:
-    """Return the numbers of a trainer's model."""
-    return sum(getattr(p, "ds_numel", p.numel()) for p in trainer.module.parameters())
 
 
 def _loss(reference: Any) -> Any:
@@ -417,6 +413,34 @@ def summary() -> str:
     )
 
 
+def gpu_summary() -> str:
+    """Return what the GPU's allocator held in its cases, against the plan, as a table and a sentence."""
+    cases = json.loads(GPU_MEASURED.read_text(encoding="utf-8"))
+    lines = ["| model | | planned GiB | measured | reserved | tokens/s |", "|---|---|---|---|---|---|"]
+    for case in cases:
+        how = [f"ZeRO-{case['zero_stage']}"]
+        how += ["KL"] * bool(case.get("kl"))
+        if rank := case.get("lora_rank"):
+            how.append(f"LoRA, rank {rank}")
+        how += ["activations kept"] * (not case.get("gradient_checkpointing", True))
+        own, reserved = (case[key] - case["before"] for key in ("allocated", "reserved"))
+        rate = case["tokens"] / (case["passes_s"] + case["update_s"])
+        sizes = " | ".join(f"{size / 2**30:.1f}" for size in (_planned_for(case), own, reserved))
+        lines.append(f"| {case['model']} | {', '.join(how)} | {sizes} | {rate:,.0f} |")
+    errors = [_planned_for(case) / (case["allocated"] - case["before"]) - 1 for case in cases]
+    sentence = (
+        f"On one H200 planned peaks are {min(errors):+.1%} to {max(errors):+.1%} from the allocator's, over "
+        f"{len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in rows of {ROW:,}:"
+    )
+    return "\n".join([sentence, "", *lines])
+
+
+def _planned_for(case: dict[str, Any]) -> int:
+    """Return the planned bytes of the tensors of one of `GPU_CASES`."""
+    more = {key: case[key] for key in ("gradient_checkpointing", "lora_rank") if key in case}
+    return planned(case["model"], 1, case["zero_stage"], bool(case.get("kl")), **more)
+
+
 def main() -> None:
     """Measure cells, each in a process of its own, and print them; or measure one cell."""
     parser = argparse.ArgumentParser(
@@ -442,7 +466,7 @@ def main() -> None:
         text = DOCS.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
-        DOCS.write_text(f"{before}{BEGIN}\n{summary()}\n{END}{after}", encoding="utf-8")
+        DOCS.write_text(f"{before}{BEGIN}\n{summary()}\n\n{gpu_summary()}\n{END}{after}", encoding="utf-8")
         return
     for name, gpus, stage in itertools.product([options.only] if options.only else MODELS, GPUS, STAGES):
         command = [sys.executable, __file__, "--cell", f"{name}/{gpus}/{stage}"]
@@ -462,8 +486,7 @@ def _on_gpu(out: Path) -> None:
     for name, differs in GPU_CASES:
         case = {"zero_stage": 2, **differs}
         row: dict[str, Any] = {"model": name, **case}
-        plan = {key: value for key, value in case.items() if key not in ("kl", "zero_stage")}
-        row["planned"] = planned(name, 1, case["zero_stage"], bool(case.get("kl")), **plan)
+        row["planned"] = _planned_for(row)
         try:
             row |= measure_on("cuda", MODELS[name], **case)
         except Exception as error:  # the other cases are worth having

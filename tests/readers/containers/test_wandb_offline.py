@@ -167,7 +167,7 @@ def test_neither_history_nor_print(folder: Path, tmp_path: Path) -> None:
         read(empty)
     (empty / "files").mkdir()
     (empty / "files" / "output.log").write_text("hello\n")
-    with pytest.raises(DataError, match=r"output\.log holds no metrics"):
+    with pytest.raises(DataError, match=r"output\.log holds no known metrics"):
         read(empty)
 
 

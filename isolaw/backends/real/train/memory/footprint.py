@@ -28,7 +28,7 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
 
 A phase takes what its largest moment does: for training the backward pass of the head, that of the first
 layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
-without data and agrees with these equations. **What no tensor holds is guessed** (`GUESSES`).
+without data and agrees with these equations. What no tensor holds is in `GUESSES`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Guesses:
-    """Bytes that belong to no tensor, guessed until a machine with several GPUs is measured."""
+    """Bytes that belong to no tensor: from one H200 with one process (docs/gpu), for several a guess."""
 
-    driver: int = round(0.75 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs
-    context: int = round(0.75 * GIB)  # CUDA's, with the kernels of torch, vLLM and cuBLAS
-    nccl: int = GIB  # buffers, with several processes
-    graphs: int = round(1.5 * GIB)  # vLLM's CUDA graphs, which stay while it sleeps
-    program: int = 4 * GIB  # of host memory, of a process with torch, vLLM and DeepSpeed (3.2 on an H200)
-    fragmentation: float = 0.03  # share of the trainer's tensors that the allocator holds beyond them
+    driver: int = round(0.65 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs (0.60)
+    context: int = round(1.7 * GIB)  # CUDA's, with the kernels of torch, DeepSpeed and cuBLAS (1.29 to 1.67)
+    nccl: int = GIB  # buffers, with several processes: a guess
+    graphs: int = GIB  # vLLM's CUDA graphs, which stay while it sleeps (with a model of 0.5 B at most 0.7)
+    program: int = 4 * GIB  # of host memory, of a process with torch, vLLM and DeepSpeed (3.2)
+    fragmentation: float = 0.03  # share of the trainer's tensors that the allocator holds beyond (0.005-0.03)
+    streams: int = round(2.85 * GIB)  # what ZeRO-3 frees on a stream and needs on another (2.63 to 2.84)
     # Tokens and rows of a step of vLLM, whose activations and logits come out of its share.
     sampler_tokens: int = 16_384
     sampler_rows: int = 1_024
@@ -117,6 +118,7 @@ class Footprint:
         }
         reserve = GUESSES.driver + GUESSES.context
         reserve += GUESSES.nccl * (self.w > 1) + GUESSES.graphs * self.vllm
+        reserve += GUESSES.streams * (self.stage == 3)
         for phase, parts in phases.items():
             own = sum(size for part, size in parts.items() if not part.startswith("sampler"))
             parts["reserve"] = reserve + round(GUESSES.fragmentation * own)

@@ -74,20 +74,26 @@ class MemoryPlan:
 @functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
 def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
     """Return the plan of the cheapest way to fill in open keys; if none fits, the last one tried."""
-    options = options.changed(gradient_checkpointing=options.gradient_checkpointing is not False)
     parallel = [
         tp
         for tp in range(1, options.processes + 1)
         if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
     ]
+    recomputing = _open(options.gradient_checkpointing, (False, True))
     tight = None
-    for offload, tensor_parallel in itertools.product(
-        _open(options.offload_optimizer, (False, True)), _open(options.tensor_parallel, parallel)
+    for offload, tensor_parallel, recomputed in itertools.product(
+        _open(options.offload_optimizer, (False, True)),
+        _open(options.tensor_parallel, parallel),
+        recomputing,
     ):
-        placed = options.changed(offload_optimizer=offload, tensor_parallel=tensor_parallel)
+        placed = options.changed(
+            offload_optimizer=offload, tensor_parallel=tensor_parallel, gradient_checkpointing=recomputed
+        )
         plan = MemoryPlan(demand, _with_tokens(demand, _with_share(demand, placed)))
         if plan.fits():
             return plan
+        if recomputed != recomputing[-1]:
+            continue
         if tight is None and plan.fits(spare=0.0):
             tight = plan
         if not plan.host_fits():  # the optimiser there would need more
@@ -110,11 +116,17 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
 
 
 def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
-    """Fill in the largest micro-batch that fits, or else the smallest: one longest row."""
+    """Fill in the largest micro-batch that fits, or else the smallest: one longest row.
+
+    Where activations are kept it is of a usual size at least: a smaller one takes the time that they save.
+    """
     if options.micro_batch_tokens is not None:
         return options
     largest = max(_LARGEST_MICRO_BATCH, demand.row_tokens)
-    sizes = (*range(largest, demand.row_tokens, -_UNIT), demand.row_tokens)
+    least = (
+        demand.row_tokens if options.gradient_checkpointing else max(_MICRO_BATCH_TOKENS, demand.row_tokens)
+    )
+    sizes = (*range(largest, least, -_UNIT), least)
 
     def fits(tokens: int) -> bool:
         phases = Footprint(demand, options.changed(micro_batch_tokens=tokens)).phases()
