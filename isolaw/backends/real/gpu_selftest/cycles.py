@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,13 @@ def run(work: Workload, record: Record) -> None:
     )
     rows: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
+    waking = _timed_waking()
     for checkpoint in loop.train(spec, None):
         if checkpoint.step:
             measured = {row.metric: row.value for row in checkpoint.rows if row.eval_set == "train"}
-            took = {part: round(s - seconds.get(part, 0.0), 3) for part, s in checkpoint.seconds.items()}
-            seconds = dict(checkpoint.seconds)
+            now = {**checkpoint.seconds, **waking}
+            took = {part: round(s - seconds.get(part, 0.0), 3) for part, s in now.items()}
+            seconds = now
             rows.append({key: measured.get(key) for key in _KEPT} | _memory(work) | {"seconds": took})
             record.measure(cycles=rows, dtype=work.dtype, sleeps=work.on_gpu)
     record.check("cycles", len(rows), str(CYCLES), len(rows) == CYCLES)
@@ -58,6 +61,22 @@ def run(work: Workload, record: Record) -> None:
     record.check(what, moved, "above the largest mismatch", shows)
     for kind in _memory(work):
         record.at_most(f"growth of {kind} from cycles 6 to 10 to the last 5", growth(rows, kind), _GROWTH_MIB)
+
+
+def _timed_waking() -> dict[str, float]:
+    """Add up the seconds in which vLLM maps its memory again, by what wakes; they are a part of "sync"."""
+    from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
+
+    seconds: dict[str, float] = {}
+    wake = VLLMSampler._wake
+
+    def timed(self: VLLMSampler, tag: str) -> None:
+        began = time.perf_counter()
+        wake(self, tag)
+        seconds[f"wake {tag}"] = seconds.get(f"wake {tag}", 0.0) + time.perf_counter() - began
+
+    VLLMSampler._wake = timed  # type: ignore[method-assign]
+    return seconds
 
 
 def growth(rows: list[dict[str, Any]], kind: str) -> float | None:
