@@ -10,11 +10,14 @@ import contextlib
 import glob
 import os
 import re
+import shutil
+import sys
+import tempfile
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from isolaw import commands
-from isolaw.errors import DataError, NotInstalled, nearest
+from isolaw.errors import DataError, NotInstalled, at_command_line, nearest
 from isolaw.runs import listed
 
 PREFIX = "hf://"
@@ -26,6 +29,7 @@ _WEIGHTS = [f"*.{kind}" for kind in ("safetensors", "bin", "pt", "pth", "ckpt", 
 # What a log may have next to it or above: its configuration, and how isolaw reads it.
 _BESIDE = ["*.yaml", "*.yml", "*.toml", "*config*.json", "*args.json"]
 _SHOWN = 8
+_COPIES: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends
 
 
 def local(source: str | Path) -> str | Path:
@@ -43,9 +47,12 @@ def local(source: str | Path) -> str | Path:
     repo, revision = asked["repo"], unquote(asked["revision"] or "main")
     try:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         needed = f"huggingface_hub is not installed: {commands.install('isolaw[hub]')}"
         raise NotInstalled(f"{source}: {needed}") from None
+    if at_command_line.get() and not sys.stderr.isatty():
+        disable_progress_bars()
     try:
         folder = snapshot_download(
             repo,
@@ -57,15 +64,24 @@ def local(source: str | Path) -> str | Path:
     except Exception as error:  # of the network, and of whichever library it is reached by
         raise DataError(f"{source}: {_reason(error, repo, revision)}") from None
     place = os.path.join(folder, path) if path else folder
+    if os.path.isdir(place) and any(Path(place).rglob("sweep.json")):
+        return _copy(place)
     if os.path.lexists(place):
         return place
     if glob.has_magic(path) and glob.glob(path, root_dir=folder, recursive=True):
         return os.path.join(glob.escape(folder), path)
-    there = _files(repo, revision)
+    there = _entries(repo, revision, path)
     close = nearest(path, there)
     found = f"; found: {listed(there, _SHOWN)}" if there else ""
     hint = f" (did you mean {close!r}?)" if close else ""
     raise DataError(f"{source}: no such file or folder in the data set{found}{hint}")
+
+
+def _copy(place: str) -> str:
+    """Return a copy for this process, since isolaw follows no links in a sweep, as the cache has."""
+    copies = tempfile.TemporaryDirectory(prefix="isolaw-")
+    _COPIES.append(copies)
+    return shutil.copytree(place, os.path.join(copies.name, os.path.basename(place)))
 
 
 def _wanted(path: str) -> list[str] | None:
@@ -80,7 +96,7 @@ def _wanted(path: str) -> list[str] | None:
 
 def _reason(error: Exception, repo: str, revision: str) -> str:
     """Say why a download failed, and what to do; more specific errors come before what they are kinds of."""
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     page = f"https://huggingface.co/datasets/{repo}"
     if isinstance(error, errors.GatedRepoError):
@@ -91,15 +107,21 @@ def _reason(error: Exception, repo: str, revision: str) -> str:
         return f"the data set has no revision {revision!r}"
     text = (str(error).splitlines() or [""])[0].strip()
     if isinstance(error, errors.LocalEntryNotFoundError):
-        offline = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else "the Hub does not answer"
-        return f"{offline}, and its cache does not have all of it. {text}"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub does not answer"
+        more = "" if constants.HF_HUB_OFFLINE and "incomplete" not in text else f". {text}"
+        return f"{offline}, and the Hub's cache on this machine lacks it{more}"
     return f"not downloaded: {type(error).__name__}: {text}"
 
 
-def _files(repo: str, revision: str) -> list[str]:
-    """Return the names of a data set's files, for a message; none without a network."""
+def _entries(repo: str, revision: str, path: str) -> list[str]:
+    """Return what the nearest folder above a path holds, for a message; nothing without a network."""
     from huggingface_hub import HfApi
 
+    files: list[str] = []
     with contextlib.suppress(Exception):
-        return sorted(HfApi().list_repo_files(repo, repo_type="dataset", revision=revision))
-    return []
+        files = HfApi().list_repo_files(repo, repo_type="dataset", revision=revision)
+    above = path
+    while above and not any(name.startswith(f"{above}/") for name in files):
+        above = above.rpartition("/")[0]
+    head = f"{above}/" if above else ""
+    return sorted({head + name[len(head) :].split("/")[0] for name in files if name.startswith(head)})

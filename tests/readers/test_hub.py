@@ -103,7 +103,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     reach(monkeypatch, server.server_address[1])
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     yield server
     server.shutdown()
     server.server_close()
@@ -121,7 +120,6 @@ def reach(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_a_data_set_is_downloaded_once_and_read_as_a_folder(hub: Hub, monkeypatch) -> None:
@@ -158,6 +156,11 @@ def test_revisions(hub: Hub, revision: str) -> None:
     assert local(f"{NAME}@{revision}/results.csv").endswith(f"snapshots/{BRANCH}/results.csv")
 
 
+def test_a_sweep(hub: Hub, tiny) -> None:
+    runs = isolaw.sweep(tiny(), hub.files[SHA] / "sweep")
+    pd.testing.assert_frame_equal(isolaw.read(f"{NAME}/sweep").points, runs.points)
+
+
 def failure(source: str) -> str:
     with pytest.raises(DataError) as raised:
         isolaw.read(source)
@@ -169,7 +172,7 @@ def test_what_does_not_exist(hub: Hub) -> None:
     assert f"{NAME}@v9: the data set has no revision 'v9'" in failure(f"{NAME}@v9")
     text = failure(f"{NAME}/table/result.csv")
     assert text.startswith(f"{NAME}/table/result.csv: no such file or folder in the data set; found: ")
-    assert text.endswith("(did you mean 'table/results.csv'?)")
+    assert text.endswith(" found: table/results.csv (did you mean 'table/results.csv'?)")
     assert "no such file or folder" in failure(f"{NAME}/*.parquet")
 
 
@@ -191,9 +194,10 @@ def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     isolaw.read(f"{NAME}/runs")
     reach(monkeypatch, 9)
     isolaw.read(f"{NAME}/runs")
-    assert "the Hub does not answer, and its cache does not have all of it" in failure(NAME)
+    assert "the Hub does not answer, and the Hub's cache on this machine lacks it" in failure(NAME)
     offline(monkeypatch)
-    assert "HF_HUB_OFFLINE is set, and its cache" in failure("hf://datasets/me/other")
+    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks it"
+    assert failure("hf://datasets/me/other") == f"hf://datasets/me/other: {text}"
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
