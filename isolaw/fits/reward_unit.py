@@ -43,10 +43,10 @@ def unit_of(metric: str, configurations: Sequence[Configuration]) -> float:
     lowest, highest = _ends(configurations)
     curves = np.concatenate([c.mean for c in configurations])
     span = float(np.ptp(curves))
-    if lowest >= 0 and highest <= 1 and (is_accuracy(metric) or span >= _NARROW):
+    if is_accuracy(metric) and lowest >= -_MOST and highest <= PERCENT:
+        return PERCENT if highest > _MOST else 1.0  # estimates of a share may lie a little outside [0, 1]
+    if lowest >= 0 and highest <= 1 and span >= _NARROW:
         return 1.0
-    if is_accuracy(metric) and lowest >= 0 and _MOST < highest <= PERCENT:
-        return PERCENT
     return 1.0 if span == 0 else 10.0 ** math.ceil(math.log10(span / _MOST) - _ROUNDING)
 
 

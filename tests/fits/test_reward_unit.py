@@ -147,7 +147,9 @@ def curve(*reward: float) -> list[Configuration]:
         ("avg@4", (0.0, 0.001), 1.0),  # a share of problems, however few
         ("val/accuracy", (0.3, 0.31), 1.0),
         ("val/accuracy", (30.0, 31.0), 100.0),
-        ("avg@4", (0.4, 1.5), 1.0),  # neither a share nor in percent
+        ("avg@4", (-1e-6, 1e-4), 1.0),  # an estimate with noise
+        ("avg@4", (0.9, 1.001), 1.0),
+        ("avg@4", (-300.0, 250.0), 1000.0),  # neither a share nor in percent
         ("score", (0.1, 0.16), 1.0),  # more than ten tolerances
         ("score", (0.1, 0.14), 0.1),
         ("score", (0.0, 0.04), 0.1),
