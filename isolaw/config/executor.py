@@ -46,7 +46,7 @@ _SET = {
 def _one_line(text: str) -> str:
     """Refuse text that would leave a script's comment."""
     if not text.isprintable():
-        raise ValueError("text without line breaks and control characters")
+        raise ValueError("text without line breaks or control characters")
     return text
 
 
@@ -61,7 +61,7 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
             raise ValueError(f"names of sbatch's options without leading dashes, not {name!r}")
         if name in _SET:
-            raise ValueError(f"other options than {name}, which {_SET[name]} sets")
+            raise ValueError(f"options other than {name}, which {_SET[name]} sets")
         if value is False:
             raise ValueError(f"{name} = true, or no {name}")
         if isinstance(value, str):

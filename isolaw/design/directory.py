@@ -66,7 +66,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         out.append(Issue("design.pinned", note, list(key), "[B_p, n] that may run"))
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
-        out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
+        out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
     metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
     if chosen.metric not in metrics and spec.sweep.backend != "command":  # whose trainer may log any metric
         out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
@@ -84,7 +84,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         accepted = f"at least {LEAST_CURVES} values with B_p = {race.start} that are not forbidden"
         out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
     elif race.spend < race.least:
-        accepted = f"at least {LEAST_CURVES} runs to the target, {race.least} rollouts"
+        accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
         out.append(Issue("design.spend", f"it pays for {race.spend} rollouts", chosen.spend, accepted))
     return out
 

@@ -214,7 +214,7 @@ def plan(
     if not designs:
         raise InputError(
             f"spend: found {asked.budget.rollouts:,} rollouts; expected at least "
-            f"{len(asked.cells) * asked.target // LEAST:,}, all configurations to a tenth of the target"
+            f"{len(asked.cells) * asked.target // LEAST:,}, which trains all of them to a tenth of the target"
         )
     jobs = jobs or len(os.sched_getaffinity(0))
     found: Sequence[Truth]

@@ -163,15 +163,15 @@ STATEMENTS = (
     ),
     Statement(
         "OpenReview uK4kMpNx0W", "Critical batch size", None, "mixed", "B_p = 2–8192, n = 1–16", "tuned",
-        "B_p · n is what counts, approximately: the noise within a problem dominates", Leans.CONSTANT,
+        "only B_p · n matters, approximately: the noise within a problem dominates", Leans.CONSTANT,
     ),
     Statement(
         "arXiv 2602.06717", "F-GRPO", (7.6, 7.6), None, "n", "not known",
-        "the chance to miss rare correct answers is not monotone in n; usual n narrow what is found",
+        "the chance of missing rare correct answers is not monotone in n; common n narrow the answers found",
         Leans.OTHER,
     ),
     Statement(
         "arXiv 2504.13818", "PODS", None, None, "n drawn and n trained on", "not known",
-        "train on the most varied part of n rollouts: as good at least 1.7 times as fast", Leans.OTHER,
+        "train on the most varied subset of n rollouts: as good, at least 1.7 times as fast", Leans.OTHER,
     ),
 )  # fmt: skip

@@ -118,13 +118,13 @@ def read_npz(path: str | Path, largest: int = LARGEST_ARRAYS) -> dict[str, np.nd
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
     if math.isfinite(number := float(text)):
         return number
-    raise ValueError(f"{text[:40]} is no finite number")
+    raise ValueError(f"{text[:40]} is not a finite number")
 
 
 def _check_values(data: Any, source: str | Path) -> None:

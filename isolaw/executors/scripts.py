@@ -96,7 +96,7 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resour
     gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
     folder.write("sky.yaml", _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus).encode())
     cause = (
-        f"{folder.path} has scripts for {len(left)} of the runs (sh run.sh 1, say); once they have trained, "
-        "the same command takes them in"
+        f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); once they have trained, "
+        "repeat this command to collect them"
     )
     yield Event("", "warning", cause=cause)

@@ -119,7 +119,7 @@ class Waiting:
             left = len(self._queue) + len(self._working)
             cause = (
                 f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; {left} "
-                "more runs keep their state (the same command continues with them; executor.same_failures "
+                "more runs keep their state (repeat this command to continue them; executor.same_failures "
                 "sets the limit)"
             )
             yield Event(run_id, "warning", cause=cause)

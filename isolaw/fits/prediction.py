@@ -1,4 +1,4 @@
-"""`Prediction`: a recommended allocation and what is known about it, as `predict` returns it."""
+"""`Prediction`: a recommended allocation and its estimates, as `predict` returns them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """A recommended allocation and what is known about it; ``print`` shows it in the words of isolaw predict.
+    """A recommended allocation and its estimates; ``print`` shows it as ``isolaw predict`` does.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -94,7 +94,7 @@ class Prediction(Shown):
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem of the recommended allocation; None without one, as B_p and M."""
+        """Rollouts per problem of the recommended allocation; like B_p and M, None without one."""
         return None if self.allocation is None else self.allocation.rollouts_per_problem
 
     @property

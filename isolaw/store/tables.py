@@ -61,7 +61,7 @@ def collect(store: RecordedSweep) -> Runs:
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
-                notes.append(f"left out: results of single problems of run {run_id}: {error}")
+                notes.append(f"left out: per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
             unfinished += not recorded.is_done(spec)
     if not records:

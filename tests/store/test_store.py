@@ -295,7 +295,7 @@ def flip(path: Path) -> None:
         (lambda path: path.write_text(""), "the file is empty"),
         (lambda path: path.write_text(path.read_text()[:-1]), "not JSON"),
         (lambda path: path.write_text("[" * 100_000), "nested too deeply"),
-        (lambda path: path.write_text('{"a": Infinity}'), "Infinity is no JSON"),
+        (lambda path: path.write_text('{"a": Infinity}'), "Infinity is not JSON"),
     ],
 )
 def test_a_damaged_spec_is_told_and_written_anew(done: SweepStore, tiny, isolaw, damage, why: str) -> None:

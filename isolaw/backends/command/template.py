@@ -156,7 +156,7 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     text = " ".join(words_of(options))
     for key in spec.recipe.chosen():
         if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
-            message = f"isolaw has no setting of {options.framework} for it; pass {{{key}}} on in command.run"
+            message = f"isolaw knows no {options.framework} option for it; pass {{{key}}} in command.run"
             out.append(Issue(f"recipe.{key}", message, values[key]))
     if "micro_batch" not in values and any(own == "{micro_batch}" for own in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)

@@ -76,7 +76,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         ended.unlink()
         if pace.done < spec.steps:
             raise RunError(
-                f"{out}: trained by a script, and ended after {pace.done:,} of {spec.steps:,} steps"
+                f"{out}: a script trained it, and it ended after {pace.done:,} of {spec.steps:,} steps"
             )
     if pace.done >= spec.steps:
         return
@@ -178,7 +178,7 @@ def _compare(spec: RunSpec, log: Following) -> None:
         if value is None or fact.origin == ASSUMED or not isinstance(fact.value, int | float):
             continue
         if not math.isclose(fact.value, value, rel_tol=1e-6):
-            wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); asked: {value:g}")
+            wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); expected {value:g}")
     if wrong:
         raise RunError(f"the command trains something else: {'; '.join(wrong)}")
 
@@ -283,7 +283,7 @@ class _Process:
         if not glob.glob(log.pattern):
             text += f"; it has written no log: {log.pattern}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}\n  it printed last:{printed}" if printed else f"{text}; it printed nothing")
+        return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Write the command's output to a file, keeping only its last part."""

@@ -236,7 +236,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
     elif (model := Decoder.read(options.model)) and not model.splits(tensor_parallel):
         heads = (model.query // model.head_size, model.key_value // model.head_size)
-        note = "the model's {} query heads and {} key heads cannot be divided so".format(*heads)
+        note = "the model's {} query heads and {} key heads cannot be divided by it".format(*heads)
         fitting = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
         accepted = ", ".join(map(str, fitting))
         out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
@@ -265,11 +265,11 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     if options.processes > 1:
         out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
-        note = "a response is interrupted in two requests, and a streaming sampler draws it in one"
+        note = "interrupting a response takes two requests, and a streaming sampler makes one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
-        note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
+        note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
     return out
 

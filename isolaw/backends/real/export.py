@@ -71,8 +71,8 @@ def _free(out: str | Path) -> Path:
     """Return where to write; raise if anything there could be lost."""
     target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        what = "a folder with something in it" if target.is_dir() else "a file"
-        accepted = "a new or an empty folder"
+        what = "a folder that is not empty" if target.is_dir() else "a file"
+        accepted = "a new or empty folder"
         raise SpecError([Issue("--out", f"{out}: {what}; it is left unchanged", accepted=accepted)])
     return target
 

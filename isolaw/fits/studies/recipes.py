@@ -86,7 +86,7 @@ class RecipeComparison(Flagged, Shown):
 
     @property
     def notes(self) -> list[str]:
-        """The flags in words."""
+        """The texts of ``flags``."""
         return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) 
 def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
     keys = sorted(set(sides[0]) & set(sides[1]))
     alone = [
-        f"{name} alone has {_listed(own)}"
+        f"only {name} has {_listed(own)}"
         for name, side in zip(names, sides, strict=True)
         if (own := sorted(set(side) - set(keys)))
     ]

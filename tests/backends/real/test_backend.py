@@ -77,7 +77,7 @@ def test_problem_files(folder: Path) -> None:
     (told,) = refused(folder)
     assert told.startswith(f"{validation}: 1 of its problems occur in training, too")
     train.write_text("")
-    assert f"{train}: empty: there is no problem in it" in refused(folder)
+    assert f"{train}: empty: found no problem" in refused(folder)
     train.unlink()
     assert any("no train.jsonl or train.parquet" in line for line in refused(folder))
 

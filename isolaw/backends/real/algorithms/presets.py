@@ -180,7 +180,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     for key in ("clip_low", "clip_high"):
         unused = fresh and getattr(r, key) is not None
         refuse(unused, key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
-    note = "ratios stay above 1 - clip_low, and 1 is already no bound"
+    note = "ratios stay above 1 - clip_low, so 1 already removes the bound"
     refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     weighted, cap = r.importance_sampling != "none", r.importance_cap
@@ -204,9 +204,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         unused = r.lora_rank is None and getattr(r, key) is not None
         refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
     unused = ppo and _updates(r) == 1 and r.value_clip is not None
-    note = "with one update on each batch the critic's values are those at its start"
+    note = "with one update on each batch the critic's values have not changed yet"
     refuse(unused, "value_clip", f"no such key, or {several}", note)
-    note = "PPO has no groups: a token's advantage is the critic's"
+    note = "PPO has no groups: advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
         ("dynamic_sampling", "false"),

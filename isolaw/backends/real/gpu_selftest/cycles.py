@@ -54,7 +54,7 @@ def run(work: Workload, record: Record) -> None:
     record.at_most(what, largest, _MISMATCH[work.dtype])
     if work.on_gpu:  # in float32 both are rounding alone, within a tight limit
         worse = largest / first if largest is not None and first else None
-        record.at_most("the same over that of the first cycle", worse, _WORSE)
+        record.at_most("the same, relative to the first cycle", worse, _WORSE)
     moved = math.log(ratio) if ratio else None
     what = "largest change of a log-probability by one update (what stale weights would show)"
     shows = moved is not None and largest is not None and moved > largest

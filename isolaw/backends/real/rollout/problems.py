@@ -190,7 +190,7 @@ def _read(
             Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
         ]
     if not rows:
-        return [], _issues(path, faults) or [Issue(str(path), "empty: there is no problem in it")]
+        return [], _issues(path, faults) or [Issue(str(path), "empty: found no problem")]
     if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
         shown = _short(columns)
         nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
@@ -310,7 +310,7 @@ def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) ->
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
     more = f" and {len(both) - _SHOWN:,} more" if len(both) > _SHOWN else ""
-    return [Issue(str(path), f"{len(both):,} of its problems occur in training, too: {shown}{more}")]
+    return [Issue(str(path), f"{len(both):,} of its problems also occur in training: {shown}{more}")]
 
 
 def words(prompt: str | list[Message]) -> str:

@@ -44,7 +44,8 @@ class Chat:
             return prompt
         if any(message["role"] == "system" for message in prompt):
             raise DataError(
-                f"problem {problem.id!r}: it has a system message of its own; expected no other one"
+                f"problem {problem.id!r}: found a system message in its prompt; expected none, "
+                "since `system` is set"
             )
         return [{"role": "system", "content": self.system}, *prompt]
 
@@ -75,7 +76,9 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
     first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
     if first and not getattr(tokenizer, "chat_template", None):
         what = (
-            "its prompt is a list of messages" if isinstance(first.prompt, list) else "it is to be a message"
+            "its prompt is a list of messages"
+            if isinstance(first.prompt, list)
+            else "the settings make it a message"
         )
         raise DataError(
             f"problem {first.id!r}: {what}, and the tokenizer of "

@@ -163,17 +163,17 @@ class RemoteSampler:
             held = children.stopped(self.process.pid)
             held_since = held_since if held else now
             if held and self.stopping():
-                self._give_up("is stopped, and the run was asked to end")
+                self._give_up("is suspended (SIGSTOP), and the run was asked to end")
             if now - held_since > children.STOPPED_S:
-                self._give_up(f"{held[0]} has been stopped for {children.STOPPED_S:.0f} s (SIGSTOP)")
+                self._give_up(f"{held[0]} has been suspended for {children.STOPPED_S:.0f} s (SIGSTOP)")
             if now > warn_at:
                 warn_at = math.inf
                 logging.getLogger(__name__).warning(
-                    f"the sampler's process {self.process.pid} has said nothing for {(now - began) / 60:.0f} "
+                    f"the sampler's process {self.process.pid} has been silent for {(now - began) / 60:.0f} "
                     f"minutes; the run fails after {self._patience_s / 3600:g} hours (real.timeout_hours)"
                 )
             if now - began > self._patience_s:
-                self._give_up(f"has said nothing for {self._patience_s / 3600:g} hours (real.timeout_hours)")
+                self._give_up(f"has been silent for {self._patience_s / 3600:g} hours (real.timeout_hours)")
 
     def _give_up(self, why: str) -> NoReturn:
         samplers.forget(self)

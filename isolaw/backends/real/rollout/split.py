@@ -102,7 +102,7 @@ def _out_issues(out: str) -> list[Issue]:
     above = next(path for path in (own, *own.parents) if os.path.lexists(path))
     if above.is_dir():
         return []
-    note = f"{above}: {'a file' if above.exists() else 'a link to nothing'}"
+    note = f"{above}: {'a file' if above.exists() else 'a broken link'}"
     return [Issue("--out", note, accepted="a new folder, or the folder of a split")]
 
 

@@ -192,7 +192,7 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     if not gap / count <= TOLERANCE[dtype]:
         raise _refusal(
             model,
-            "rows packed into one sequence have other log-probabilities than each by itself "
+            "packing rows into one sequence changes their log-probabilities "
             f"(by {gap / count:.3g} per token)",
         )
 

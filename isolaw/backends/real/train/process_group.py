@@ -89,7 +89,7 @@ def exchange(value: Any) -> list[Any]:
         try:
             out.append(json.loads(told[:size].numpy().tobytes()))
         except (ValueError, RecursionError):
-            raise RunError(f"process {rank} of the run sent {size} bytes that are no JSON") from None
+            raise RunError(f"process {rank} of the run sent {size} bytes that are not JSON") from None
     return out
 
 
