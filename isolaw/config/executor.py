@@ -1,4 +1,4 @@
-"""The section `[executor]`: where runs execute."""
+"""The section ``[executor]``: the place where runs execute, and their resources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SET = {
 
 
 def _one_line(text: str) -> str:
-    """Refuse text that would leave a script's comment."""
+    """Refuse text with line breaks, which would leave a script's comment."""
     if not text.isprintable():
         raise ValueError("text without line breaks or control characters")
     return text
@@ -72,8 +72,8 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
 class ExecutorSection(Section):
     """Where runs execute. Default: worker processes, one for each core.
 
-    ``jobs``, ``max_rollouts`` and ``max_gpus`` bound the runs at work together: their number, the rollouts
-    of their batches, their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
+    ``jobs``, ``max_rollouts`` and ``max_gpus`` limit the concurrent runs: their number, the rollouts of their
+    batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
     cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
     A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on

@@ -17,7 +17,7 @@ from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):
-    """Seconds of all runs together, and until the last one ends."""
+    """Seconds of all runs summed, and seconds until the last one ends."""
 
     work_s: float
     wall_s: float

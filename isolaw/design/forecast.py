@@ -1,7 +1,7 @@
 """`plan`: compare sweeps on simulated truths before anything is spent, and recommend one.
 
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
-runs, sees what they would measure, and recommends a cell. Its loss is
+runs, sees their simulated measurements, and recommends a cell. Its loss is
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
@@ -110,7 +110,7 @@ class SweepForecast(Shown):
 
     @property
     def recommended(self) -> DesignOutcome | None:
-        """The design of least expected regret within the hours; of about equal ones the cheapest.
+        """The design of least expected regret within the hours; among nearly equal designs, the cheapest.
 
         A design that is cut short qualifies only if none reaches the target.
         """
@@ -199,7 +199,7 @@ def plan(
     Raises
     ------
     SpecError, InputError
-        with everything that is wrong with the sweep file, or missing.
+        with everything that is wrong with or missing from the sweep file.
     Refused
         the target is more than 100 times the compute that the preset was fitted to.
     """

@@ -1,4 +1,4 @@
-"""`Question`: the input of a plan: a grid, a target, a limit of spend, and GPUs."""
+"""`Question`: the input of a plan, which is a grid, a target, a limit of spend, and GPUs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _REFERENCE_RUNS = 27
 
 @dataclass(frozen=True)
 class Question:
-    """A sweep, and what it may spend.
+    """A sweep, and the limit of its spend.
 
-    ``spec`` has the target as its compute. ``runs`` are the runs of its grid, with unresolved settings, since
+    The target is the compute of ``spec``. ``runs`` are the runs of its grid, with unresolved settings, since
     neither model nor problems need to exist.
     """
 

@@ -81,7 +81,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, nobody else reaches a new cluster's sockets (its token: `executors.run`).
+    """While entered, no other user can reach a new cluster's sockets (its token: `executors.run`).
 
     Ray's servers bind to all interfaces unless the machine's own address is loopback. Ray chooses loopback
     only on systems where it considers clusters impossible; this setting has that effect on any system. Ray

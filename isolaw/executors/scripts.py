@@ -1,4 +1,4 @@
-"""The executor `scripts`: runs that others start, on machines without isolaw.
+"""The executor `scripts`: scripts with which the user starts runs, on machines without isolaw.
 
 ``DIR/scripts`` gets ``run.sh``, which trains the run with a given number, and the same as an array of SLURM
 jobs (``slurm.sh``) and as a SkyPilot task (``sky.yaml``). The scripts locate the sweep's folder relative to

@@ -190,7 +190,7 @@ class _Slurm:
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Yield each reason for which SLURM holds back jobs, once: some never pass."""
+        """Yield each reason why SLURM holds back jobs, once, since some reasons never pass."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
@@ -266,7 +266,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 
 def _why(job: str) -> str:
-    """Return how a job ended, if SLURM keeps accounts."""
+    """Return how a job ended, if SLURM's accounting is on."""
     with contextlib.suppress(OSError, RunError):
         done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():

@@ -1,4 +1,4 @@
-"""The queue of runs that wait to execute: which run is next, and what follows when a run ends."""
+"""The queue of runs that wait to execute: it chooses the next run, and decides what follows a run's end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Waiting:
 
     ``runs`` maps run ids, in their order of execution, to rollouts per batch; each run takes ``gpus``. None
     in ``limits`` means unlimited. After ``same_failures`` consecutive failures with the same cause no run
-    begins. A run whose process or machine is gone is repeated, up to ``retries`` times without progress.
+    begins. A run whose process or machine is lost is repeated, up to ``retries`` times without progress.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Waiting:
 
     @property
     def open(self) -> bool:
-        """Whether there is something left to wait for."""
+        """Whether runs are left to begin or to end."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:

@@ -95,9 +95,7 @@ def grid_entry(c: Configuration) -> GridEntry:
 def frontier_entries(
     frontier: Frontier, path: Path, scale: float, stepwise: bool
 ) -> tuple[FrontierPoint, ...]:
-    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise`` means that n* is a measured
-    n.
-    """
+    """Return the frontier's points; ``scale`` turns compute into x; with ``stepwise``, n* is a measured n."""
     levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)

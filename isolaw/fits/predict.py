@@ -1,7 +1,7 @@
 """`predict`: the allocation with the least expected regret for a budget.
 
-Near the optimum reward is flat, so n* is often badly identified, without harm: only the reward that an allocation
-may lose matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
+Near the optimum reward is flat, so n* is often badly identified, without harm: only the reward that an
+allocation may lose matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε

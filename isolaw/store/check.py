@@ -38,7 +38,7 @@ def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
 
 
 def run(folder: Folder) -> None:
-    """Raise `NotOurs` as `sweep` does, but for the folder of one run; a sweep may have thousands."""
+    """Raise `NotOurs` as `sweep` does, for one run alone, since a sweep may have thousands."""
     _refuse(folder, _kinds_in_run)
 
 

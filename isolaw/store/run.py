@@ -129,7 +129,7 @@ class RunStore:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """Why the run stopped, or None."""
+        """The reason why the run stopped, or None."""
         content = self._read(FAILED)
         try:
             return None if content is None else parse_json(content)

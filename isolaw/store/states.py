@@ -149,7 +149,7 @@ class ExternalStates:
     def lock(self) -> Iterator[None]:
         """Hold the states as their only engine, and update the marker if the sweep was moved.
 
-        Of two copies of a moved sweep, the first to run keeps the states.
+        If a moved sweep has two copies, the first to run keeps the states.
         """
         self._folder = None
         folder = self.folder()

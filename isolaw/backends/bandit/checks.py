@@ -1,4 +1,4 @@
-"""Find all issues of a simulated run before anything is spent."""
+"""Find all issues of a simulated run before it starts."""
 
 from __future__ import annotations
 

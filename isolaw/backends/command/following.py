@@ -1,4 +1,4 @@
-"""`Following`: a training's log, read while it grows, as the readers read it when it is complete.
+"""`Following`: reads a training's log while it grows, with the same result as from the complete log.
 
 A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
 a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
@@ -209,7 +209,9 @@ class Following:
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
-        """Return what the log, and a configuration next to it, say about the run, under isolaw's names."""
+        """Return the log's facts about the run, and those of a configuration next to it, under isolaw's
+        names.
+        """
         found = dict(self._facts)
         for name, container in self._containers.items():
             with contextlib.suppress(DataError):

@@ -1,4 +1,4 @@
-"""The ``[command]`` section: which command trains, in which framework, and when to stop it."""
+"""The ``[command]`` section: the command that trains, its framework, and the conditions that stop it."""
 
 from __future__ import annotations
 

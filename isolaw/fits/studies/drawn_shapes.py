@@ -92,9 +92,7 @@ class DrawnShapes:
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
-    """Raise `Refused` for a configuration far from the runs, or different in an axis that they do not
-    vary.
-    """
+    """Raise `Refused` for a configuration far from the runs, also in an axis that they do not vary."""
     wrong = []
     for axis, name in enumerate(("B_p", "n")):
         known = sorted({c.key[axis] for c in configurations})

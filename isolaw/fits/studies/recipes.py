@@ -133,9 +133,9 @@ def compare(
     Raises
     ------
     DataError
-        the metric is not in both, or a source holds several recipes.
+        a source lacks the metric, or holds several recipes.
     Refused
-        no configuration is in both.
+        no configuration is in both sources.
 
     >>> import isolaw
     >>> def recipe(lr):
@@ -239,7 +239,8 @@ def foresee(
 ) -> dict[str, Foreseen]:
     """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
 
-    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` is the largest common compute.
+    ``sample`` (1 + D, P) holds the draws' deviations from the mean of the runs; ``end`` is the largest common
+    compute.
     """
     at, reward = c.checkpoints, c.mean + sample
     whole = pooled(at, reward, c.runs_at[None], seed, bounds)
@@ -284,7 +285,7 @@ def _exp(q: Quantity) -> Quantity:
 
 
 def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
-    """Average each quantity over the configurations where both recipes have it, or else over all."""
+    """Average each quantity over the configurations in which both recipes have it, or else over all."""
     rows = {}
     for name in pairs[0][0]:
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
@@ -300,7 +301,7 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
 def _flags(
     sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
 ) -> list[Flag]:
-    """Flag what the intervals leave out."""
+    """Return flags for the variation that the intervals leave out."""
     out = []
     for side, name, unit in zip(sides, names, units, strict=True):
         if unit == "block":
@@ -322,7 +323,7 @@ def _flags(
 
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
-    """Return both values of everything in which the recipes differ."""
+    """Return, for each attribute in which the recipes differ, both values."""
     own = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
