@@ -182,8 +182,7 @@ def with_recorded_axes(
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
-    """Read a source other than a table's file; return the section for a sweep in ``directory``, runs and
-    notes.
+    """Read a source other than a table's file; return a section for the sweep, the runs, and notes.
 
     The directory has to keep the runs in its `RECORDED`. The runs are None for a table's file, and for runs
     that it keeps already.

@@ -27,13 +27,14 @@ def _minutes(value: Any) -> Any:
 
 
 def _within_a_year(minutes: float) -> float:
-    # SLURM takes a limit of zero for none at all.
+    # SLURM reads a limit of zero as no limit.
     if not 1 / 60 <= minutes <= 366 * 24 * 60:
         raise ValueError("from a second to a year")
     return minutes
 
 
-# Options that isolaw writes into a job's script itself, or by which it finds its jobs again: what sets them.
+# Options that isolaw itself writes into job scripts, or by which it finds its jobs, with the keys that set
+# them.
 _SET = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
     **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),

@@ -13,7 +13,7 @@ from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
-REFERENCE_PROBLEMS = 64  # B_p at which it holds where lr follows the problems alone: B = 1024 at n = 16
+REFERENCE_PROBLEMS = 64  # B_p at which it holds if lr depends on B_p alone: B = 1024 at n = 16
 # lr ∝ B_p^α n^β, as (α, β), by ``recipe.lr_scaling``
 EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
 
@@ -25,7 +25,7 @@ def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
     (2.0, 2.0, 2.0)
     """
     alpha, beta = EXPONENTS[rule]
-    if alpha == beta:  # exactly what it was before there were other rules
+    if alpha == beta:  # bit for bit as before there were other rules
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
     own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
     return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)

@@ -112,7 +112,7 @@ Modules = Annotated[
     Field(min_length=1),
 ]
 Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
-# What these keys of a recipe are unless the file or the algorithm sets them.
+# Values of these recipe keys unless the file or the algorithm sets them.
 OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
 
 
@@ -175,7 +175,7 @@ class Recipe(Section):
     interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
-    # Which parts of the algorithm are taken out.
+    # Parts of the algorithm to take out.
     without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:

@@ -4,9 +4,9 @@ A source *counts* at a budget C if it covers C, its problems are as difficult as
 taken as easy), and its model is at most 100 times larger or smaller. The starting point is
 
     B_p   the B_p with the highest reward of the drawn curves at C, if several were compared; else the B_p
-    that the first source used n     the geometric mean of n*(C) over the sources that count, those of one
-    publication first (they share
-          runs), to the nearest power of two; its range covers all of them
+          of the first source
+    n     the geometric mean of n*(C) over the sources that count, those of one publication first (they
+          share runs), to the nearest power of two; its range covers all of them
     M     C / (B_p · n)
 
 A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or
@@ -39,7 +39,7 @@ _TYPICAL = 7.0  # billions of parameters, if the user names no size
 _LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
 _LEAST_N = 2
 _APART = 2  # times, neighbouring n of the first sweep
-_USUAL = 32  # B_p, where no source is like the case: the playbook's smallest
+_USUAL = 32  # B_p if no source is like the case: the playbook's smallest
 _UNLIMITED = 2**53  # rollouts
 _ROUNDING = 1e-9
 _CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")

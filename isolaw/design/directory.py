@@ -261,7 +261,7 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
 
 
 def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return the value of further seeds for a share of the spend; None unless the race ended at its target."""
+    """Return the value of seeds for a share of the spend; None unless the race ended at its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:

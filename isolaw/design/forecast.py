@@ -105,7 +105,7 @@ class SweepForecast(Shown):
     compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
     from_runs: int = 0  #: number of truths fitted to these runs
     preset: Preset | None = None  #: its members are the truths instead of isolaw's presets
-    #: Also where some truths are fitted to real runs: no sweep was executed.
+    #: Also if some truths are fitted to real runs, since no sweep was executed.
     simulated: ClassVar[Simulated] = Simulated.YES
 
     @property

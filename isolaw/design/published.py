@@ -144,7 +144,7 @@ class Statement:
     leans: Leans
 
 
-# Each is taken from the publication's abstract, but for the sweep, whose data say what was varied.
+# Each comes from the publication's abstract, except the sweep, whose data show what was varied.
 STATEMENTS = (
     Statement(
         "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",

@@ -1,4 +1,4 @@
-"""Executors, which execute runs. Each has a module; `base` holds their common parts, `waiting` their queue."""
+"""Executors, which execute runs: a module each; `base` holds their common parts, `waiting` their queue."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ INTERVALS = 3.0  # multiple of the compute to which three n ran, up to which pre
 FAR = 10.0  # multiple of the same compute, beyond which isolaw recommends nothing
 _ROUNDING = 0.1
 REACH = 4  # candidates reach from 1/4 of the smallest measured n to 4 times the largest
-LEAST_STEPS = 20  # that the budget must buy of a configuration without runs
+LEAST_STEPS = 20  # steps that the budget must buy of a configuration without runs
 
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:

@@ -24,7 +24,7 @@ _FALLEN = 0.25  # a collapse is at least this share of the others' rise
 _USUAL = 4.5  # and at least this multiple of the usual difference between runs
 _LEAST_PAIRS = 6  # pairs of runs needed to estimate the usual difference
 _MEDIAN = 0.954  # median absolute difference of two standard normal numbers
-_MOST = 1 / 3  # share of runs; if more collapse, that is what these runs do, and none is cut
+_MOST = 1 / 3  # share of runs; if more collapse, falling is normal for these runs, and none is cut
 _LEAST_KEPT = 3  # checkpoints; a run left with fewer is dropped
 _NAMED = 3
 

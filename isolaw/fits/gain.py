@@ -33,7 +33,7 @@ class Gain:
     """The reward that the budget of a prediction gains over today's."""
 
     today: Prediction  #: at the largest compute at which three n ran
-    reward: Quantity  #: how much higher the reward is at the larger budget
+    reward: Quantity  #: increase of the reward at the larger budget
     #: The reward less that of today's (n, B_p), both at the larger budget; None unless today's n is larger.
     kept: Quantity | None = None
 

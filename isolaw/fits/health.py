@@ -40,7 +40,7 @@ class Health(Encoded):
     rollouts_per_problem: int
     seed: int
     judged_by: tuple[str, ...]  # diagnostics with enough evaluations to judge by, as ``metric on eval_set``
-    signs: dict[str, Sign]  # what is wrong, by diagnostic, earliest first
+    signs: dict[str, Sign]  # signs by diagnostic, earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:

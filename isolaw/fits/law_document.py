@@ -20,7 +20,7 @@ from isolaw.fits.selection import Configuration
 
 # The plateau is stated only if measured n* came this close to it, in doublings of n.
 _FLAT_WITHIN = 0.5
-# Late falls, which a learning curve cannot show, are sought past 1 / this of a curve's compute.
+# Late falls, which a learning curve cannot show, count past 1 / this of a curve's compute.
 _LATE = 4
 
 

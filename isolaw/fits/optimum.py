@@ -21,7 +21,7 @@ from isolaw.fits.surface.slices import Slices
 Ints = NDArray[np.int64]
 _EDGE = 1e-6  # doublings: values this close to an end of the grid count as being there
 _BEYOND = 0.025  # share of draws with the best n at the grid's end from which isolaw flags it
-_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw says to run it first
+_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw advises to run it
 
 
 def optimum(

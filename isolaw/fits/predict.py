@@ -157,7 +157,7 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
         out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
     if factor > INTERVALS:
         text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
-        if factor > FAR:  # else what to run is said with the recommendation
+        if factor > FAR:  # otherwise the recommendation names the runs to add
             short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
             text += f": run n = {short} to {number(budget / INTERVALS)} or more"
         elif document.method == "paper":

@@ -56,7 +56,7 @@ class Prediction(Shown):
     """
 
     compute: int  #: the budget C
-    unit: str  #: what it counts: rollouts, tokens or seconds
+    unit: str  #: its unit: rollouts, tokens or seconds
     #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
     #: leaves out those expected to lose more than 0.005.
     options: list[Option]
@@ -72,15 +72,12 @@ class Prediction(Shown):
     cost: Cost | None = None  #: cost of a step
     price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
-    models: dict[str, float] | None = (
-        None  #: weights of the pooled models; None where the runs themselves say
-    )
-    run_first: list[int] = field(
-        default_factory=list
-    )  #: n beyond the measured ones, one of which may be best
+    models: dict[str, float] | None = None  #: weights of the pooled models; None within the runs
+    run_first: list[int] = field(default_factory=list)  #: n beyond the measured ones that may be best
 
     document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
-    #: The calibrated simulator that made it instead, its number of members, and a law's answer to the same.
+    #: The calibrated simulator that made it instead, its number of members, and a law's prediction for the
+    #: same budget.
     preset: Preset | None = field(default=None, compare=False)
     members: int | None = None
     law: Prediction | None = None

@@ -2,8 +2,9 @@
 
 ::
 
-    DIR/sweep.toml                     the sweep file as written (if there was one) DIR/sweep.json
-    the resolved sweep DIR/lock                           held by the one engine that writes
+    DIR/sweep.toml                     the sweep file as written (if there was one)
+    DIR/sweep.json                     the resolved sweep
+    DIR/lock                           held by the one engine that writes
     DIR/runs/<run_id>/spec.json
                       points.jsonl     one line per checkpoint
                       problems.json    ids of the problems whose results the lines hold, if any

@@ -106,7 +106,7 @@ class Lines:
 
     @property
     def done_compute(self) -> int:
-        """The horizon to which the run is finished; 0 if unfinished, or if the marker belongs to other lines."""
+        """The horizon of a finished run; 0 if it is unfinished or the marker belongs to other lines."""
         marker = self.marker
         return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
 

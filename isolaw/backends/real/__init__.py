@@ -36,7 +36,7 @@ class Real:
     version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
+        """Fill in the recipe, the keys that depend on this machine, and the hashes of model and problems."""
         folder, stored, issues = _find_set(spec.problems.set)
         options = None
         try:
@@ -82,7 +82,7 @@ class Real:
         return filled.model_copy(update={**update, "sources": placement | sources})
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on parts of the objective that nothing chooses, and on LoRA's defaults."""
+        """Return notes on objective terms that the sweep file leaves open, and on LoRA's defaults."""
         return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
@@ -105,14 +105,14 @@ class Real:
         ]
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return as many runs as there are GPUs, and host memory, for their processes; else cores."""
+        """Return the number of runs for which there are GPUs and host memory, or else cores."""
         options = RealOptions.of(spec)
         if gpus := environment.gpus():
             return max(1, min(gpus // options.processes, planner.runs_at_a_time(spec)))
         return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core per process, a GPU each if there are GPUs, and disk space of weights and moments.
+        """Return a core per process, a GPU each if there are GPUs, and disk space for weights and moments.
 
         A sampler in its own process needs another core.
         """
@@ -250,7 +250,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return what prevents a sampler in its own process."""
+    """Return the issues of a sampler in its own process."""
     if options.generation == "colocated":
         return []
     out = []

@@ -155,7 +155,7 @@ def tokenizer(model: str | Path) -> Any:
 
 
 def stamp(folder: Path) -> str:
-    """Return a key that changes when a folder's files do."""
+    """Return a key that changes with a folder's files."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 

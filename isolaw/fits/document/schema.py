@@ -83,7 +83,7 @@ class CurveEntry(Cell):
 class DrawsInfo:
     """How many draws a fit made, how many failed and why, and the file that holds them."""
 
-    # What is resampled: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
+    # Unit of resampling: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
     draws: int
     failed: int = 0

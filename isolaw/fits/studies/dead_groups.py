@@ -54,7 +54,7 @@ class GroupSize(Encoded):
     wrong: float  #: share that is all wrong
     right: float  #: share that is all right
     plugged_in: float  #: the share with c / k for p, which is too high
-    basis: Literal["unbiased", "model"]  #: the model is for n above the samples of a problem
+    basis: Literal["unbiased", "model"]  #: ``model`` applies to n above the samples of a problem
 
     @property
     def live(self) -> float:
@@ -198,7 +198,7 @@ def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
 
 # log a, log b of the beta distribution, and the logit of the mass at p = 0
 _START = np.array([0.0, 0.0, -3.0])
-_WIDE = np.array([3.0, 3.0, 4.0])  # a weak prior's deviations: parameters at infinity are none
+_WIDE = np.array([3.0, 3.0, 4.0])  # deviations of a weak prior, which keeps parameters finite
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
@@ -253,4 +253,4 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
                 break
             wide *= 1.5
         ends.append(sign * float(found.fun) if found.success else (0.0 if sign > 0 else 1.0))
-    return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # below, it is the solver's
+    return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # smaller values are the solver's error

@@ -81,8 +81,8 @@ class RecipeComparison(Flagged, Shown):
     contrasts: list[Contrast]  # one for each common (B_p, n)
     mean: Contrast  # its A, B and C_mid are means over configurations where both curves are determined
     paired: bool  # whether draws pair the runs by seed
-    units: tuple[Unit, Unit]  # what was resampled, for each recipe
-    flags: list[Flag]  # what a reader must know before trusting the numbers
+    units: tuple[Unit, Unit]  # unit of resampling, for each recipe
+    flags: list[Flag]  # reasons for care before trusting the numbers
 
     @property
     def notes(self) -> list[str]:

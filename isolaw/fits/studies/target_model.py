@@ -41,7 +41,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 _DEVIATION = (math.log(0.02), math.log(3.0))  # least and largest of log σ and log τ
 _VALLEY = (math.log(0.1), math.log(5.0))  # of log p
-_FAR = math.log(100.0)  # how far beyond the measured B_p a critical batch is sought
+_FAR = math.log(100.0)  # search range of a critical batch beyond the measured B_p
 _FARTHEST = 3.0  # largest exponent
 
 
@@ -81,7 +81,7 @@ class TargetModel:
     """
 
     def __init__(self, data: TargetData, form: Form) -> None:
-        if form == "cells":  # where no run reaches a target, a level of its own makes anything likely
+        if form == "cells":  # if no run reaches a target, its free level makes any value likely
             _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
             any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
             data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
@@ -146,7 +146,7 @@ class TargetModel:
         nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
         logs = np.zeros((1, 1))
         if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
-            # Given the targets that a run reached u_k is normal; what it did not reach needs the nodes.
+            # Given the targets that a run reached, u_k is normal; targets that it missed need the nodes.
             variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
             shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
             nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
@@ -157,7 +157,7 @@ class TargetModel:
         log_beyond = logsumexp(of_node, axis=0)
         share = np.exp(of_node - log_beyond)[:, :, None]
         normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
-        # φ(z) over what is beyond z; where both vanish it is finite
+        # φ(z) over the probability beyond z; finite even if both vanish
         hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
         by_z = np.where(d.reached, z, hazard)
         pull = (share * by_z).sum(axis=0) / sigma  # of the mean, (K, J)
@@ -236,7 +236,7 @@ class TargetModel:
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
                 for power in range(1, min(np.unique(x).size, 3)):
                     out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
-        # The first block that reaches a target is the reference; one that does not has no offset.
+        # The first block that reaches a target is the reference; a block that reaches none has no offset.
         blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
         out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
         return [(name, own.astype(np.float64)) for name, own in out]

@@ -62,7 +62,7 @@ class TargetRow(Cell):
     reached: int  #: how many of them
     rollouts: Quantity
     steps: Quantity
-    spent: Spent | None  #: None without a cost, or where it does not know steps of this size
+    spent: Spent | None  #: None without a cost, or if steps of this size have no known cost
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TargetStudy(Flagged, Shown):
     targets: tuple[float, ...]
     rows: tuple[TargetRow, ...]  #: by target, B_p, n and lr
     critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, by target
-    lr: LrLaw | None  #: None where no (B_p, n) ran with several lr, or too few runs reach a target
+    lr: LrLaw | None  #: None if no (B_p, n) ran with several lr, or too few runs reach a target
     flags: tuple[Flag, ...]
 
 

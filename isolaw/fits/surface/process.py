@@ -92,7 +92,7 @@ class Process:
         plane = varies_in_batch(o.log2_n, o.log2_b)
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
-            absent.add("gamma")  # one run of each: runs were never seen to vary
+            absent.add("gamma")  # one run of each: the data show no variation between runs
         if o.seed_variance == 0:
             absent.add("seed")
         priors = PRIORS | {"seed": (1.0, _of_a_variance(np.unique(o.run_seed).size - 1))}

@@ -1,4 +1,4 @@
-"""The defaults of a recipe's algorithm, and the recipes that are refused. Imports nothing heavy.
+"""The defaults of a recipe's algorithm, and the recipes that isolaw refuses. Imports nothing heavy.
 
 `resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`), then
 from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which
@@ -64,7 +64,7 @@ _OVERLONG_PART = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
-    """Return the recipe with every open key filled in that has an effect; resolving it again changes nothing.
+    """Fill in every open key of a recipe that has an effect; resolving it again changes nothing.
 
     With ``difficulty`` (``problems.difficulty``) ``"easy"`` the KL term and the entropy bonus are on (`EASY`)
     unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).

@@ -143,7 +143,7 @@ def _in_turn(
     until: float,
     notify: Callable[[StageProgress], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield each stage's result; nothing follows a failed model stage."""
+    """Yield each stage's result; if the model stage fails, no other stage runs."""
     for number, stage in enumerate(stages):
         left = sum(later.expected_s(device) for later in stages[number:])
         notify(StageProgress(stage.name, number, len(stages), left))

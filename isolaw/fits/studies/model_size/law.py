@@ -41,7 +41,7 @@ class SizeLaw:
     loss: Loss
     fits: SizeFits  # the estimate, followed by D draws
     bends: Floats  # relative change of K per decade of X, (1 + D,); 0 under the law
-    unit: Literal["run", "block"]  # what was resampled; blocks if no size has two runs
+    unit: Literal["run", "block"]  # unit of resampling; blocks if no size has two runs
 
     @cached_property
     def N0(self) -> Quantity:
