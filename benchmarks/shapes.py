@@ -50,7 +50,7 @@ def judged(
     runs: int = 0,
     cache: dict[int, Any] | None = None,
 ) -> Row:
-    """Return isolaw's statement about a pair, and whether it holds; ``true`` averages so many runs (0: all)."""
+    """Return isolaw's statement about a pair, and whether it holds; ``true`` averages ``runs`` (0: exact)."""
     kept = {} if cache is None else cache
     if id(known) not in kept:
         kept[id(known)] = estimate(known, DRAWS, 0, bounds("avg@4", known))

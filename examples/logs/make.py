@@ -293,7 +293,7 @@ def prime_rl(top: Path, run: Run) -> None:
 
 
 def nemo_rl(top: Path, run: Run) -> None:
-    """Write an MLflow file store, a folder of metrics and one of parameters; one seed, as it is many files."""
+    """Write an MLflow file store, a folder of metrics and one of parameters; one seed, for its many files."""
     if run.seed:
         return
     names = {"reward": "train/reward", "length": "train/mean_gen_tokens_per_sample"}
