@@ -123,7 +123,7 @@ def test_names_that_do_not_exist(synthetic: Make) -> None:
         select(runs, "avg@4", "validaton", "fixed-bp")
     with pytest.raises(DataError, match=r"problem_per_batch.*did you mean 'problems_per_batch'"):
         chosen(runs, fixed={"problem_per_batch": 32})
-    with pytest.raises(DataError, match=r'"problems_per_batch": 33.*there are: 32'):
+    with pytest.raises(DataError, match=r'"problems_per_batch": 33.*existing values: 32'):
         chosen(runs, fixed={"problems_per_batch": 33})
     with pytest.raises(InputError, match="found 'fixed'; expected fixed-bp, fixed-b, fixed-n, joint"):
         chosen(runs, "fixed")

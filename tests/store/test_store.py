@@ -341,7 +341,7 @@ def test_a_sweep_without_checksums_is_of_an_older_version(done: SweepStore, isol
     path.write_text(json.dumps({**document, "format": "isolaw.sweep/1"}))
     code, _, err = isolaw("sweep", "--out", done.directory)
     assert code == 2
-    assert "from an older isolaw" in err
+    assert "written by an older isolaw" in err
 
 
 def test_a_damaged_failure_is_one(done: SweepStore) -> None:
