@@ -89,7 +89,7 @@ def elsewhere(*words: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Parse the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=60)

@@ -50,7 +50,7 @@ PARTS = {
 
 
 class Clock:
-    """Answers each line of standard input with the time until `tick` has been called TURN times more."""
+    """Answers each line of standard input with the time that the next TURN calls of `tick` take."""
 
     def __init__(self) -> None:
         self.ticks = -WARM_UP

@@ -67,7 +67,7 @@ def young(x: Floats, rng: np.random.Generator) -> Floats:
 
 
 def late(x: Floats, rng: np.random.Generator) -> Floats:
-    """Nothing for a while."""
+    """Flat for a while, then rising."""
     delay = rng.uniform(0.05, 0.3)
     return -np.expm1(-np.maximum(x - delay, 0))
 

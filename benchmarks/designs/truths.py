@@ -149,7 +149,7 @@ def _cliff(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _late(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Nothing for long, then nearly everything, and the later the larger n is; it also ends higher."""
+    """Flat for long, then a steep rise; a larger n rises later and ends higher."""
     begins = 4e5 * np.exp2(0.33 * (_across(u, b) - 3))
     ceiling = 0.46 + 0.012 * (u - 3) - 0.0012 * (u - 3) ** 2
     learnt = _hill(c, begins, 2.2)
@@ -157,14 +157,14 @@ def _late(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _valley(u: Floats, b: Floats, c: Floats) -> Floats:
-    """One ceiling for all, which the n nearest to 45 reach first."""
+    """One ceiling for all n, which those nearest to 45 reach first."""
     begins = 2e5 * np.exp2(0.55 * _bowl(_across(u, b) - 5.5, width=1.5))
     learnt = _exponential(c, begins, 1.3)
     return 0.1 + 0.4 * learnt - _batch(b, c, learnt)
 
 
 def _staircase(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Two rises with a rest between them; the larger n is, the later each begins, and the higher it ends."""
+    """Two rises with a plateau between them; a larger n begins each later and ends higher."""
     later = 0.12 * (_across(u, b) - 6.0)
     at = _decades(c) - later
     learnt = 0.55 / (1 + np.exp(-(at - 5.0) / 0.12)) + 0.45 / (1 + np.exp(-(at - 6.4) / 0.15))
@@ -174,7 +174,7 @@ def _staircase(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _falls(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Rewards come down again after some 4,000 steps: small n, of which a budget pays for more, first."""
+    """Rewards fall again after some 4,000 steps, first at small n, whose steps cost less."""
     learnt = _hill(c, 3e5, 1.0)
     steps = c / np.exp2(u + b)
     fallen = 0.10 / (1 + (4e3 / np.maximum(steps, 1e-9)) ** 2)

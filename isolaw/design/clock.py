@@ -25,7 +25,7 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Times of runs, ``places`` of which execute at a time.
+    """The time that runs take if ``places`` of them execute at a time.
 
     ``evaluated`` has the steps at which each cell is evaluated.
     """

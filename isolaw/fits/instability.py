@@ -52,7 +52,7 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign of an unhealthy run."""
+    """One sign of an unhealthy run, with its step and levels."""
 
     name: str  # one of the names in the module's docstring
     step: int  # the last step of the window in which it began

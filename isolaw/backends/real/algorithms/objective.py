@@ -29,7 +29,7 @@ def row_weights(
 ) -> Tensor:
     """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch, (B_p, n).
 
-    Over the rollouts that enter the gradient; the others have weight 0 and are not divided by:
+    Counts are of the rollouts that enter the gradient; the others have weight 0:
 
     ================ ======================================================================
     ``token``        1 / tokens in the batch (the code of DAPO, arXiv 2503.14476)

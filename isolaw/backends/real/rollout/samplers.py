@@ -58,7 +58,7 @@ class Rollouts:
         return Rollouts(*(mine + vars(other)[name] for name, mine in vars(self).items()))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
-        """Return some of the rows."""
+        """Return the rows with these indices."""
         return Rollouts(*([values[i] for i in index] if values else [] for values in vars(self).values()))
 
 

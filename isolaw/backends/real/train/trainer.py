@@ -315,7 +315,7 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
 
 
 def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
-    """While entered, ZeRO-3 has gathered parameters from all processes."""
+    """While entered, this process has whole parameters, which ZeRO-3 gathered from all processes."""
     if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
     from deepspeed import zero
