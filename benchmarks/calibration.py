@@ -1,16 +1,16 @@
-"""Does a calibrated simulator see further than a fitted surface? ``python -m benchmarks.calibration COMMAND``
+"""Does a calibrated simulator beat a fitted surface? ``python -m benchmarks.calibration COMMAND``
 
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
-    estimator  what the law recommends in the presets of `known`, in place of an older version of it
+    estimator  the law's recommendation in the presets of `known`, replacing an older version's
     presets    the presets that isolaw ships: isolaw/simulators/presets
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md and its presets
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
-(`isolaw.replication.jitter`). `TUNING` were looked at while the calibration was made; `JUDGING` judge it. The
-calibration sees what a user's runs would show: neither the constants nor the kind of the problem set. The
-true reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates. `MEMBERS` of
+(`isolaw.replication.jitter`). `TUNING` guided the development of the calibration; `JUDGING` judge it. The
+calibration sees only what a user's runs would show: neither the constants nor the kind of the problem set.
+The true reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates. `MEMBERS` of
 published-easy are truths, too: their constants are far from the centre of the prior.
 """
 
@@ -79,7 +79,7 @@ def _best_n(ahead: RewardForecast) -> tuple[int, int]:
 
 
 def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
-    """Return what the calibration and the estimator recommend in one preset, and what that loses."""
+    """Return the recommendations of the calibration and the estimator in one preset, and their losses."""
     path = kept(f"{kind}-{index}")
     if path.exists():
         return dict(json.loads(path.read_text()))
@@ -128,7 +128,7 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
 
 
 def _population(kind: str, index: int) -> tuple[dict[str, float], str, int]:
-    """The constants of a truth, its problem set and D."""
+    """Return a truth's constants, problem set and D."""
     if kind == PUBLISHED:
         member = read_preset("published-easy").members[index]
         return asdict(parameters(member)), "easy", 6000
@@ -136,7 +136,7 @@ def _population(kind: str, index: int) -> tuple[dict[str, float], str, int]:
 
 
 def _truth(kind: str, changed: dict[str, float], n_train: int, jobs: int) -> tuple[Any, Any]:
-    """The mean reward of each cell at the target, and at the forecast's C."""
+    """Return the mean reward of each cell at the target, and at the forecast's C."""
     own = replace(PRESETS["P"], **changed)
     lr, kl = (own.lr_easy, own.kl_easy) if kind == "easy" else (own.lr_hard, own.kl_hard)
     own = replace(own, lr_easy=lr, kl_easy=kl)
@@ -169,7 +169,7 @@ def _runs(kind: str, changed: dict[str, float], n_train: int, folder: Path) -> A
 
 
 def _by_estimator(runs: Any) -> dict[str, Any]:
-    """What `isolaw.fit` and its law recommend for the target."""
+    """Return the recommendation of `isolaw.fit` for the target."""
     try:
         law = isolaw.fit(runs)
         prediction = law.predict(compute=TARGET)
@@ -182,7 +182,7 @@ def _by_estimator(runs: Any) -> dict[str, Any]:
 
 
 def estimator(jobs: int) -> None:
-    """Measure the column of the estimator again; the calibration's stay, and are of the version they name."""
+    """Measure the estimator's column again; the calibration's columns stay those of the version they name."""
     found = json.loads(SUMMARY.read_text())
     for row in found["known"]:
         changed, kind, n_train = _population(row["kind"], row["index"])
@@ -197,7 +197,7 @@ def estimator(jobs: int) -> None:
 
 
 def _rewards(preset: Any, cells: list[tuple[int, int]], compute: list[Any], jobs: int) -> list[Any]:
-    """The ensemble's mean reward in each cell at its own C."""
+    """Return the ensemble's mean reward in each cell at the cell's own C."""
     ahead = forecast(preset, max(float(c[-1]) for c in compute), cells, jobs=jobs)
     mean = np.nanmean(ahead.rewards, axis=0)
     out = []
@@ -285,7 +285,8 @@ def presets(jobs: int) -> None:
     """Write the presets that isolaw ships.
 
     published-hard has the constants of published-easy, the simulator's hard problems and no KL penalty, since
-    the paper's hard curves cannot be had: its appendix says only how hard the problems are, and KL off.
+    the paper's hard curves are not available: its appendix states only the difficulty of the problems, and
+    that KL is off.
     """
     FOLDER.mkdir(exist_ok=True)
     qwen, easy, hard = (
@@ -343,13 +344,13 @@ def published(jobs: int) -> dict[str, Any]:
 
 
 def kept(name: str) -> Path:
-    """Return where the result of a command is kept, by the versions that made it."""
+    """Return the path of a command's result, which names the versions that made it."""
     KEPT.mkdir(parents=True, exist_ok=True)
     return KEPT / f"{name}-v{VERSION}-e{ESTIMATOR}-s{Bandit.version}.json"
 
 
 def summary() -> dict[str, Any]:
-    """Return what was measured: a row for each judged preset, the paper's curves, the rest of real runs."""
+    """Return the results: a row for each judged preset, the paper's curves, the rest of real runs."""
     truths = [*((kind, i) for kind in SETS for i in JUDGING), *((PUBLISHED, i) for i in MEMBERS)]
     paths = [kept(f"{kind}-{index}") for kind, index in truths]
     names = "n", "regret", "interval", "covers", "band", "seconds"

@@ -1,18 +1,18 @@
-"""The public sweep over B_p and lr: is the critical batch steady, and what do quarter runs choose?
+"""The public sweep over B_p and lr: is the critical batch steady, and do quarter runs choose well?
 
 ``python -m benchmarks.critical_batch`` writes the table of docs/critical-batch.md (`examples/data/README.md`
 has the source of the runs).
 
-*Steady*: the critical batch at five targets, by isolaw and as it is usually done, by least squares in log N
+*Steady*: the critical batch at five targets, by isolaw and by the usual method, least squares in log N
 through the fastest run of each B_p (of all its lr, at its first evaluation above the target). Both are
-repeated with a tenth of the runs left out, forty times: the deviation of log B_crit is what a few other runs
-would have changed.
+repeated forty times with a tenth of the runs left out: the deviation of log B_crit shows how much a few other
+runs would have changed.
 
 *Covered*: sweeps of 40 runs (eight B_p, five lr) are simulated from the model itself, with the critical batch
 200, 400 and 800 at three targets; others at n = 4, 16 and 64 have an lr that follows √B_p.
 
 *Chosen*: every run is cut at a quarter of its compute. A method chooses a (B_p, lr), and pays the rollouts
-that the whole runs of it needed to .55: their geometric mean, a bound where one did not get there.
+that its whole runs needed to reach .55: their geometric mean, or a bound if one did not reach it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RUNS = "examples/data/critical-batch.parquet"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = ROOT / "docs" / "critical-batch.md"
 TARGETS = (0.4, 0.45, 0.5, 0.55, 0.6)
-EARLY = (0.4, 0.45, 0.5)  # targets that quarter runs reach
+EARLY = (0.4, 0.45, 0.5)  # targets within the reach of quarter runs
 GOAL = 0.55
 REPEATS = 40
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -60,7 +60,7 @@ def runs() -> tuple[pd.DataFrame, list[Curve]]:
 
 
 def data(table: pd.DataFrame, curves: list[Curve], targets: tuple[float, ...]) -> TargetData:
-    """Return what the runs need for targets, a block for each recipe."""
+    """Return the rollouts that the runs need to targets, with a block for each recipe."""
     found = np.array([[crossing(*curve, own) for own in targets] for curve in curves])
     ends = np.array([curve[0][-1] for curve in curves])
     recipe = table["kl"].astype(str) + table["fixed"].astype(str)
@@ -77,7 +77,7 @@ def data(table: pd.DataFrame, curves: list[Curve], targets: tuple[float, ...]) -
 
 
 def first_evaluation(compute: NDArray[np.float64], reward: NDArray[np.float64], target: float) -> float:
-    """Where the line between evaluations first crosses a target; NaN where it does not."""
+    """Return where the line between evaluations first crosses a target; NaN if it does not."""
     above = np.flatnonzero(reward >= target)
     if not above.size or not above[0]:
         return math.nan
@@ -86,7 +86,7 @@ def first_evaluation(compute: NDArray[np.float64], reward: NDArray[np.float64], 
 
 
 def usual(table: pd.DataFrame, curves: list[Curve], target: float) -> float:
-    """B_crit through the fastest run of each B_p."""
+    """Return B_crit by the usual method: through the fastest run of each B_p."""
     n = pd.Series([first_evaluation(*curve, target) for curve in curves])
     fastest = n.groupby(table["problems_per_batch"].to_numpy()).min().dropna()
     b, log_n = fastest.index.to_numpy(float), np.log(fastest.to_numpy())
@@ -163,7 +163,7 @@ def covered(repeats: int = 60) -> dict[str, float]:
 
 
 def by_isolaw(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
-    """The least N by the model, of the (B_p, lr) with a run that reaches a target."""
+    """Choose the least N of the model, among the (B_p, lr) with a run that reaches a target."""
     own = data(table, [(c, r) for _, _, c, r in cut], EARLY)
     model = TargetModel(own, "critical")
     seen = {(b, lr) for (b, lr, _, _), r in zip(cut, own.reached.any(axis=1), strict=True) if r}
@@ -171,7 +171,7 @@ def by_isolaw(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
 
 
 def by_paper(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
-    """The exponential curve through record points that is at the goal first; else the highest at its end."""
+    """Choose the exponential curve through record points that reaches the goal first, or ends highest."""
     best: dict[tuple[int, float], tuple[float, float]] = {}
     for b, lr, c, r in cut:
         kept = record_mask(r[None], WIDTH)[0].astype(bool)
@@ -187,7 +187,7 @@ def by_paper(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
 
 
 def by_measured(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
-    """The first evaluation above the highest target that three runs reach."""
+    """Choose the first evaluation above the highest target that three runs reach."""
     for target in np.arange(0.6, 0.3, -0.01):
         at = {(b, lr, i): first_evaluation(c, r, target) for i, (b, lr, c, r) in enumerate(cut)}
         at = {key: n for key, n in at.items() if n == n}
@@ -197,7 +197,7 @@ def by_measured(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
 
 
 def by_parabola(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
-    """IsoFLOP: at the median end, the parabola in log B_p through the best lr of each."""
+    """Choose by IsoFLOP: at the median end, a parabola in log B_p through the best lr of each."""
     at = float(np.median([c[-1] for _, _, c, _ in cut]))
     best: dict[int, tuple[float, float]] = {}
     for b, lr, c, r in cut:
@@ -211,7 +211,7 @@ def by_parabola(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
 
 
 def by_process(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
-    """A plain Gaussian process over (log B_p, log lr, log C): the highest mean where the goal may be."""
+    """Choose by a plain Gaussian process over (log B_p, log lr, log C): the highest mean near the goal."""
     rows = [
         (np.log(b), np.log(lr), np.log(c[i]), r[i])
         for b, lr, c, r in cut
@@ -247,7 +247,7 @@ METHODS: dict[str, Callable[[pd.DataFrame, Cut], tuple[int, float]]] = {
 
 
 def chosen() -> dict[str, Any]:
-    """Return what each method chooses from quarter runs, and what that needs."""
+    """Return each method's choice from quarter runs, and the rollouts that it needs."""
     table, curves = runs()
     needs: dict[tuple[int, float], list[tuple[float, bool]]] = {}
     cut: Cut = []

@@ -1,17 +1,17 @@
 """Which runs should a sweep make? The race against fixed designs: ``python -m benchmarks.design COMMAND``
 
-    simulate  runs of jittered presets of the simulator, which all designs draw theirs from (an hour)
-    play      designs on these presets, and what each loses (some seconds for a repetition of one preset)
+    simulate  runs of jittered presets of the simulator, from which all designs draw (an hour)
+    play      designs on these presets, with their losses (some seconds for a repetition of one preset)
     tables    benchmarks/design.json, and the tables in docs/race.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
-(`isolaw.replication.jitter`): 7 on the easy and 7 on the hard set with which the rule was made, and 4 of each
-that judge it. A run is a simulated one, with its own course, and the noise of 300 validation problems
-with 4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
+(`isolaw.replication.jitter`): 7 on the easy and 7 on the hard set on which the rule was developed, and 4 of
+each that judge it. Runs are simulated, each with its own course and the noise of 300 validation problems with
+4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
 simulated seeds, `SEEDS` of them, with exact pass rates.
 
-Regret is what the recommended cell loses against the best of the grid. Everything is kept in
-``benchmarks/.designs`` and made once.
+Regret is the loss of the recommended cell against the best of the grid. All results are kept in
+``benchmarks/.designs`` and computed once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _path(name: str, index: int, batch: int, first: int) -> Path:
 
 
 def simulate() -> None:
-    """Make the simulated runs that are not there yet."""
+    """Make the missing simulated runs."""
     RUNS.mkdir(parents=True, exist_ok=True)
     missing = [
         (name, index, batch, first)
@@ -127,7 +127,7 @@ class Preset:
         self.made: dict[RunKey, Any] = {}
 
     def run(self, key: RunKey) -> Any:
-        """Compute and measured reward of a run to the target."""
+        """Return compute and measured reward of a run to the target."""
         if key not in self.made:
             b, n, seed = key
             bank, chosen = _bank(self.name, self.index, b), int(self.drawn[seed])
@@ -138,7 +138,7 @@ class Preset:
         return self.made[key]
 
     def reward(self, problems_per_batch: int, rollouts_per_problem: int) -> float:
-        """The mean over the seeds at the target."""
+        """Return the mean reward over the seeds at the target."""
         rewards = _bank(self.name, self.index, problems_per_batch)[f"r{rollouts_per_problem}"]
         return float(rewards[: self.seeds, -1].mean())
 
@@ -158,7 +158,7 @@ def _designs(repetition: int) -> dict[str, Any]:
 
 
 def answer(name: str, index: int, repetition: int, design: str) -> dict[str, Any]:
-    """Play one design on one preset; return what it spent, recommended, expected and lost."""
+    """Play one design on one preset; return its spend, recommendation, expected loss and loss."""
     batches = BATCHES if design in JOINT else (32,)
     truth = Preset(name, index, repetition, batches)
     began = time.process_time()
@@ -179,7 +179,7 @@ def _all(name: str, index: int, repetition: int, designs: tuple[str, ...]) -> li
 
 
 def kept() -> list[dict[str, Any]]:
-    """Return all answers, once each."""
+    """Return all kept answers, without repeats."""
     lines = ANSWERS.read_text().splitlines() if ANSWERS.exists() else []
     found = {}
     for line in lines:
@@ -192,7 +192,7 @@ def kept() -> list[dict[str, Any]]:
 
 
 def play_all(options: argparse.Namespace) -> None:
-    """Play what is missing, the first repetitions of all presets before the next ones of any."""
+    """Play the missing repetitions, the first ones of all presets before later ones of any."""
     there = {(e["set"], e["index"], e["repetition"], e["design"]) for e in kept()}
     chosen = JOINT if options.joint else DESIGNS
     tasks = []

@@ -1,7 +1,7 @@
-"""What isolaw said of real sweeps from their beginning, and what came: ``python -m benchmarks.evidence``.
+"""isolaw's statements from the beginning of real sweeps, and the outcome: ``python -m benchmarks.evidence``.
 
-Every sweep of `SWEEPS`, real trainings all, is cut to a share of its compute C. From what is left isolaw
-states n*(C), the n that loses least, and rewards at C with intervals (`statement`); so do
+Every sweep of `SWEEPS`, all real trainings, is cut to a share of its compute C. From this part isolaw states
+n*(C), the n that loses least, and rewards at C with intervals (`statement`); so do
 
     paper          the paper's method: record points, exponential curves, the highest
     best measured  the n with the highest mean over the last tenth of its checkpoints
@@ -9,9 +9,9 @@ states n*(C), the n that loses least, and rewards at C with intervals (`statemen
     process        scikit-learn's Gaussian process about a line (`rivals.process`)
 
 Then the rest of the runs judges them (`came`): the mean of each n over the evaluations within a factor of
-1.25 of C, and its standard error over seeds. An n between measured ones is judged between its neighbours,
-linearly in log n, one beyond as the nearest. The best of noisy means is too high, which adds the same to all
-losses.
+1.25 of C, and its standard error over seeds. The reward of an n between measured ones is interpolated
+linearly in log n; an n beyond counts as the nearest. The best of noisy means is too high, which adds the same
+to all losses.
 
 Statements that were committed before the rest of the runs existed are files of their own (`--state`), with
 the SHA-256 of the rows they rest on; they are judged as they stand. The results go to
@@ -53,7 +53,7 @@ _CURVES = ("validation_reward", {"n": "n", "B_p": "B_p", "C": "compute_rollouts"
 
 @dataclass(frozen=True)
 class RealSweep:
-    """A recorded sweep, and how far isolaw sees it."""
+    """A recorded sweep, and the shares of it that isolaw sees."""
 
     name: str
     file: str
@@ -63,7 +63,7 @@ class RealSweep:
     statement: str = ""  # a file of `DATA`: what was stated before the runs went on
 
     def runs(self) -> Runs:
-        """Read it."""
+        """Read the runs."""
         return isolaw.read(DATA / self.file, **self.reading)
 
 
@@ -91,7 +91,7 @@ SWEEPS = (
         "sums, easy, B_p = 16, the long sweep",
         "real-long.parquet",
         fixed={"lr": 5e-4},
-        shares=(0.25,),  # a tenth is what the statement saw
+        shares=(0.25,),  # the statement saw a tenth
         statement="real-long-forecast.json",
     ),
 )
@@ -103,7 +103,7 @@ def cut(runs: Runs, compute: float) -> Runs:
 
 
 def digest(runs: Runs) -> str:
-    """Return the SHA-256 of the rewards of runs and of what they are of, whatever file holds them."""
+    """Return the SHA-256 of the rewards of runs with their keys, the same for any file that holds them."""
     columns = ["run_id", "step", "compute", "eval_set", "metric", "value"]
     metric, eval_set, _ = choose(runs)
     rows = runs.points[(runs.points["metric"] == metric) & (runs.points["eval_set"] == eval_set)]
@@ -120,7 +120,7 @@ def horizon(runs: Runs, fixed: Mapping[str, Any]) -> float:
 
 
 def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what isolaw and its rivals say of larger budgets from these runs, as JSON."""
+    """Return the statements of isolaw and its rivals about larger budgets from these runs, as JSON."""
     metric, eval_set, _ = choose(runs)
     configurations = select(runs, metric, eval_set, "fixed-bp", fixed).configurations
     law = isolaw.fit(runs, where=fixed)
@@ -198,7 +198,7 @@ def came(runs: Runs, compute: float, fixed: Mapping[str, Any]) -> dict[str, Any]
 
 
 def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Hold what was said of one budget against what came."""
+    """Compare the statement about one budget with the outcome."""
     n = np.array(sorted(map(int, measured)))
     reward = np.array([measured[str(own)]["reward"] for own in n])
     best = int(n[reward.argmax()])
@@ -236,7 +236,7 @@ def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def entry(sweep: RealSweep) -> dict[str, Any]:
-    """Return a sweep's entry of the summary: each share's statement, what came, and the verdict."""
+    """Return a sweep's entry of the summary: each share's statement, the outcome, and the verdict."""
     runs = sweep.runs()
     compute = horizon(runs, sweep.fixed)
     cuts: list[dict[str, Any]] = []
@@ -279,7 +279,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--tables", action="store_true", help="only write the kept results into the page")
     parser.add_argument(
-        "--state", metavar="RUNS", help="print what is said of --compute from these runs, as JSON"
+        "--state", metavar="RUNS", help="print the statement about --compute from these runs, as JSON"
     )
     parser.add_argument("--compute", type=float, nargs="+", default=[], help="budgets of --state")
     options = parser.parse_args(arguments)

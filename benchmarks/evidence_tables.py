@@ -1,4 +1,4 @@
-"""The tables and sentences of docs/evidence.md, from what `benchmarks.evidence` measured."""
+"""The tables and sentences of docs/evidence.md, from the results of `benchmarks.evidence`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _interval(quantity: Mapping[str, Any]) -> str:
 
 
 def _best(own: dict[str, Any]) -> str:
-    """The n that came out best, its reward, and the n that are as good."""
+    """Return the n with the best outcome, its reward, and the n that are as good."""
     best, tied = own["verdict"]["best"], own["verdict"]["tied"] or []
     others = [str(n) for n in tied if n != best]
     reward = own["came"][str(best)]
@@ -40,7 +40,7 @@ def _best(own: dict[str, Any]) -> str:
 
 
 def _rewards(own: dict[str, Any]) -> tuple[float, float]:
-    """The mean error of the rewards that were stated, and the mean half width of their intervals."""
+    """Return the mean error of the stated rewards, and the mean half width of their intervals."""
     stated = [
         (said["value"], *said["interval"], own["came"][n]["reward"])
         for n, said in own["said"]["rewards"].items()
@@ -51,7 +51,7 @@ def _rewards(own: dict[str, Any]) -> tuple[float, float]:
 
 
 def _forecasts(sweep: dict[str, Any]) -> list[str]:
-    """Sentences on what was stated for budgets that the runs do not reach yet."""
+    """Return sentences on the statements for budgets that the runs do not reach yet."""
     out = []
     for own in sweep["cuts"]:
         if "before" in own and "verdict" not in own:
@@ -102,7 +102,7 @@ def tables(summary: dict[str, Any]) -> str:
 
 
 def _tally(cuts: list[dict[str, Any]]) -> list[str]:
-    """A table of mean losses side by side, and a sentence on what the intervals held."""
+    """Return a table of mean losses side by side, and a sentence on the coverage of the intervals."""
     out = ["| rule | statements | mean loss | isolaw's on the same | largest loss |", "|---|--:|--:|--:|--:|"]
     for rule, name in RULES.items():
         every = [c["verdict"]["lost"] for c in cuts]

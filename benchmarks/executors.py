@@ -48,7 +48,7 @@ def sweep(runs: int, jobs: int) -> SweepSpec:
 
 
 def work(run: RunSpec, report: Report) -> None:
-    """Make a run, and report avg@4 at each of its evaluations."""
+    """Make a run and report avg@4 at each evaluation."""
     for checkpoint in backends.get(run.backend).run(run, RunContext()):
         report(checkpoint.step, checkpoint.rows[0].value)
 

@@ -1,9 +1,9 @@
 """Is the first sweep of `isolaw advise` worth its rollouts? ``python -m benchmarks.first_sweep``
 
-For C = 1e6 published results alone say n = 64 on easy problems, and of the hard ones' nearest source n = 32.
-In each truth that ships with isolaw (`isolaw.design.truths`; B_p = 32) a sweep of one seed around that n is
-drawn, ``isolaw.fit`` and ``predict`` answer for C, and what the answer loses against the best n there is
-compared with what the published n loses. Sweeps end at `SHARE` of C, as advised ones do.
+For C = 1e6, published results alone recommend n = 64 on easy problems; the nearest source on hard problems
+recommends n = 32. In each truth that ships with isolaw (`isolaw.design.truths`; B_p = 32) a sweep of one seed
+around that n is drawn, and ``isolaw.fit`` and ``predict`` answer for C. The loss of the answer against the
+best n there is compared with the loss of the published n. Sweeps end at `SHARE` of C, as advised ones do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _runs(sample: truths.Sample, levels: list[int]) -> Runs:
 
 
 def losses(truth: truths.Truth, start: int, repetition: int) -> dict[str, tuple[int, float, float]]:
-    """Return n, the loss that is said, and the loss that comes, of the published n and of each sweep."""
+    """Return n, the stated loss, and the actual loss, of the published n and of each sweep."""
     cells = truth.cells
     at = {
         c: np.unique(np.geomspace(max(1024, c[0] * c[1]), TARGET, 40) // (c[0] * c[1])) * c[0] * c[1]

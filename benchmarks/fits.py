@@ -1,6 +1,6 @@
 """Fits per second, side by side: python benchmarks/fits.py
 
-The refits that a bootstrap of 1,000 draws asks for: 45 configurations (B_p in 32..512, n in 8..2,048), 60
+It times the refits of a bootstrap of 1,000 draws: 45 configurations (B_p in 32..512, n in 8..2,048), 60
 checkpoints, rewards the mean of 3 simulated seeds, drawn anew in each draw. Solved by
 
     isolaw      `isolaw.fits.curves.learning_curves.fit_curves`, all of them; it is given no starting values
@@ -55,7 +55,7 @@ EQUATIONS: dict[str, Callable[..., Floats]] = {"exp": exp, "hill": hill}
 
 
 class Configuration(NamedTuple):
-    """One (B_p, n): its checkpoints, its true curve by parameter, what its three seeds measured (3, P)."""
+    """One (B_p, n): its checkpoints, its true curve by parameter, the rewards of its three seeds (3, P)."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -91,7 +91,7 @@ def sweep(family: str, seed: int = 0) -> list[Configuration]:
 
 
 def draws(configuration: Configuration, rng: np.random.Generator) -> Floats:
-    """The seeds' mean with the seeds' scatter drawn anew, (DRAWS, P)."""
+    """Return the seeds' mean with their scatter drawn anew, (DRAWS, P)."""
     scatter = configuration.reward.std(axis=0, ddof=1).mean() / np.sqrt(SEEDS)
     return configuration.reward.mean(axis=0) + scatter * rng.standard_normal((DRAWS, CHECKPOINTS))
 
@@ -130,7 +130,7 @@ class Clock(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self) -> Clock:
-        """What went by."""
+        """Return the seconds between two readings."""
         now = self.now()
         return Clock(now.wall - self.wall, now.cpu - self.cpu)
 
@@ -227,7 +227,7 @@ def main() -> None:
     for family in EQUATIONS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OptimizeWarning)
-            warnings.simplefilter("ignore", RuntimeWarning)  # what the loops meet beyond any bounds
+            warnings.simplefilter("ignore", RuntimeWarning)  # the loops have no bounds
             refits(family)
     pipeline()
 

@@ -1,9 +1,9 @@
-"""Do the forecasts of `isolaw plan` hold what designs lose? ``python -m benchmarks.forecasts``
+"""Do the forecasts of `isolaw plan` hold the losses of designs? ``python -m benchmarks.forecasts``
 
-The forecast rests on the truths that ship with isolaw (`benchmarks.presets`), of one problem set. Designs
-then play against truths that are not among them: on each problem set simulated runs of four jittered presets
+The forecast rests on the truths of one problem set that ship with isolaw (`benchmarks.presets`). Designs then
+play against other truths: on each problem set, simulated runs of four jittered presets
 (`benchmarks.design.JUDGING`), and two members of the published preset's ensemble. A forecast holds a regret
-that lies within its 90 % interval. The table goes to docs/plan.md.
+if its 90 % interval contains it. The table goes to docs/plan.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _members(kind: str) -> list[Truth]:
 
 
 def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[str, Any]]:
-    """Return what each design loses in one truth: a jittered preset's, or below 0 a published member's."""
+    """Return the loss of each design in one truth: a jittered preset, or below 0 a published member."""
     asked = question(_sweep(kind), spend=spend)
     if index < 0:
         member = _members(kind)[-1 - index]
@@ -73,7 +73,7 @@ def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[
 
 
 def _joint(task: tuple[str, int, int]) -> list[dict[str, Any]]:
-    """What designs over three B_p lose on one preset."""
+    """Return the losses of designs over three B_p on one preset."""
     truth = design.Preset(*task, design.BATCHES)
     cells = [(b, n) for b in design.BATCHES for n in design.LEVELS]
     top = max(truth.reward(*key) for key in cells)
@@ -107,7 +107,7 @@ def _task(task: tuple[str, int, int, float]) -> list[dict[str, Any]]:
 
 
 def summary(jobs: int) -> list[dict[str, Any]]:
-    """Return for each spend and design the forecast, and what was lost."""
+    """Return the forecast and the realised losses for each spend and design."""
     rows = []
     for spend in SPENDS:
         tasks = [

@@ -1,9 +1,9 @@
 """Reading a veRL file log against `pandas.read_json`: python benchmarks/logs.py [MEGABYTES]
 
-A file of that size (1000 unless given) is written to a temporary folder, with the keys and the precision
-that veRL logs. Each reader reads it in a process of its own: seconds of the processor, MB/s, and the peak of
-resident memory above that of the imports. ``container`` is the log as isolaw holds it, every key of it;
-``isolaw.read`` the table of runs that it becomes.
+A file of that size (1000 unless given) is written to a temporary folder, with the keys and the precision that
+veRL logs. Each reader reads it in a process of its own: seconds of the processor, MB/s, and the peak of
+resident memory above that of the imports. ``container`` is the log in isolaw's memory with every key;
+``isolaw.read`` is the table of runs made from it.
 """
 
 from __future__ import annotations

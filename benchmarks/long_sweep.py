@@ -2,7 +2,7 @@
 
 Rewards are means over the evaluations within a factor of 1.25 of C (`benchmarks.evidence.by_seed`). Two n are
 compared seed by seed, since runs of one seed see the same problems in the same order: the mean difference d
-over S seeds has the 95 % interval d ± t s / √S, with t of Student's distribution with S − 1 degrees of
+over S seeds has the 95 % interval d ± t s / √S, with t from Student's distribution with S − 1 degrees of
 freedom.
 """
 

@@ -1,18 +1,18 @@
 """Planned against measured memory of training: python benchmarks/memory.py [--only MODEL] [--write]
 
 `isolaw.backends.real.train.memory` plans what a GPU needs to train from a model's configuration. This
-measures it without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a backward
-pass over two micro-batches and an optimiser step on *fake* tensors, which have shapes and storages but no
-data, as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode follows the bytes of all
-storages that are alive; their highest sum during a step is the peak.
+benchmark measures the same without a GPU. The trainer's own code, DeepSpeed's engine included, runs forward
+and backward passes over two micro-batches and an optimiser step on *fake* tensors, which have shapes and
+storages but no data. It runs as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode
+follows the bytes of all live storages; their highest sum during a step is the peak.
 
-The peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
-allocator loses to fragmentation are no tensors: the plan guesses them (`footprint.GUESSES`), and the
-comparison leaves them out. Measured peaks are in memory.json next to this file (some ten minutes of one
-core); ``--write`` puts their comparison into docs/real.md.
+The peak covers tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and the allocator's
+fragmentation are outside tensors: the plan guesses them (`footprint.GUESSES`), and the comparison leaves them
+out. Measured peaks are in memory.json next to this file (some ten minutes of one core); ``--write`` puts
+their comparison into docs/real.md.
 
-``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak, what it
-reserves for that, what the card holds beyond, and the seconds of a step. FILE grows with each case.
+``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak and
+reserve, the card's memory beyond them, and the seconds of a step. FILE grows with each case.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def measure(
     critic: bool = False,
     lora_rank: int | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Return the peaks in bytes of the passes and of the optimiser's step, without and with a KL term.
+    """Return the peaks, in bytes, of the passes and of the optimiser's step, without and with a KL term.
 
     With ``critic`` also of PPO's: the critic's values, and the updates of the policy and of the critic.
 
-    Of the first of ``gpus`` processes, in the steady state: AdamW's moments exist. With ``fake = False`` the
-    tensors are real, and attention is computed without the kernel that only GPUs have.
+    The peaks are for the first of ``gpus`` processes, in the steady state, when AdamW's moments exist. With
+    ``fake = False`` the tensors are real, and attention is computed without the kernel that only GPUs have.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -153,8 +153,8 @@ def measure_on(
 ) -> dict[str, float]:
     """Return bytes and seconds of a step over two micro-batches, in bfloat16, after one that warms up.
 
-    ``allocated`` and ``reserved`` are the allocator's peaks, of which ``before`` was there at the beginning;
-    ``outside`` is what else the card holds.
+    ``allocated`` and ``reserved`` are the allocator's peaks, including ``before``, its bytes at the
+    beginning; ``outside`` is the rest of the card's memory in use.
     """
     import torch
 
@@ -201,7 +201,7 @@ def measure_on(
 
 
 def _loss(reference: Any) -> Any:
-    """A loss with gradients to both that a policy returns, and with a KL term where there is a reference."""
+    """Return a loss with gradients to both outputs of a policy, and a KL term if there is a reference."""
     import torch
 
     def loss(_rows: Any, packed: Any, logprobs: Any, entropy: Any) -> Any:
@@ -216,7 +216,7 @@ def _loss(reference: Any) -> Any:
 
 @contextlib.contextmanager
 def _group(size: int) -> Iterator[None]:
-    """A group of processes of which only the first exists; collectives return at once."""
+    """Start a group of processes of which only the first exists; collectives return at once."""
     import torch.distributed as dist
     import torch.distributed._tools.fake_collectives  # their shapes  # noqa: F401
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -243,9 +243,9 @@ def _trainer(
     lora_rank: int | None = None,
     on: str | None = None,
 ) -> Any:
-    """The trainer or the critic, its model made from a configuration, and with what it does on GPUs alone.
+    """Return the trainer or the critic, its model made from a configuration, with its GPU-only code paths.
 
-    ``on`` is the device of its real tensors; without one they are fake, in host memory.
+    ``on`` is the device of real tensors; without it they are fake, in host memory.
     """
     import torch
     from deepspeed.runtime.zero import partitioned_param_coordinator
@@ -270,7 +270,7 @@ def _trainer(
         model.tie_weights()
         if on:
             torch.manual_seed(0)
-        for parameter in model.parameters():  # or a step on what is no number would be skipped
+        for parameter in model.parameters():  # otherwise a step on NaN would be skipped
             getattr(parameter, "ds_tensor", parameter).data.normal_(0.0, 0.02)
         if not on:
             type(model).to = torch.nn.Module.to
@@ -314,7 +314,7 @@ def _trainer(
 
 
 def _live() -> Any:
-    """A dispatch mode that follows the storages that are alive."""
+    """A dispatch mode that follows live storages."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_iter
@@ -332,7 +332,7 @@ def _live() -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is torch.ops.aten._local_scalar_dense.default and isinstance(
                 args[0], torch._subclasses.FakeTensor
-            ):  # a number that nothing has computed: as if all were well
+            ):  # a number without data: assume that it is valid
                 kind = args[0].dtype
                 return False if kind == torch.bool else 1.0 if kind.is_floating_point else 0
             result = function(*args, **(kwargs or {}))
@@ -414,7 +414,7 @@ def summary() -> str:
 
 
 def gpu_summary() -> str:
-    """Return what the GPU's allocator held in its cases, against the plan, as a table and a sentence."""
+    """Return the GPU allocator's peaks against the plan, as a table and a sentence."""
     cases = json.loads(GPU_MEASURED.read_text(encoding="utf-8"))
     lines = ["| model | | planned GiB | measured | reserved | tokens/s |", "|---|---|---|---|---|---|"]
     for case in cases:
@@ -478,7 +478,7 @@ def main() -> None:
 
 
 def _on_gpu(out: Path) -> None:
-    """Measure `GPU_CASES` on a GPU, and write each with what is planned as soon as it is there."""
+    """Measure `GPU_CASES` on a GPU, and write each with its planned bytes as soon as it is done."""
     from isolaw.backends.real import environment
 
     environment.prepare()

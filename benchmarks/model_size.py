@@ -1,8 +1,8 @@
 """The model-size law on real runs, its intervals on simulated ones: python benchmarks/model_size.py
 
 Qwen2.5 base models (Tan et al., arXiv 2509.25300): means over runs of 0.5B to 72B, in the authors' windows
-and in others; how other runs would differ comes from the single runs of 0.5B to 14B. Predictions are judged
-by the mean of the last ten evaluations.
+and in others; the variation between runs comes from the single runs of 0.5B to 14B. Predictions are judged by
+the mean of the last ten evaluations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRAWS, LAST, SIMULATED = 1000, 10, 500
 
 
 def text(q: Quantity, digits: int) -> str:
-    """An estimate and its interval."""
+    """Return an estimate and its interval as text."""
     if q.value is None:
         return "not identified"
     ends = [None, None] if q.interval is None else q.interval
@@ -40,7 +40,7 @@ def text(q: Quantity, digits: int) -> str:
 
 
 def windows(means: pd.DataFrame, single: pd.DataFrame) -> None:
-    """K_max and N0 by X, window and loss."""
+    """Print K_max and N0 by X, window and loss."""
     chosen = {
         "intra: first quarter, to 72B": means[means["in_intra_fit"] == 1],
         "inter: all steps, to 32B": means[means["in_inter_fit"] == 1],
@@ -62,13 +62,13 @@ def windows(means: pd.DataFrame, single: pd.DataFrame) -> None:
 
 
 def at_the_end(own: pd.DataFrame, x: str) -> tuple[float, float]:
-    """The geometric mean of the last X, and the mean reward there."""
+    """Return the geometric mean of the last X, and the mean reward there."""
     end = own.sort_values("step").tail(LAST)
     return float(np.exp(np.log(end[x]).mean())), float(1 - end["loss"].mean())
 
 
 def predictions(means: pd.DataFrame, single: pd.DataFrame) -> None:
-    """Unseen sizes, and the rest of runs."""
+    """Print predictions for unseen sizes, and for the rest of runs."""
     print(f"\n{'a size that was not trained':30} {'X':8} {'predicted':22} measured")
     sizes = np.sort(means["model_size"].unique())
     for largest, unseen in ((7.0, 14.0), (14.0, 32.0), (32.0, 72.0)):
@@ -89,7 +89,7 @@ def predictions(means: pd.DataFrame, single: pd.DataFrame) -> None:
 
 
 def simulated(uneven: float, seed: int) -> pd.DataFrame:
-    """Three runs a size of a known law, 500 questions; the exponents of runs vary by the share ``uneven``."""
+    """Return three runs per size of a known law, 500 questions; exponents vary by the share ``uneven``."""
     rng = np.random.default_rng(seed)
     steps = np.unique(np.geomspace(1, 105, 40).astype(int))
     parts = []
@@ -105,7 +105,7 @@ def simulated(uneven: float, seed: int) -> pd.DataFrame:
 
 
 def coverage() -> None:
-    """How often 95 % intervals hold the truth."""
+    """Print how often 95 % intervals hold the truth."""
     names = ["K_max", "N0", "K(3)", "K(32)", "E(32)", "rest of 32", "unseen 72"]
     print(f"\n{'runs differ in K by':20}" + "".join(f"{name:>11}" for name in names))
     for uneven in (0.0, 0.1):

@@ -3,8 +3,8 @@
 Forward and backward pass of the same rows (responses of 16 to 256 tokens) through the same model, in turn:
 
 - packed: isolaw's trainer, without padding (`isolaw.backends.real.train.packing`);
-- padded, sorted: micro-batches of rows of similar lengths, padded to the longest with a mask, as many as hold
-  the same number of tokens; what isolaw did before;
+- padded, sorted: micro-batches of rows of similar lengths, padded to the longest with a mask, with the same
+number of tokens each, as isolaw did before;
 - padded, as they come: micro-batches in the batch's order, as TRL's trainer does.
 
 Both paddings compute log-probabilities of whole logits, as `transformers` returns them. Times are the

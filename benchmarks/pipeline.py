@@ -2,11 +2,11 @@
 
 Trainings of a tiny model with ``real.generation = "colocated"`` and ``"async"``, one after the other, round
 after round, with the same staleness k: the same problems in the same batches, and as many updates. Each is a
-process of its own, with its sampler's. Measured are the updates after the first ones, without loading,
-evaluating and saving: wall-clock time and processor time (user + sys) of all processes, for an update. Their
-ratios are medians over the rounds. The processor times tell what wall-clock times mean on a machine that
-others use, too. A colocated update computes the log-probabilities of the sampling policy once more; an
-asynchronous one has those that the sampler has recorded.
+process of its own, with its sampler's. The benchmark measures wall-clock time and processor time (user + sys)
+of all processes per update, after the first updates, without loading, evaluating and saving. Their ratios are
+medians over the rounds. Processor times help to interpret wall-clock times on a shared machine. A colocated
+update computes the log-probabilities of the sampling policy once more; an asynchronous one has those that the
+sampler has recorded.
 
     --leak UPDATES    instead: the resident memory of trainer and sampler in one training of each kind
 """
@@ -31,7 +31,7 @@ B_P, N, RESPONSE, WARM_UP = 32, 8, 6, 5
 
 
 def train(folder: Path, generation: str, staleness: int, updates: int, every: int = 0) -> dict[str, Any]:
-    """Make the updates of one training in this process; return what it took, by update."""
+    """Make the updates of one training in this process; return the times of each update."""
     from isolaw.backends.real import BACKEND, environment
     from isolaw.config import EvaluationSpec, ProblemsSpec, Recipe, RunSpec
 
@@ -82,14 +82,14 @@ def train(folder: Path, generation: str, staleness: int, updates: int, every: in
 
 
 def elsewhere(*words: Any) -> dict[str, Any]:
-    """`train` in a process of its own."""
+    """Run `train` in a process of its own."""
     command = [sys.executable, __file__, "--worker", *map(str, words)]
     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.loads(ran.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """Parse the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=60)
@@ -101,7 +101,7 @@ def main() -> None:
     if chosen.worker:
         folder, generation, *numbers = chosen.worker
         answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # libraries' output must not mix with answers
         print(json.dumps(train(Path(folder), generation, *map(int, numbers))), file=answers, flush=True)
         os._exit(0)
     with tempfile.TemporaryDirectory() as scratch:

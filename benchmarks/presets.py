@@ -1,15 +1,15 @@
-"""The truths that `isolaw plan` ships: ``python -m benchmarks.presets`` writes ``isolaw/design/presets.npz``.
+"""The truths of `isolaw plan`: ``python -m benchmarks.presets`` writes ``isolaw/design/presets.npz``.
 
-They are the presets of `benchmarks.design` on which the race was made, from their simulated runs (which
-``python -m benchmarks.design simulate`` makes; ``--keep`` takes them from the file that is there), and
-members of the published presets (`isolaw.design.ensemble`). For each of the former, B_p, n and C the file has
+They are the presets of `benchmarks.design` on which the race was developed, from the runs that ``python -m
+benchmarks.design simulate`` makes (``--keep`` takes them from the existing file), and members of the
+published presets (`isolaw.design.ensemble`). For each of the former, B_p, n and C the file has
 
 - the mean reward of all seeds. Fewer seeds were simulated for B_p = 8 and 128 than for 32; what those have
   above the mean is taken from all three, since seeds share their problems;
-- ``PARTS`` principal components of what runs of one seed share, over n and C at B_p = 32, and what runs of
-  the same seeds at the other B_p have of each;
+- ``PARTS`` principal components of the effects shared by runs of one seed, over n and C at B_p = 32, and
+their amounts in runs of the same seeds at the other B_p;
 - the standard deviation of the rest of a run, without the noise of its own evaluation;
-- E[p (1 − p)] over problems at B_p = 32, as a share of what it is where all problems have the mean p.
+- E[p (1 − p)] over problems at B_p = 32, as a share of its value if all problems had the mean p.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDTH = 0.2  # of the local line along log C: about a checkpoint
 
 
 def _smoothed(compute: Any, values: Any) -> Any:
-    """A local line in log C through ``values`` (…, P), at `COMPUTE`; the first two as they are."""
+    """Return a local line in log C through ``values`` (…, P), at `COMPUTE`; the first two are unchanged."""
     at = np.log(compute[1:])
     out = []
     for c in COMPUTE:
@@ -98,7 +98,7 @@ def truth(name: str, index: int) -> dict[str, Any]:
 def published(kind: str) -> list[dict[str, Any]]:
     """Return the arrays of `MEMBERS` members of a published preset, as of `truth`, with ``names``.
 
-    Their B_p other than 32 rest on the mechanism alone: the paper's runs have one B_p.
+    Rewards at B_p other than 32 rest on the simulator's mechanism alone: the paper's runs have one B_p.
     """
     preset = read_preset(f"published-{kind}")
     cells = [(b, n) for b in design.BATCHES for n in design.LEVELS]

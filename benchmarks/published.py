@@ -1,7 +1,7 @@
-"""The published n* that `isolaw advise` ships: ``python -m benchmarks.published`` writes ``published.csv``.
+"""The published n* of `isolaw advise`: ``python -m benchmarks.published`` writes ``published.csv``.
 
-From the tables of ``examples/data``, whose README has the sources. A row per source, B_p and C, with n* there
-and its range (an empty end is open):
+The data are the tables of ``examples/data``, whose README names the sources. The file has a row per source,
+B_p and C, with n* and its range (an empty end is open):
 
 - points of a figure: the logistic law by least squares, and the 95 % prediction interval of one more point,
   conditional on independent points;
@@ -100,7 +100,7 @@ def fits() -> Iterator[Row]:
 
 
 def written(rows: Iterator[Row]) -> list[dict[str, str]]:
-    """Return rows as the file has them, to four digits."""
+    """Return rows in the form of the file, rounded to four digits."""
     out = []
     for source, *values in rows:
         texts = ["" if value is None or not np.isfinite(value) else f"{value:.4g}" for value in values]

@@ -7,14 +7,14 @@ are of whole steps: sampling, rewards, update, and handing the weights to the sa
 over the rounds, by wall-clock time and by the processor's. ``--against`` names a checkout of another revision
 of isolaw, which then takes turns with them.
 
-Then where a step of isolaw spends the processor's time: in vLLM's ``generate``, in DeepSpeed's forward,
-backward and step, and outside them, with and without vLLM's own loading of new weights.
+It then measures where a step of isolaw spends the processor's time: in vLLM's ``generate``, in DeepSpeed's
+forward, backward and step, and outside them, with and without vLLM's own loading of new weights.
 
-TRL's own way to hand the weights over fails on a CPU with vLLM 0.32, which packs them there; it gets
-isolaw's, by ``reload_weights``. Its vLLM compiles the model, isolaw's does not.
+TRL's own way of handing over weights fails on a CPU with vLLM 0.32, which packs them there; here TRL uses
+isolaw's way, ``reload_weights``. Its vLLM compiles the model, isolaw's does not.
 
-TRL is not among isolaw's dependencies and would replace some of the pinned ones, so it comes from a folder
-beside them::
+TRL is not among isolaw's dependencies and would replace some of the pinned ones, so install it into a folder
+of its own::
 
     pip install --no-deps --target FOLDER trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 multiprocess==0.70.19
 """
@@ -50,13 +50,13 @@ PARTS = {
 
 
 class Clock:
-    """Answers each line of standard input with the time until `tick` has been called TURN times more."""
+    """Answers each line of standard input with the time that the next TURN calls of `tick` take."""
 
     def __init__(self) -> None:
         self.ticks = -WARM_UP
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # libraries' output must not mix with answers
 
     def tick(self, reward: float | None = None) -> bool:
         """Count a step; return whether there is another one to make."""
@@ -117,7 +117,7 @@ def isolaw_steps(folder: Path, sampler: str, clock: Clock) -> None:
         options={"model": str(folder / "model"), "sampler": sampler},
     )
     run = loop.Run(BACKEND.resolve(spec))
-    run.worker.key = 0  # the same rollouts whatever a revision calls the run
+    run.worker.key = 0  # the same rollouts under any run id of a revision
     for name in ("forward", "backward", "step"):
         clock.watch(run.trainer.engine, name)
     if sampler == "vllm":
@@ -192,10 +192,10 @@ def trl_steps(folder: Path, sampler: str, clock: Clock) -> None:
 
 
 def work(kind: str, folder: Path) -> None:
-    """Be one of the four."""
+    """Run one of the four trainings."""
     clock = Clock()
     who, sampler = kind.lower().split(", ")
-    if who == "trl":  # its vLLM compiles, as it does for who leaves it alone
+    if who == "trl":  # its vLLM compiles the model, as by default
         os.environ["TORCHDYNAMO_DISABLE"] = "0"
     from isolaw.backends.real import environment
 
@@ -208,7 +208,7 @@ def work(kind: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def worker(kind: str, folder: Path, where: Path | None, log: Path) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Start one of the four; the call makes its next turn."""
+    """Start one of the four trainings; calling it makes its next turn."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     environment |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -1,10 +1,10 @@
 """The report of the paper's grid, made and opened: python benchmarks/report.py [DIRECTORY]
 
 39 configurations (B_p = 32 … 1024, n = 8 … 2048, B ≤ 65,536), 5 seeds, 60 checkpoints each, simulated (kept
-in DIRECTORY if one is given). Told are the seconds that `isolaw report` takes and the page's size, and in
-Chromium, without a GPU: seconds until it is loaded, until the first and until every chart is drawn, the
-longest time without an answer, and how long frames take while the page is scrolled from top to bottom and
-while the slider is drawn along.
+in DIRECTORY if one is given). It prints the seconds that `isolaw report` takes and the page's size. In
+Chromium, without a GPU, it prints the seconds until the page is loaded, until the first and until every chart
+is drawn, the longest time without a response, and the times of frames while the page scrolls from top to
+bottom and while the slider moves.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The rest of a learning curve, predicted from a part of it: ``python -m benchmarks.rest_of_run``
 
 `isolaw compare` predicts the end of a curve from the first half of its compute, its reward at three times its
-compute and its ceiling (`isolaw.fits.curves.pooled`). Here they are compared with what comes, beside what one
-would do without it: each family alone, and "the last fifth stays".
+compute and its ceiling (`isolaw.fits.curves.pooled`). This benchmark compares these predictions with the
+outcome, next to simpler ones: each family alone, and "the last fifth stays".
 
 - **Real curves**: Qwen2.5 base, 0.5B to 14B, single runs, and four n with 7B (Tan et al., arXiv 2509.25300);
-  isolaw's own sweep of a real language model. What comes is the mean of the last tenth of the checkpoints.
-- **Simulated curves**: ten kinds, of which five were looked at while the pool was made, with 1 to 3 seeds,
-  12 to 60 checkpoints, and 30 to 99 % of the rise seen. What comes is the truth.
+  isolaw's own sweep of a real language model. The outcome is the mean of the last tenth of the checkpoints.
+- **Simulated curves**: ten kinds, five of which guided the development of the pool, with 1 to 3 seeds, 12 to
+60 checkpoints, and 30 to 99 % of the rise seen. The outcome is the truth.
 
 A ceiling or a reward at three times the compute is judged where isolaw states it. The table goes to
 docs/statistics.md.
@@ -40,7 +40,7 @@ Floats = np.ndarray
 
 
 class Case(NamedTuple):
-    """A curve, and what is true of it where that is known."""
+    """A curve, with its known true values."""
 
     group: str
     observed: Configuration
@@ -67,7 +67,7 @@ def young(x: Floats, rng: np.random.Generator) -> Floats:
 
 
 def late(x: Floats, rng: np.random.Generator) -> Floats:
-    """Nothing for a while."""
+    """Flat for a while, then rising."""
     delay = rng.uniform(0.05, 0.3)
     return -np.expm1(-np.maximum(x - delay, 0))
 
@@ -115,7 +115,7 @@ def simulated(half: str, index: int) -> Case:
     looks, seeds = int(rng.integers(12, 61)), int(rng.integers(1, 4))
     at = np.linspace(0, END, looks + 1)
     mean, samples = truth(at), int(rng.choice([400, 1200, 4000]))
-    own = rng.uniform(0.0, 0.01)  # how much runs differ: more as they go on
+    own = rng.uniform(0.0, 0.01)  # scatter of runs, which grows with C
     runs = [
         rng.binomial(samples, np.clip(mean + own * rng.standard_normal() * np.sqrt(at / END), 0, 1)) / samples
         for _ in range(seeds)
@@ -165,7 +165,7 @@ def _alone(name: str, c: Floats, y: Floats, w: Floats, at: float) -> float:
 
 
 def judged(case: Case) -> list[dict[str, Any]]:
-    """Return a row for each question that is asked of a curve."""
+    """Return a row for each question about a curve."""
     c = case.observed
     (sample,), _ = resample([c], "hill", DRAWS, 0)
     found = foresee(c, sample, c.measured[1], FURTHER * c.measured[1], bounds=(0.0, 1.0))
@@ -218,7 +218,7 @@ def _mean(table: pd.DataFrame, name: str) -> float | None:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the summary of what judges as Markdown."""
+    """Return the summary of the judging half as Markdown."""
     out = [
         "| curves | question | stated | held | width | error: pool | exp | Hill | line in log C | stays |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",

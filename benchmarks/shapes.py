@@ -1,4 +1,4 @@
-"""Two configurations compared, judged by what is true: ``python -m benchmarks.shapes``
+"""Comparisons of two configurations, judged by the truth: ``python -m benchmarks.shapes``
 
 `isolaw.compare_shapes` states the difference of two rewards with a 95 % interval, and a probability. How
 often does the interval hold the difference, and how often is a claim (a probability of 95 % or more) right?
@@ -8,8 +8,8 @@ often does the interval hold the difference, and how often is a claim (a probabi
   is three times the runs' compute.
 - **The paper's curves** (arXiv 2603.12151, as drawn, one B_p at a time): every n but the ends left out in
   turn, and compared with the n below it. The drawn curves have no noise.
-- **isolaw's recorded sweep**: the same, with two runs a configuration. What comes is the mean of the runs
-  that were left out, over the last tenth of their checkpoints; it has a variance of its own, which is added.
+- **isolaw's recorded sweep**: the same, with two runs a configuration. The outcome is the mean of the
+left-out runs over the last tenth of their checkpoints; its own variance is added.
 
 The table goes to docs/statistics.md.
 """
@@ -50,7 +50,7 @@ def judged(
     runs: int = 0,
     cache: dict[int, Any] | None = None,
 ) -> Row:
-    """Return what isolaw says of a pair, and whether it holds; ``true`` is of so many runs (0: exactly)."""
+    """Return isolaw's statement about a pair, and whether it holds; ``true`` averages ``runs`` (0: exact)."""
     kept = {} if cache is None else cache
     if id(known) not in kept:
         kept[id(known)] = estimate(known, DRAWS, 0, bounds("avg@4", known))
@@ -104,7 +104,7 @@ def simulated(repetitions: int) -> Iterator[Row]:
 
 
 def left_out(group: str, configurations: list[Configuration], runs: int) -> Iterator[Row]:
-    """Yield rows of every n but the ends, compared with the one below it after its runs are left out."""
+    """Yield rows of every n but the ends, compared without its runs with the n below it."""
     line = sorted(configurations, key=lambda c: c.rollouts_per_problem)
     for below, own in list(pairwise(line))[:-1]:
         end = min(below.end, own.end)

@@ -53,7 +53,7 @@ max_batch_rollouts = 65536
 
 @numba.njit(cache=True)
 def floor(rng, batches, z, n):  # type: ignore[no-untyped-def]
-    """The exponential and the binomial draw of each visit, and nothing else."""
+    """Run only the exponential and the binomial draw of each visit."""
     total = 0
     for t in range(batches.shape[0]):
         for j in range(batches.shape[1]):
@@ -63,7 +63,7 @@ def floor(rng, batches, z, n):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def least(rng, batches, z, n):  # type: ignore[no-untyped-def]
-    """The same with the kernel's own draws."""
+    """Run the same loop with the kernel's own draws."""
     total = 0
     for t in range(batches.shape[0]):
         for j in range(batches.shape[1]):
@@ -80,7 +80,7 @@ def batches(steps: int, size: int, problems: int) -> np.ndarray:
 
 
 def taking_turns(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of the processor of each one's fastest turn."""
+    """Return the processor seconds of the fastest turn of each function."""
     best = dict.fromkeys(works, np.inf)
     for _ in range(TURNS):
         for name, work in works.items():
@@ -91,7 +91,7 @@ def taking_turns(works: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def visit(size: int, n: int) -> dict[str, float]:
-    """µs of one visit on the easy set, soon after the start."""
+    """Return the µs of one visit on the easy set, soon after the start."""
     update = Update(n, PRESET.lr_easy * (size * n) ** 0.5, kl=PRESET.kl_easy)
     rows = batches(VISITS // size, size, 2000)
     few = rows[: VISITS_NUMPY // size]
@@ -125,7 +125,7 @@ def visit(size: int, n: int) -> dict[str, float]:
 
 
 def kernel() -> None:
-    """µs per problem visit."""
+    """Print the µs per problem visit."""
     names = ("kernel", "NumPy", "floor", "least")
     print(
         f"{'B_p':>5} {'n':>5}",
@@ -148,7 +148,7 @@ def kernel() -> None:
 
 
 def grid() -> None:
-    """The paper's grid by the sweep engine."""
+    """Time the paper's grid in the sweep engine."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "grid.toml"
         path.write_text(GRID)
@@ -170,7 +170,7 @@ def grid() -> None:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -179,7 +179,7 @@ def family(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> float:
-    """Resident memory in MB; what processes share is counted for each of them."""
+    """Return resident memory in MB; memory that processes share counts for each of them."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Other people's logs, each against a parse without isolaw's code: python benchmarks/survey.py LIST.toml
+"""Other people's logs, compared with a parse without isolaw's code: python benchmarks/survey.py LIST.toml
 
-A person fetches files that are public, and lists them; nothing of them is kept here. For each set, isolaw
-reads its paths as they are (round 1), and if it asks for something, with what the person knows (round 2)::
+A person downloads public files and lists them; the repository keeps none of them. For each set, isolaw reads
+the paths as they are (round 1) and, if it needs more, with the person's settings (round 2)::
 
     [[set]]
     source = "owner/name: logs/train.log"    # where the files are from
@@ -18,8 +18,8 @@ reads its paths as they are (round 1), and if it asks for something, with what t
     n = 8                                    # and B_p, from the repository's scripts
     updates = 1                              # between two records, where these have no step (dicts)
 
-``silently wrong`` counts the runs that isolaw calls ready, of which a value, a step, n or B_p is not the
-truth's. --out FILE keeps the outcome as JSON; --table prints a kept outcome as the table of docs/survey.md.
+``silently wrong`` counts the runs that isolaw calls ready although a value, a step, n or B_p differs from the
+truth. --out FILE keeps the outcome as JSON; --table prints a kept outcome as the table of docs/survey.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EQUAL = 1e-9  # relative
 
 
 def true_curve(truth: dict[str, Any], folder: Path) -> Curve:
-    """Return a curve by step as plain means parse it: the later of two values of one step."""
+    """Return a curve by step, parsed by plain means; of two values of one step, the later."""
     text = (folder / truth["file"]).read_text("utf-8", errors="replace")
     key, step = truth["key"], truth.get("step", "step")
     return dict(PARSERS[truth["form"]](text, key, step, truth.get("updates", 1)))
@@ -77,7 +77,7 @@ def _dicts(text: str, key: str, _step: str, updates: int) -> Iterator[tuple[int,
 
 
 def _records(text: str, key: str, step: str, _updates: int) -> Iterator[tuple[int, float]]:
-    """Of a JSON document or JSON lines, every object with the step and the key."""
+    """Yield every object of a JSON document, or JSON lines, that has the step and the key."""
     try:
         parts = [json.loads(text)]
     except ValueError:
@@ -97,7 +97,7 @@ def _csv(text: str, key: str, step: str, _updates: int) -> Iterator[tuple[int, f
 
 
 def _html(text: str, key: str, step: str, _updates: int) -> Iterator[tuple[int, float]]:
-    """Of a notebook, the last table with both columns."""
+    """Return the last table of a notebook with both columns."""
     shown = re.findall(r"<table.*?</table>", json.dumps(json.loads(text)), re.S)
     table = next(own for own in reversed(shown) if f"<th>{key}</th>" in own)
     names = re.findall(r"<th>(.*?)</th>", table)
@@ -116,7 +116,7 @@ PARSERS = {"verl": _verl, "dicts": _dicts, "records": _records, "csv": _csv, "ht
 
 
 def attempt(own: dict[str, Any], folder: Path, informed: bool) -> tuple[Reading | None, str]:
-    """Read a set as it is, or with what the person knows; return what was found, or why nothing was."""
+    """Read a set as it is, or with the person's settings; return the result, or the reason for none."""
     paths = [folder / path for path in own["paths"]]
     known = own if informed else {}
     columns = ColumnMapping(columns=known.get("columns", {}), constants=known.get("constants", {}))

@@ -1,7 +1,8 @@
-"""GRPO in no framework, as `isolaw sweep` starts it (examples/grpo_jsonl.toml); its log is JSON lines.
+"""GRPO without a framework, as `isolaw sweep` starts it (examples/grpo_jsonl.toml); its log is JSON lines.
 
-The model samples n responses to each of B_p problems and makes one step of AdamW on them. `ISOLAW_…` say
-what is asked, `ISOLAW_RESUME` from which checkpoint to continue. A response is right where it is the answer.
+The model samples n responses to each of B_p problems and makes one step of AdamW on them. The environment
+variables `ISOLAW_…` hold its settings; `ISOLAW_RESUME` is the checkpoint to continue from. A response is
+right if it equals the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if RESUME:
 
 
 def sample(asked: list[dict[str, str]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return prompts with responses, which tokens are of responses, and the rewards."""
+    """Return prompts with responses, a mask of the response tokens, and the rewards."""
     inputs = tokenizer([problem["prompt"] for problem in asked], return_tensors="pt", padding=True)
     start = inputs.input_ids.shape[1]
     with torch.no_grad():

@@ -7,8 +7,8 @@ and ``OUT/extremely-hard``, and their figures as ``OUT/tiny.json``. It downloads
 
 The model is a Qwen2 of 0.13 M parameters. A supervised warm-up of some seconds on one core stops at a partial
 accuracy. `isolaw problems` then sorts problems that the model has not seen by how often it solves them, so
-that reinforcement learning can raise its accuracy. Rounding differs from processor to processor: a warm-up
-ends elsewhere on another one; ``--model`` takes one that has ended.
+that reinforcement learning can raise its accuracy. Rounding differs between processors, so the warm-up ends
+elsewhere on another one; ``--model`` takes the model of an earlier warm-up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from transformers.utils import logging  # noqa: E402
 from isolaw.backends.real.gpu_selftest.model import make_model, make_tokenizer  # noqa: E402
 
 KIND = "add-200"  # 20,100 problems
-MAX_RESPONSE_TOKENS = 6  # three digits and the end, and room to be wrong
+MAX_RESPONSE_TOKENS = 6  # three digits, the end token, and room for errors
 TEMPERATURE = 0.6
 
 
@@ -48,7 +48,7 @@ def accuracy(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> float:
-    """Return avg@samples: the mean share of sampled answers that are right."""
+    """Return avg@samples: the mean share of correct samples."""
     inputs = tokenizer([str(q.prompt) for q in questions], return_tensors="pt", padding=True)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -119,18 +119,18 @@ def _batch(
 def build(
     out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0, model: str | Path | None = None
 ) -> dict[str, Any]:
-    """Make the model and the problem sets in ``out``; return what was made, in figures.
+    """Make the model and the problem sets in ``out``; return their figures.
 
     Parameters
     ----------
     out
         a folder.
     pool
-        problems that the warm-up does not see, and of which the sets are made.
+        problems that the warm-up does not see, from which the sets are made.
     target
         accuracy at temperature 1 at which the warm-up stops.
     seed
-        of the problems, the weights and the warm-up.
+        seed of the problems, the weights and the warm-up.
     model
         the folder of a model after its warm-up, in place of a new one.
     """

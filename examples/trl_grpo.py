@@ -3,7 +3,7 @@
     python examples/trl_grpo.py --model MODEL --problems SET --output_dir DIR --num_generations 4 …
 
 ``SET`` has ``train.jsonl`` and ``validation.jsonl`` with ``prompt`` and ``answer``; all other arguments are
-those of TRL's `GRPOConfig`. A response is right where it is the answer.
+those of TRL's `GRPOConfig`. A response is right if it equals the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 @dataclass
 class Arguments:
-    """What is not TRL's."""
+    """Arguments that are not TRL's."""
 
     model: str
     problems: str

@@ -1,4 +1,4 @@
-"""How often isolaw's intervals hold the truth, over many truths and designs."""
+"""Coverage of isolaw's intervals over many truths and designs."""
 
 import os
 

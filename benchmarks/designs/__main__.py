@@ -1,12 +1,12 @@
 """Are the estimator's intervals right, over many truths and designs? ``python -m benchmarks.designs COMMAND``
 
     simulate  the simulator's own runs (ten minutes; only the cells named …-simulator need them)
-    fit       sample sweeps from each cell, fit them, keep what isolaw and its rivals say; about five seconds
-              for each sweep, and scikit-learn is needed
-    tables    judge it: benchmarks/designs.json, and the tables in docs/statistics.md
+    fit       sample sweeps from each cell, fit them, keep the answers of isolaw and its rivals; about five
+              seconds for each sweep; needs scikit-learn
+    tables    judge the answers: benchmarks/designs.json, and the tables in docs/statistics.md
 
-Everything is kept in ``benchmarks/.designs``, by the versions of the estimator and of the simulator, and made
-once: ``fit`` again with more ``--sweeps`` adds to what there is.
+All results are kept in ``benchmarks/.designs``, by the versions of estimator and simulator, and computed
+once: another ``fit`` with more ``--sweeps`` adds to them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ VERSION = f"estimator-{getattr(fits, 'ESTIMATOR', 1)}-simulator-{simulated.VERSI
 
 
 def file_of(version: str, cell: Cell, method: str) -> Path:
-    """Where the answers of a cell are kept."""
+    """Return the file of a cell's answers."""
     return simulated.KEPT / version / f"{cell.name}{'' if method == 'surface' else '.' + method}.jsonl"
 
 
 def load(version: str, cell: Cell, method: str = "surface") -> dict[int, dict[str, Any]]:
-    """Return what was kept of a cell, by sweep; a line that was torn is as good as none."""
+    """Return the kept answers of a cell, by sweep; torn lines are ignored."""
     path, found = file_of(version, cell, method), {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -56,7 +56,7 @@ def _chunk(cell: Cell, method: str, indices: list[int]) -> list[dict[str, Any]]:
 
 
 def _tasks(chosen: list[Cell], options: argparse.Namespace) -> Iterator[tuple[Cell, str, list[int]]]:
-    """What is not there yet: the first sweeps of every cell before the next ones of any."""
+    """Return the missing sweeps, the first ones of every cell before later ones of any."""
     wanted = {"surface": options.sweeps, "paper": min(options.paper, options.sweeps)}
     missing = {}
     for cell in chosen:
@@ -80,7 +80,7 @@ def _keep(path: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def fit(chosen: list[Cell], options: argparse.Namespace) -> None:
-    """Fit what is missing, and say how far it is."""
+    """Fit the missing sweeps, and report progress."""
     if find_spec("sklearn") is None:
         raise SystemExit("one of the rivals is scikit-learn's: pip install scikit-learn")
     tasks = list(_tasks(chosen, options))
@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--half", default="", choices=["tuning", "judging"])
     parser.add_argument("--all", action="store_true", help="the longer list of cells")
     parser.add_argument("--sweeps", type=int, default=100, help="of each cell (%(default)s)")
-    parser.add_argument("--paper", type=int, default=20, help="of them with method paper, too (%(default)s)")
+    parser.add_argument(
+        "--paper", type=int, default=20, help="how many to fit with method paper, too (%(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--version", default=VERSION, help="folder of the answers (%(default)s)")
     parser.add_argument("--out", type=Path, default=tables.SUMMARY, help="tables: the summary to write")

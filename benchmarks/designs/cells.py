@@ -1,4 +1,4 @@
-"""Cells: a truth, a grid, seeds, noise and horizons; and the sweeps that are sampled from them."""
+"""Cells, each a truth, a grid, seeds, noise and horizons; and the sweeps sampled from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Setting = Literal["fixed-bp", "fixed-b", "joint"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A design: what is true, what is run, and how noisy it is.
+    """A design: a truth, the runs, and their noise.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def grid(self) -> list[tuple[int, int]]:
-        """Its configurations, as (n, B_p)."""
+        """The configurations of the grid, as (n, B_p)."""
         if self.setting == "fixed-b":
             return [(n, BATCH // n) for n in self.levels]
         middle = len(self.levels) // 2, len(self.batches) // 2
@@ -85,7 +85,7 @@ class Cell:
 def _cell(
     true: str, grid: str, seeds: int = 3, noise: str = "white", horizon: str = "equal", kind: str = ""
 ) -> Cell:
-    """A cell with the name that its parts give."""
+    """Return a cell, named after its parts."""
     setting: Setting = "joint" if kind.startswith("joint") else "fixed-b" if kind else "fixed-bp"
     batches = BATCHES if setting == "joint" else (B_P,)
     rest = [part for part in (noise, horizon) if part not in ("white", "equal")]
@@ -146,7 +146,7 @@ def _main() -> list[Cell]:
 
 
 def _all() -> list[Cell]:
-    """The main list, and every truth with every grid and number of seeds, noise and horizon in turn."""
+    """Return the main list, and every truth with every grid, number of seeds, noise and horizon in turn."""
     found = {cell.name: cell for cell in _main()}
     for name in (*TUNING, *JUDGING):
         more = [_cell(name, grid, seeds) for grid in GRIDS for seeds in (1, 2, 3, 5)]
@@ -166,7 +166,7 @@ def cells(pattern: str = "*", half: str = "", every: bool = False) -> list[Cell]
 
 
 def sample(cell: Cell, index: int) -> isolaw.Runs:
-    """Return sweep ``index`` of a cell: the same whenever and in whatever order it is asked for."""
+    """Return sweep ``index`` of a cell, the same at every call and in any order of calls."""
     rng = np.random.default_rng([zlib.crc32(cell.name.encode()), index])
     noise = KINDS.get(cell.noise, Noise())
     start = min(n * b for n, b in cell.grid)
@@ -193,12 +193,12 @@ def sample(cell: Cell, index: int) -> isolaw.Runs:
 
 
 def sweeps(cell: Cell, wanted: int) -> int:
-    """How many of these sweeps there can be: the simulator's own runs are used once."""
+    """Return how many of these sweeps can exist, since each of the simulator's own runs is used once."""
     return min(wanted, len(simulated.SEEDS["own"]) // cell.seeds) if cell.noise == OWN else wanted
 
 
 def _checkpoints(cell: Cell, n: int, b: int, schedule: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The evaluated C of a configuration: as `isolaw.config.RunSpec.schedule` has them."""
+    """Return the evaluated C of a configuration, as in `isolaw.config.RunSpec.schedule`."""
     largest, size = max(cell.levels), n * b
     share = {"sqrt": np.sqrt(n / largest), "steps": n / largest}.get(cell.horizon, 1.0)
     end = COMPUTE * share
@@ -208,7 +208,7 @@ def _checkpoints(cell: Cell, n: int, b: int, schedule: NDArray[np.float64]) -> N
 
 
 def _lengths(noise: Noise, rng: np.random.Generator, runs: int, points: int) -> list[int]:
-    """How many checkpoints each run of a configuration made; 0: it is missing."""
+    """Return how many checkpoints each run of a configuration made; 0 if the run is missing."""
     lengths = np.full(runs, points)
     if noise.missing:
         gone = rng.random(runs) < noise.missing
@@ -220,7 +220,7 @@ def _lengths(noise: Noise, rng: np.random.Generator, runs: int, points: int) -> 
 
 
 def _runs(parts: Iterable[tuple], problem_set: str, problems: int) -> isolaw.Runs:
-    """The runs as `isolaw.Runs` has them once they are validated, which takes ten times as long."""
+    """Return the runs in the form of validated `isolaw.Runs`; the validation takes ten times as long."""
     named = sorted((f"{b}x{n}-{seed}", n, b, seed, compute, value) for n, b, seed, compute, value in parts)
     run_id, n, b, seed, compute, value = zip(*named, strict=True)
     sizes = [c.size for c in compute]

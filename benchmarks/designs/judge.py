@@ -1,7 +1,7 @@
-"""What the estimator says of one sweep, and how far that is from the truth.
+"""The estimator's answer for one sweep, and its distance from the truth.
 
-`answer` fits a sweep and keeps what was said; it is all that is stored, as a line of JSON for each sweep, so
-what is asked of it can change without another fit. `judge` holds an answer against the truth.
+`answer` fits a sweep and returns the answer, a line of JSON. Only answers are stored, so checks can change
+without another fit. `judge` compares an answer with the truth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Quantity = dict[str, Any]
 
 
 def answer(cell: Cell, index: int, method: str = "surface") -> dict[str, Any]:
-    """Fit sweep ``index`` of a cell; return what was said, as JSON."""
+    """Fit sweep ``index`` of a cell; return the answer as JSON."""
     runs = sample(cell, index)
     started = time.perf_counter()
     out: dict[str, Any] = {"index": index}
@@ -73,7 +73,7 @@ def _said(law: isolaw.Law, compute: float) -> dict[str, Any]:
 
 
 def highest(runs: isolaw.Runs) -> tuple[int, int]:
-    """The configuration (n, B_p) with the highest mean over the last tenth of its runs' checkpoints."""
+    """Return the (n, B_p) with the highest mean over the last tenth of its runs' checkpoints."""
     points = runs.points
     by_run = points.groupby("run_id")["step"]
     late = points[by_run.cumcount(ascending=False) < np.maximum(_TENTH * by_run.transform("size"), 1)]
@@ -84,8 +84,10 @@ def highest(runs: isolaw.Runs) -> tuple[int, int]:
 
 @cache
 def best(cell: Cell, budget: str) -> Optimum:
-    """The truth's optimum at a budget, among the n that may be run: from a quarter of the smallest measured
-    to four times the largest, with at least 20 steps; within the grid where the truth is known no further.
+    """Return the truth's optimum at a budget.
+
+    It is among the n that may run: from a quarter of the smallest measured to four times the largest, with at
+    least 20 steps; within the grid if the truth is unknown beyond.
     """
     ends = np.log2(cell.levels[0]), np.log2(cell.levels[-1])
     if cell.truth not in SIMULATED:
@@ -97,12 +99,12 @@ def best(cell: Cell, budget: str) -> Optimum:
 
 
 def lost(cell: Cell, budget: str, allocation: Sequence[int]) -> float:
-    """What an allocation (n, B_p) loses against the optimum, under the truth."""
+    """Return the loss of an allocation (n, B_p) against the optimum, under the truth."""
     return regret(truth(cell.truth), best(cell, budget), BUDGETS[budget] * COMPUTE, *allocation)
 
 
 def without_a_sweep(cell: Cell, n: int) -> tuple[int, int]:
-    """The measured configuration nearest to this n, at the B_p in the middle."""
+    """Return the measured configuration nearest to this n, at the middle B_p."""
     middle = cell.batches[len(cell.batches) // 2]
     return min(
         cell.grid, key=lambda place: (abs(np.log2(place[0] / n)), abs(np.log2(place[1] / middle)), *place)
@@ -110,13 +112,13 @@ def without_a_sweep(cell: Cell, n: int) -> tuple[int, int]:
 
 
 def holds(quantity: Quantity, low: float, high: float) -> bool:
-    """Whether an interval, whose open ends (None) bound nothing, meets the true value or range of values."""
+    """Return whether an interval, with None for open ends, contains the true value or overlaps its range."""
     a, b = quantity["interval"]
     return (a is None or a * (1 - _SLACK) <= high) and (b is None or b * (1 + _SLACK) >= low)
 
 
 def answered(quantity: Quantity | None) -> bool:
-    """Whether there is an interval that claims something."""
+    """Return whether there is an interval with a closed end."""
     return bool(
         quantity
         and quantity["interval"] is not None
@@ -126,7 +128,7 @@ def answered(quantity: Quantity | None) -> bool:
 
 
 def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
-    """Hold what was said of a sweep against the truth at one budget.
+    """Compare the answer for a sweep with the truth at one budget.
 
     Returns
     -------
@@ -134,13 +136,13 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
         None without an answer; else whether the interval ``held`` the truth, its ``width`` in doublings (an
         open end is the grid's), and whether it is ``open``.
     ``expected``, ``realised``
-        the regret that was said of the recommended allocation, and its true one; None where not said.
+        the stated regret of the recommended allocation, and its true regret; None if not stated.
     ``reward``
         the prediction minus the truth, and whether its interval held it.
     """
     own = said.get("budgets", {}).get(budget, {})
     true, compute = best(cell, budget), BUDGETS[budget] * COMPUTE
-    # Where many n are as good, or B_p is not free, there is nothing more to know of B_p and M.
+    # If many n are equally good, or B_p is not free, B_p and M have no further check.
     n, b = true.tied, (true.problems_per_batch,) * 2
     places = rivals.allocations(cell, compute)
     ends = {

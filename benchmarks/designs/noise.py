@@ -1,9 +1,9 @@
-"""Noise about a truth: what runs of one seed share, a run's own effect, and its evaluations.
+"""Noise about a truth: effects shared by runs of one seed, a run's own effect, and evaluation noise.
 
 By default a standard deviation of .017 shared by all runs of a seed, .005 of a run's own, and the binomial
 error of 300 problems with 4 samples, .014 at each checkpoint. (300 seeds of the simulator's easy set: .021
-shared, .009 for the rest.) Effects vary slowly along log C. A run's own grows from nothing: at C = 0 all runs
-are one policy.
+shared, .009 for the rest.) Effects vary slowly along log C. A run's own effect grows from 0: at C = 0 all
+runs are one policy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def rewards(
     n: int,
     seeds: Floats,
 ) -> Floats:
-    """Return what the runs of one configuration measure.
+    """Return the measured rewards of the runs of one configuration.
 
     Parameters
     ----------

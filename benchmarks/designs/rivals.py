@@ -1,4 +1,4 @@
-"""What one would use in isolaw's place: each rival's allocation for a budget, from the same sweep.
+"""Alternatives to isolaw: each rival's allocation for a budget, from the same sweep.
 
     surface      the Gaussian process alone, over the measured n and those between
     exp, hill    the parametric surface alone (`isolaw.fits.surface.saturating`)
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
-    """Every (n, B_p) that a rival may choose: n of 2^k and 3 · 2^k, measured, between and beyond."""
+    """Return every (n, B_p) that a rival may choose: n of 2^k and 3 · 2^k, measured, between and beyond."""
     low, high = cell.levels[0], cell.levels[-1]
     found = []
     for n in sorted({f << k for f in (1, 3) for k in range(20)} | set(cell.levels)):
@@ -46,7 +46,7 @@ def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
 
 
 def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
-    """The (n, B_p) of every rival at a budget; without scikit-learn of those that do not need it."""
+    """Return the (n, B_p) of every rival at a budget; without scikit-learn, of those that can do without."""
     surface = law.surface
     if surface is None:
         return {}
@@ -68,7 +68,7 @@ def _least_loss(draws: Floats) -> int:
 
 
 def process(observations: object, u: Floats, v: Floats, t: Floats) -> Floats:
-    """Predictions of scikit-learn's process, given the mean rewards that the surface is fitted to."""
+    """Return predictions of scikit-learn's process, given the mean rewards that the surface is fitted to."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -92,7 +92,7 @@ def process(observations: object, u: Floats, v: Floats, t: Floats) -> Floats:
 
 
 def isoflop(configurations: Sequence[Configuration], compute: float) -> float:
-    """The n of the highest reward at a budget, by IsoFLOP profiles (Hoffmann et al., arXiv 2203.15556, 3.2).
+    """Return the best n at a budget by IsoFLOP profiles (Hoffmann et al., arXiv 2203.15556, 3.2).
 
     At each of `_PROFILES` budgets C_i of the last decade that three n reached, a parabola in log2 n through
     the mean rewards; n_i is its vertex, at most the outermost n, or the best n where it has no maximum.
@@ -116,7 +116,7 @@ def isoflop(configurations: Sequence[Configuration], compute: float) -> float:
 
 
 def _smoothed(configuration: Configuration, budget: float) -> float:
-    """The reward at a budget, by a line in log C through the checkpoints within a factor of `_NEAR` of it."""
+    """Return the reward at a budget, by a line in log C through checkpoints within a factor of `_NEAR`."""
     c = configuration
     near = (c.compute >= budget / _NEAR) & (c.compute <= budget * _NEAR)
     if np.unique(c.compute[near]).size < 3:

@@ -41,14 +41,14 @@ ACROSS = 9  # half doublings of n that a local cubic is fitted to
 
 
 def chunks() -> Iterator[tuple[str, str, int]]:
-    """What there is to simulate: the problem set, truth or own runs, and the first seed."""
+    """Return the chunks to simulate: problem set, truth or own runs, and first seed."""
     for kind, seeds in SEEDS.items():
         for name in SETS:
             yield from ((name, kind, first) for first in seeds[::CHUNK])
 
 
 def make() -> Iterator[str]:
-    """Simulate what is not there yet, and write the summary; yield what was done."""
+    """Simulate the missing chunks, and write the summary; yield each finished chunk."""
     for name, kind, first in chunks():
         if not _path(name, kind, first).exists():
             simulate(name, kind, first)
@@ -128,10 +128,10 @@ def _summary() -> dict[str, Any]:
 
 
 def _smoothed(name: str) -> list[list[float]]:
-    """The mean over seeds at `LEVELS` and `POINTS`, smoothed over both.
+    """Return the mean over seeds at `LEVELS` and `POINTS`, smoothed over both.
 
-    Rewards go up and down with the epochs, by .02 on the easy set, and at one C every n is elsewhere in its
-    epoch. What is asked of an estimator is the trend.
+    Rewards oscillate with the epochs, by .02 on the easy set, and at one C every n is elsewhere in its epoch.
+    The estimator has to find the trend.
     """
     parts = [np.load(_path(name, "truth", first)) for first in SEEDS["truth"][::CHUNK]]
     start = np.mean([sum(p[f"reward-{n}"][0] for p in parts) for n in LEVELS]) / len(SEEDS["truth"])
@@ -146,7 +146,7 @@ def _smoothed(name: str) -> list[list[float]]:
 
 
 def _trend(compute: Floats, reward: Floats, start: float) -> Floats:
-    """A local line in log C, at `POINTS`; narrower over the first steps, where rewards rise fast."""
+    """Return a local line in log C, at `POINTS`; narrower over the first steps, where rewards rise fast."""
     known = compute[0] <= POINTS
     trend = []
     for at in POINTS[known]:

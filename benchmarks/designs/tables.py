@@ -21,7 +21,7 @@ SUMMARY = Path(__file__).parents[1] / "designs.json"
 DOCS = Path(__file__).parents[2] / "docs" / "statistics.md"
 BEGIN, END = "<!-- designs:begin -->", "<!-- designs:end -->"
 QUANTITIES = {"n": "n_star", "b": "b_star", "m": "m_star"}
-LEAST_HELD = 0.93  # what the Wilson interval of the coverage must reach
+LEAST_HELD = 0.93  # coverage that its Wilson interval must reach
 MOST_REFUSED = 0.10
 MOST_REGRET = 1.5  # times what was expected
 CLOSE = 0.0005  # of reward
@@ -87,7 +87,7 @@ def _at(cell: Cell, said: dict[int, dict], paper: dict[int, dict], budget: str) 
 
 
 def _coverage(found: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
-    """Intervals against the truth; what was refused is no interval, and counted by itself."""
+    """Return the coverage of intervals; refusals are no intervals, and counted separately."""
     intervals = [f for f in found if f]
     out: dict[str, Any] = {
         "answered": len(intervals),
@@ -105,7 +105,7 @@ def _coverage(found: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
 def _baselines(
     cell: Cell, said: dict[int, dict], paper: dict[int, dict], regrets: dict[int, float], budget: str
 ) -> dict[str, Any]:
-    """Realised regrets of what one would do otherwise, and isolaw's on the same sweeps."""
+    """Return realised regrets of the baselines, and isolaw's on the same sweeps."""
     chosen: dict[str, dict[int, Any]] = {
         f"n={n}": dict.fromkeys(regrets, without_a_sweep(cell, n)) for n in SIZES
     }
@@ -130,12 +130,12 @@ def _baselines(
 
 
 def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
-    """Whether what is asked of each cell and budget holds; None: nothing to check."""
+    """Return whether each check of a cell and budget holds; None if it does not apply."""
     n, low_high = entry["n_star"], np.log2(entry["true"]["tied"])
     expected, realised = entry["expected_regret"]["mean"], entry["realised_where_expected"]["mean"]
     others = {k: o for k, o in entry["baselines"].items() if k not in rivals.NAMES}.values()
     better = [o for k, o in entry["baselines"].items() if k in rivals.NAMES]
-    # Where n does not matter, to say so is right.
+    # If n does not matter, that is the right answer.
     matters = np.ptp(low_high) < SETTLED
     return {
         "held": n["wilson"][1] >= LEAST_HELD if "wilson" in n else None,
@@ -180,7 +180,7 @@ def write(kept: list[Kept], options: Namespace) -> None:
 
 
 def _lines(summary: dict[str, Any]) -> str:
-    """JSON with a line for each cell, so that what changed can be seen."""
+    """Return JSON with a line for each cell, so that diffs show the changes."""
     cells = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(cell, allow_nan=False)}" for name, cell in summary["cells"].items()
     )
@@ -189,9 +189,9 @@ def _lines(summary: dict[str, Any]) -> str:
 
 
 def fingerprint() -> dict[str, list[float]]:
-    """What the estimator says of one small sweep, by budget: expected regret and reward.
+    """Return the estimator's expected regret and reward for one small sweep, by budget.
 
-    Where it says something else, it is another estimator, whatever its version is called.
+    If they change, the estimator has changed, even if its version has not.
     """
     law = isolaw.fit(sample(*cells("constant-4nx4-2s-white"), 0), draws=100)
     out = {}
@@ -202,7 +202,7 @@ def fingerprint() -> dict[str, list[float]]:
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Return the tables: what all cells of a half come to, against the rivals, and every missed check."""
+    """Return the tables: totals over the cells of a half, losses of rivals, and every missed check."""
     return "\n\n".join([_overall(summary), _against(summary), _missed(summary)])
 
 
@@ -218,7 +218,7 @@ def _of(summary: dict[str, Any], half: str) -> list[dict[str, Any]]:
 
 
 def _overall(summary: dict[str, Any]) -> str:
-    """A row for each budget: the judging half in full, and what the tuning half comes to."""
+    """Return a row for each budget: the judging half in full, and totals of the tuning half."""
     rows = [[f"{budget} ×"] for budget in BUDGETS]
     head = ["budget"]
     for half in _HALVES:
@@ -244,7 +244,7 @@ def _overall(summary: dict[str, Any]) -> str:
 
 
 def _against(summary: dict[str, Any]) -> str:
-    """What a rival loses more than isolaw beyond the runs, on the same sweeps, with its error over cells."""
+    """Return a rival's loss beyond isolaw's past the runs, on the same sweeps, with its error over cells."""
     halves = [half for half in _HALVES if _of(summary, half)]
     rows = []
     for name in _OTHERS:
@@ -265,7 +265,7 @@ def _against(summary: dict[str, Any]) -> str:
 
 
 def _missed(summary: dict[str, Any]) -> str:
-    """Every cell that misses a check, with the two numbers that the check compares."""
+    """Return every cell that misses a check, with the two numbers that the check compares."""
     rows = []
     for budget in TABLED:
         at = {name: cell["budgets"][budget] for name, cell in summary["cells"].items()}
@@ -277,7 +277,7 @@ def _missed(summary: dict[str, Any]) -> str:
 
 
 def _compared_by(check: str, at: dict[str, Any]) -> str:
-    """What a check of `_checks` compares, as found/accepted."""
+    """Return the numbers that a check of `_checks` compares, as found/accepted."""
     if check == "held":
         return f"{at['n_star']['coverage']:.0%}"
     if check == "refused":
@@ -295,7 +295,7 @@ def _pair(found: float, other: float) -> str:
 
 
 def compared(now: dict[str, Any], before: dict[str, Any]) -> str:
-    """Return how wide the intervals of n* are where both summaries have them, and whether they held."""
+    """Return the widths of the n* intervals that both summaries have, and whether the intervals held."""
     rows = []
     for name in now["cells"].keys() & before["cells"].keys():
         for budget in BUDGETS:

@@ -1,12 +1,12 @@
-"""Truths: the mean reward of an allocation as a function that is known.
+"""Truths: known functions for the mean reward of an allocation.
 
     r(log2 n, log2 B_p, C), in [0, 1]
 
-Each truth has a learning curve of its own family, and loses what an allocation is away from the best one, as
-sweeps of language models do: about .005 at one doubling of n from n* and .015 at two, at the largest C of the
-sweeps, `COMPUTE`. Where B_p varies, it has an optimum, too, and n* comes down as B_p rises.
+Each truth has a learning curve of its own family, and loses reward with the distance from the best
+allocation, as sweeps of language models do: about .005 at one doubling of n from n* and .015 at two, at the
+largest C of the sweeps, `COMPUTE`. Where B_p varies, it has an optimum, too, and n* falls as B_p rises.
 
-The estimator is tuned on the truths of `TUNING` alone; what is claimed for it is measured on `JUDGING`, too.
+The estimator is tuned on the truths of `TUNING` alone; claims about it are measured on `JUDGING`, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Truth:
     reward
         r(log2 n, log2 B_p, C), shapes broadcast.
     joint
-        whether it says anything of other B_p than 32.
+        whether it is defined for B_p other than 32.
     """
 
     name: str
@@ -83,13 +83,13 @@ def _decades(c: Floats) -> Floats:
 
 
 def _batch(b: Floats, c: Floats, learnt: Floats) -> Floats:
-    """What a B_p away from its optimum (57 at `COMPUTE`, a little more at larger C) costs."""
+    """Return the loss of a B_p away from its optimum (57 at `COMPUTE`, a little more at larger C)."""
     best = 5.83 + 0.5 * (_decades(c) - np.log10(COMPUTE))
     return 0.004 * learnt * _bowl(b - best)
 
 
 def _across(u: Floats, b: Floats, slope: float = 0.5) -> Floats:
-    """log2 n as it counts: larger batches of problems need fewer rollouts of each."""
+    """Return the effective log2 n: larger batches of problems need fewer rollouts of each."""
     return u + slope * (b - np.log2(B_P))
 
 
@@ -149,7 +149,7 @@ def _cliff(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _late(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Nothing for long, then nearly everything, and the later the larger n is; it also ends higher."""
+    """Flat for long, then a steep rise; a larger n rises later and ends higher."""
     begins = 4e5 * np.exp2(0.33 * (_across(u, b) - 3))
     ceiling = 0.46 + 0.012 * (u - 3) - 0.0012 * (u - 3) ** 2
     learnt = _hill(c, begins, 2.2)
@@ -157,14 +157,14 @@ def _late(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _valley(u: Floats, b: Floats, c: Floats) -> Floats:
-    """One ceiling for all, which the n nearest to 45 reach first."""
+    """One ceiling for all n, which those nearest to 45 reach first."""
     begins = 2e5 * np.exp2(0.55 * _bowl(_across(u, b) - 5.5, width=1.5))
     learnt = _exponential(c, begins, 1.3)
     return 0.1 + 0.4 * learnt - _batch(b, c, learnt)
 
 
 def _staircase(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Two rises with a rest between them; the larger n is, the later each begins, and the higher it ends."""
+    """Two rises with a plateau between them; a larger n begins each later and ends higher."""
     later = 0.12 * (_across(u, b) - 6.0)
     at = _decades(c) - later
     learnt = 0.55 / (1 + np.exp(-(at - 5.0) / 0.12)) + 0.45 / (1 + np.exp(-(at - 6.4) / 0.15))
@@ -174,7 +174,7 @@ def _staircase(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _falls(u: Floats, b: Floats, c: Floats) -> Floats:
-    """Rewards come down again after some 4,000 steps: small n, of which a budget pays for more, first."""
+    """Rewards fall again after some 4,000 steps, first at small n, whose steps cost less."""
     learnt = _hill(c, 3e5, 1.0)
     steps = c / np.exp2(u + b)
     fallen = 0.10 / (1 + (4e3 / np.maximum(steps, 1e-9)) ** 2)
@@ -208,7 +208,7 @@ def truth(name: str) -> Truth:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best allocation within what a sweep measured.
+    """The best allocation within the range that a sweep measured.
 
     Attributes
     ----------
@@ -268,5 +268,5 @@ def _lines(low: Floats, high: Floats, points: int) -> list[Floats]:
 
 
 def regret(truth: Truth, best: Optimum, compute: float, n: float, problems_per_batch: float = B_P) -> float:
-    """Return what this allocation loses against the best one."""
+    """Return the loss of this allocation against the best one."""
     return best.reward - float(truth(np.log2(n), np.log2(problems_per_batch), compute))

@@ -45,7 +45,7 @@ class Run:
         return f"n{self.n}-seed{self.seed}"
 
     def records(self, names: Names) -> dict[int, Values]:
-        """Both under a framework's names."""
+        """Return both under a framework's names."""
         both = {step: self.train.get(step, {}) | values for step, values in self.held_out.items()}
         return {step: {names[k]: v for k, v in own.items() if k in names} for step, own in both.items()}
 
@@ -171,7 +171,7 @@ def verl_config(run: Run) -> dict[str, Any]:
 
 
 def verl(top: Path, run: Run) -> None:
-    """The file logger, and Hydra's configuration copied beside it under the log's name."""
+    """Write the file logger's log, and Hydra's configuration next to it under the log's name."""
     records = run.records(VERL)
     rows = [json.dumps({"step": step, "data": values}) for step, values in records.items()]
     text(top / "math" / f"{run.name}.jsonl", rows)
@@ -179,7 +179,7 @@ def verl(top: Path, run: Run) -> None:
 
 
 def verl_console(top: Path, run: Run) -> None:
-    """As Ray prints it; one of the runs was killed and resumed."""
+    """Write the console as Ray prints it; one of the runs was killed and resumed."""
     ray = "\x1b[36m(TaskRunner pid=4711)\x1b[0m "
     said = [ray + line for line in pprint.pformat(verl_config(run)).splitlines()]
     steps = []
@@ -218,7 +218,7 @@ TRL = {
 
 
 def trl(top: Path, run: Run) -> None:
-    """The states of two checkpoints; the later one holds the earlier one's history again."""
+    """Write the states of two checkpoints; the later one repeats the earlier one's history."""
     history: list[dict[str, Any]] = []
     for step, values in run.records(TRL).items():
         train = {key: value for key, value in values.items() if not key.startswith("eval_")}
@@ -231,7 +231,7 @@ def trl(top: Path, run: Run) -> None:
 
 
 def tensorboard(top: Path, run: Run) -> None:
-    """TRL's event files; its arguments stand in them."""
+    """Write TRL's event files, which include its arguments."""
     names = {key: f"train/{own}" for key, own in TRL.items()}
     names["score"] = "eval/rewards/accuracy_reward/mean"
     config = {
@@ -250,7 +250,7 @@ def tensorboard(top: Path, run: Run) -> None:
 
 
 def openrlhf(top: Path, run: Run) -> None:
-    """An offline W&B run; its steps are among the values."""
+    """Write an offline W&B run, whose steps are among the values."""
     names = {
         "reward": "train/rollout/reward_mean",
         "length": "train/rollout/response_length_mean",
@@ -293,7 +293,7 @@ def prime_rl(top: Path, run: Run) -> None:
 
 
 def nemo_rl(top: Path, run: Run) -> None:
-    """A file store of MLflow: a folder of metrics and one of parameters; one seed, for it is many files."""
+    """Write an MLflow file store, a folder of metrics and one of parameters; one seed, for its many files."""
     if run.seed:
         return
     names = {"reward": "train/reward", "length": "train/mean_gen_tokens_per_sample"}
@@ -320,7 +320,7 @@ def nemo_rl(top: Path, run: Run) -> None:
 
 
 def skyrl(top: Path, run: Run) -> None:
-    """Its console, and the configuration that it was started with beside it."""
+    """Write its console, and its configuration next to it."""
     names = {
         "reward": "reward/avg_raw_reward",
         "length": "generate/avg_num_tokens",
@@ -346,7 +346,7 @@ def skyrl(top: Path, run: Run) -> None:
 
 
 def slime(top: Path, run: Run) -> None:
-    """Its console: Megatron prints the arguments, slime each batch's values, counted from 0."""
+    """Write its console: Megatron prints the arguments, slime the values of each batch, counted from 0."""
     names = {"reward": "rollout/raw_reward", "length": "rollout/response_lengths", "score": "eval/math"}
     arguments = {
         "rollout_batch_size": B_P,
@@ -389,7 +389,7 @@ def open_instruct(top: Path, run: Run) -> None:
 
 
 def wandb_export(top: Path, runs: list[Run]) -> None:
-    """What "Export CSV" of a panel gives: a column for each run, with its range in the bin."""
+    """Write the "Export CSV" of a panel: a column for each run, with its range in the bin."""
     curves = {
         f"{run.name} - {VERL['score']}": {s: v["score"] for s, v in run.held_out.items()} for run in runs
     }
@@ -401,7 +401,7 @@ def wandb_export(top: Path, runs: list[Run]) -> None:
 
 
 def table(top: Path, runs: list[Run]) -> None:
-    """A table of your own, its accuracy in percent."""
+    """Write a user's own table, with accuracy in percent."""
     rows = ["prompts_per_step,group_size,seed,step,test_acc"]
     for run in runs:
         rows += [f"{B_P},{run.n},{run.seed},{s},{100 * v['score']:.2f}" for s, v in run.held_out.items()]
@@ -424,7 +424,7 @@ WRITERS: dict[str, Callable[[Path, Run], None]] = {
 
 
 def write(top: Path) -> None:
-    """Write all of them below ``top``."""
+    """Write all logs below ``top``."""
     runs = simulated()
     for name, writer in WRITERS.items():
         for run in runs:

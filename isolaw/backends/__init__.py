@@ -1,4 +1,4 @@
-"""Backends: what trains. Each is a module that implements the protocol of `isolaw.backend`."""
+"""Backends, which train or simulate runs: modules that implement the protocol of `isolaw.backend`."""
 
 from __future__ import annotations
 

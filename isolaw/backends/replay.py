@@ -1,4 +1,4 @@
-"""The replay backend: plays recorded runs back as if they were being trained.
+"""The replay backend: plays back recorded runs as if they were training.
 
 A table of real curves becomes a backend: the same plans, store, resume and statistics, at no cost.
 Every recorded checkpoint within the horizon is played as it was recorded; nothing is interpolated.
@@ -55,7 +55,7 @@ class ReplayOptions(BaseModel):
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """What is given of how to read a table."""
+        """The given options of reading a table."""
         return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
 
 
@@ -87,7 +87,7 @@ class Replay(Backend):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return an issue when the table holds no such run, or more than one."""
+        """Return an issue if the table holds no such run, or several."""
         runs = _runs(spec)
         found = _matching(spec, runs)
         given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
@@ -157,10 +157,10 @@ BACKEND = Replay()
 def with_recorded_axes(
     spec: SweepSpec, directory: Path, notes: list[str]
 ) -> tuple[SweepSpec, Runs | None, bool]:
-    """Return a sweep in which axes that the user leaves open are those of the recorded runs.
+    """Return a sweep whose open axes take the values of the recorded runs.
 
-    Also the runs that the directory has to keep, and whether every value of an axis was recorded: then the
-    sweep is the recorded part of their product.
+    Also returns the runs that the directory has to keep, and whether all axes hold recorded values only: the
+    sweep is then the recorded part of their product.
     """
     section, recorded, found = gathered(spec.replay, directory)
     notes += found
@@ -182,9 +182,10 @@ def with_recorded_axes(
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
-    """Read what is no table's file: return the section for a sweep in ``directory``, the runs, and notes.
+    """Read a source other than a table's file; return a section for the sweep, the runs, and notes.
 
-    The directory has to keep the runs in its `RECORDED`. None of a table's file, and of runs that are kept.
+    The directory has to keep the runs in its `RECORDED`. The runs are None for a table's file, and for runs
+    that it keeps already.
     """
     options = parse_section(ReplayOptions, section, prefix="replay")
     source, kept = options.source, directory.absolute() / RECORDED

@@ -1,4 +1,4 @@
-"""The configuration of runs: `Recipe`, `RunSpec`, `SweepSpec`; TOML in, canonical JSON and its hash out.
+"""The configuration of runs: `Recipe`, `RunSpec`, `SweepSpec`, read from TOML and identified by a hash.
 
 A sweep file's sections are the fields of `SweepSpec`. isolaw reports all issues at once, each with its line,
 what was found, what is accepted and the nearest valid name. A backend reads its own section (``[bandit]``,

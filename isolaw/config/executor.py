@@ -1,4 +1,4 @@
-"""The section `[executor]`: where runs execute."""
+"""The section ``[executor]``: the place where runs execute, and their resources."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def _minutes(value: Any) -> Any:
 
 
 def _within_a_year(minutes: float) -> float:
-    # SLURM takes a limit of zero for none at all.
+    # SLURM reads a limit of zero as no limit.
     if not 1 / 60 <= minutes <= 366 * 24 * 60:
         raise ValueError("from a second to a year")
     return minutes
 
 
-# Options that isolaw writes into a job's script itself, or by which it finds its jobs again: what sets them.
+# Options that isolaw itself writes into job scripts, or by which it finds its jobs, with the keys that set
+# them.
 _SET = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
     **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),
@@ -44,9 +45,9 @@ _SET = {
 
 
 def _one_line(text: str) -> str:
-    """Refuse text that would leave a script's comment."""
+    """Refuse text with line breaks, which would leave a script's comment."""
     if not text.isprintable():
-        raise ValueError("text without line breaks and control characters")
+        raise ValueError("text without line breaks or control characters")
     return text
 
 
@@ -61,7 +62,7 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
             raise ValueError(f"names of sbatch's options without leading dashes, not {name!r}")
         if name in _SET:
-            raise ValueError(f"other options than {name}, which {_SET[name]} sets")
+            raise ValueError(f"options other than {name}, which {_SET[name]} sets")
         if value is False:
             raise ValueError(f"{name} = true, or no {name}")
         if isinstance(value, str):
@@ -72,8 +73,8 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
 class ExecutorSection(Section):
     """Where runs execute. Default: worker processes, one for each core.
 
-    ``jobs``, ``max_rollouts`` and ``max_gpus`` bound the runs at work together: their number, the rollouts
-    of their batches, their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
+    ``jobs``, ``max_rollouts`` and ``max_gpus`` limit the concurrent runs: their number, the rollouts of their
+    batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
     cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
     A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on

@@ -13,7 +13,7 @@ from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
-REFERENCE_PROBLEMS = 64  # B_p at which it holds where lr follows the problems alone: B = 1024 at n = 16
+REFERENCE_PROBLEMS = 64  # B_p at which it holds if lr depends on B_p alone: B = 1024 at n = 16
 # lr ∝ B_p^α n^β, as (α, β), by ``recipe.lr_scaling``
 EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
 
@@ -25,7 +25,7 @@ def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
     (2.0, 2.0, 2.0)
     """
     alpha, beta = EXPONENTS[rule]
-    if alpha == beta:  # exactly what it was before there were other rules
+    if alpha == beta:  # bit for bit as before there were other rules
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
     own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
     return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)
@@ -35,7 +35,7 @@ class RunSpec(Section):
     """One run: a configuration, a seed, its horizon and its evaluations.
 
     ``options`` are the backend's own; ``sources`` are paths that it reads, and ``content`` the hashes of
-    what they hold. Options and hashes count for identity, paths do not.
+    their content. Options and hashes are part of the run's identity, paths are not.
     """
 
     backend: str
@@ -63,20 +63,20 @@ class RunSpec(Section):
 
     @property
     def rollouts(self) -> int:
-        """C = M · B, what the run generates."""
+        """C = M · B, the rollouts that the run generates."""
         return self.steps * self.batch_rollouts
 
     @property
     def lr_factor(self) -> float:
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
-        B_g = B_p · n_train are the rollouts in a step's gradient, n_train ``recipe.gradient_rollouts`` or n;
-        ``recipe.minibatches`` divides them. ``sqrt_problems`` is (B_p / 64)^½, whatever n: at n = 16 that is
-        the square-root rule (`lr_ratio`).
-        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where
-        n_train < n, the rule follows n_train: the square root compensates the gradient's noise, whose
-        variance is ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs
-        from a run with n = 64 in its baseline alone. A filter does not change the factor.
+        B_g = B_p · n_train is the number of rollouts in a step's gradient, where n_train is
+        ``recipe.gradient_rollouts`` or n; ``recipe.minibatches`` divides them. ``sqrt_problems`` is (B_p /
+        64)^½ at any n; at n = 16 it equals the square-root rule (`lr_ratio`). The paper's rule is lr = 1e-6 ·
+        sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where n_train < n, the rule follows
+        n_train: the square root compensates the gradient's noise, whose variance is ∝ 1 / B_g (derived for
+        Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with n = 64 in its baseline
+        alone. A filter does not change the factor.
 
         >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
         >>> run.lr_factor
@@ -95,11 +95,11 @@ class RunSpec(Section):
         return {key: getattr(self.recipe, key) if value is None else value for key, value in own.items()}
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes this run this run: no path, device, executor, horizon or schedule.
+        """Return the data that identify this run, without path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so that a new key changes no identity, and those that are
-        off. The resolved recipe holds what ``problems.difficulty`` decides. Of the evaluation, its
-        temperature and top_p count where they differ from the recipe's: they change what is measured.
+        Recipe keys that are off or at their default are left out, so that a new key changes no identity. The
+        resolved recipe holds the choices that follow from ``problems.difficulty``. The temperature and top_p
+        of the evaluation count if they differ from the recipe's, since they change the measurements.
         """
         recipe = self.recipe
         evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}

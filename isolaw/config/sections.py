@@ -32,14 +32,14 @@ class Section(BaseModel):
 
 
 def whole(value: Any) -> Any:
-    """Accept 1e7, and NumPy's integers, where a whole number is meant."""
+    """Accept 1e7, and NumPy's integers, as a whole number."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def rollouts(value: Any) -> Any:
-    """Accept ``"1M"`` and ``"1e6"`` where a budget in rollouts is meant."""
+    """Accept ``"1M"`` and ``"1e6"`` as a budget in rollouts."""
     if isinstance(value, str):
         try:
             value = parse_rollouts(value)
@@ -49,7 +49,7 @@ def rollouts(value: Any) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """Accept one value where a list is meant."""
+    """Accept a single value as a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -59,7 +59,7 @@ def once(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def span(value: Any) -> Any:
-    """Accept one number for a span that begins and ends there."""
+    """Accept a single number as a span that begins and ends there."""
     return value if isinstance(value, list | tuple) else (value, value)
 
 
@@ -71,7 +71,7 @@ def ordered(values: tuple[int, int]) -> tuple[int, int]:
 
 
 def percent(value: Any) -> Any:
-    """``"20%"`` means 0.2."""
+    """Accept a percentage: ``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return float(value.strip()[:-1]) / 100
@@ -81,7 +81,7 @@ def percent(value: Any) -> Any:
 
 
 def seed_list(value: Any) -> Any:
-    """``seeds = 3`` means the seeds 0, 1, 2."""
+    """Accept a number of seeds: ``seeds = 3`` means the seeds 0, 1, 2."""
     value = whole(value)
     if isinstance(value, list | tuple):
         return value
@@ -112,12 +112,12 @@ Modules = Annotated[
     Field(min_length=1),
 ]
 Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
-# What these keys of a recipe are unless the file or the algorithm sets them.
+# Values of these recipe keys unless the file or the algorithm sets them.
 OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
 
 
 class Recipe(Section):
-    """How a batch becomes an update. None: the backend or the algorithm chooses.
+    """The settings by which a batch becomes an update; for None the backend or the algorithm chooses.
 
     A backend refuses what it cannot represent. Equations: `algorithms.objective` for language
     models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
@@ -175,7 +175,7 @@ class Recipe(Section):
     interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
-    # Which parts of the algorithm are taken out.
+    # Parts of the algorithm to take out.
     without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:
@@ -201,18 +201,18 @@ class ProblemsSpec(Section):
 
 
 class EvaluationSpec(Section):
-    """When runs are evaluated, and what an evaluation measures.
+    """The schedule of evaluations, and the metrics of each.
 
-    All runs of a sweep share the schedule, so that no configuration gets more evaluations than another:
-    step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last step that it pays
-    for, and the last step of each horizon. Budgets beyond ``end`` continue the same spacing, so an
-    extended sweep has the evaluations of an uninterrupted one. Each problem gets ``samples`` answers;
-    0 asks for exact values, which a simulator knows. isolaw fills in ``start`` (the smallest batch),
-    ``end`` (the first horizon) and ``horizons`` when the sweep starts.
+    All runs of a sweep share the schedule, so that all configurations get as many evaluations. It has step 0,
+    the last step that each of ``points`` log-spaced budgets from ``start`` to ``end`` pays for, and the last
+    step of each horizon. Budgets beyond ``end`` continue the same spacing, so an extended sweep has the
+    evaluations of an uninterrupted one. Each problem gets ``samples`` answers; 0 asks for exact values, which
+    a simulator knows. isolaw fills in ``start`` (the smallest batch), ``end`` (the first horizon) and
+    ``horizons`` when the sweep starts.
 
-    Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change what is measured,
-    so they are part of a run's identity, unlike the schedule. ``responses`` are kept of each set at each
-    evaluation, to be read (None: the backend chooses).
+    Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change the measurements,
+    so they are part of a run's identity, unlike the schedule. Each evaluation keeps ``responses`` responses
+    of each set for people to read (None: the backend chooses).
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
@@ -234,7 +234,7 @@ class EvaluationSpec(Section):
 
 
 class SweepSection(Section):
-    """Which backend, the budget C of each run in rollouts, and the seeds (a number or a list)."""
+    """The backend, the budget C of each run in rollouts, and the seeds (a number or a list)."""
 
     backend: str = "bandit"
     compute: RolloutBudget = 2_000_000
@@ -242,7 +242,7 @@ class SweepSection(Section):
 
 
 class GridSection(Section):
-    """The axes: B_p, n, and any key of the recipe."""
+    """The axes of the grid: B_p, n, and any key of the recipe."""
 
     problems_per_batch: Counts = (32,)
     rollouts_per_problem: Counts = (8, 16, 32, 64, 128, 256, 512)
@@ -280,13 +280,13 @@ Cells = tuple[tuple[Count, Count], ...]
 
 
 class DesignSection(Section):
-    """Which runs of the grid are made: all (``grid``), or those that a ``race`` chooses.
+    """The runs of the grid to make: all (``grid``), or those that a ``race`` chooses.
 
     A race (`isolaw.design.race`) decides by ``metric`` on the validation set. ``spend`` is the most that it
     generates: a share of the grid's rollouts up to 1, rollouts above. It ends where the expected regret at
     ``sweep.compute`` is at most ``tolerance``. ``start`` is the B_p at which it compares n first (default:
-    the one in the middle). ``pinned`` and ``forbidden`` list [B_p, n] that take part whatever they measure,
-    or never do.
+    the one in the middle). ``pinned`` lists [B_p, n] that always take part, ``forbidden`` those that never
+    do.
     """
 
     kind: Literal["grid", "race"] = "grid"
@@ -299,7 +299,7 @@ class DesignSection(Section):
 
 
 class StoreSection(Section):
-    """Where a sweep keeps the states that its runs continue from.
+    """The place of the states from which runs continue.
 
     ``states`` is a folder, say on another disk, in which isolaw creates a folder of its own; all machines
     that make runs must see it. Default: the sweep's directory.
@@ -309,7 +309,7 @@ class StoreSection(Section):
 
 
 class TrackingSection(Section):
-    """Trackers that mirror the runs; the sweep's own files stay the truth.
+    """Trackers that mirror the runs; the sweep's own files remain authoritative.
 
     ``directory`` holds the trackers' files (default: the sweep's directory; Trackio has its own);
     ``project`` is the project of W&B and Trackio, and MLflow's experiment.

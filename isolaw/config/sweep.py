@@ -92,7 +92,7 @@ class SweepSpec(Section):
 
 
 def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any] | None:
-    """Return the data without the keys that are wrong; None where these decide which runs there are."""
+    """Return the data without the wrong keys; None if these decide which runs exist."""
     sections = {name: dict(own) if isinstance(own, Mapping) else own for name, own in data.items()}
     for issue in issues:
         section, _, key = issue.where.partition(".")

@@ -1,4 +1,4 @@
-"""Sweep files written: TOML of plain data."""
+"""Write sweep files: plain data as TOML."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a key, quoted where TOML needs it."""
+    """Return a key, quoted if TOML requires it."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 

@@ -1,1 +1,1 @@
-"""Choose which runs of a grid are worth making, and forecast what each choice finds."""
+"""Choose the runs of a grid that are worth their cost, and forecast what each choice would find."""

@@ -1,18 +1,17 @@
-"""`advise`: where to start without any run, from published results and nothing else.
+"""`advise`: a starting point without runs of your own, from published results alone.
 
 A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set is
 taken as easy), and its model is at most 100 times larger or smaller. The starting point is
 
-    B_p   the one with the highest reward of the drawn curves at C, where several B_p were compared; else the
-          one that the first source used
-    n     the geometric mean of n*(C) over the sources that count, those of one publication first (they share
-          runs), to the nearest power of two; its range covers all of them
+    B_p   the B_p with the highest reward of the drawn curves at C, if several were compared; else the B_p
+          of the first source
+    n     the geometric mean of n*(C) over the sources that count, those of one publication first (they
+          share runs), to the nearest power of two; its range covers all of them
     M     C / (B_p · n)
 
 A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or
-stays. Where no source counts there is no starting point. Publications that state no n*(C) are listed with
-what they say (`isolaw.design.published.STATEMENTS`): no number follows from them, but whether publications
-agree does.
+stays. If no source counts, there is no starting point. isolaw lists publications without n*(C) with their
+statements (`isolaw.design.published.STATEMENTS`): they give no number, but show whether publications agree.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _TYPICAL = 7.0  # billions of parameters, if the user names no size
 _LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
 _LEAST_N = 2
 _APART = 2  # times, neighbouring n of the first sweep
-_USUAL = 32  # B_p, where no source is like the case: the playbook's smallest
+_USUAL = 32  # B_p if no source is like the case: the playbook's smallest
 _UNLIMITED = 2**53  # rollouts
 _ROUNDING = 1e-9
 _CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")
 
 
 class Differs(StrEnum):
-    """In what a source differs from the user's case."""
+    """A difference between a source and the user's case."""
 
     DIFFICULTY = "difficulty"
     MODEL_SIZE = "model_size"
@@ -57,7 +56,7 @@ class Differs(StrEnum):
 
 
 class Caveat(StrEnum):
-    """What else is not known about a starting point."""
+    """A weakness of a starting point."""
 
     ONE_PUBLICATION = "one_publication"
     BATCH_NOT_COMPARED = "batch_not_compared"  #: no source compares B_p at this C
@@ -67,7 +66,7 @@ class Caveat(StrEnum):
 
 
 class Case(Section):
-    """The user's case: C in rollouts, and what is known of model (billions of parameters) and problems."""
+    """The user's case: C in rollouts, and, as far as known, model (billions of parameters) and problems."""
 
     budget: RolloutBudget
     difficulty: DifficultyKind | None = None
@@ -76,7 +75,7 @@ class Case(Section):
     n_train_problems: Count | None = None
 
     def heeds(self, statement: Statement) -> bool:
-        """Return whether a statement is about problems and models like the user's, as far as it says."""
+        """Return whether the problems and models that a statement names are like the user's."""
         same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
         size = self.model_size or _TYPICAL
         return same and min(_ratio(own, size) for own in statement.sizes or (size,)) <= _COMPARABLE
@@ -92,16 +91,16 @@ class Case(Section):
         return self.max_batch_rollouts or _UNLIMITED
 
     def like(self, source: Source) -> bool:
-        """Return whether a source counts where it covers C."""
+        """Return whether a source counts, provided that it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
         return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
 
 
 @dataclass(frozen=True)
 class SourceReading:
-    """What a source says, and in what it differs from the case.
+    """What a source says, and how it differs from the case.
 
-    ``n`` is n* at ``compute``: at C, or else at the end of the source's range that is nearest to C, as a
+    ``n`` is n* at ``compute``, which is C, or else the end of the source's range nearest to C; n is then a
     bound (one end of its range is None).
     """
 
@@ -125,7 +124,7 @@ class SourceReading:
 
 @dataclass(frozen=True)
 class Start:
-    """A starting point, with the ranges of n* and B_p (an end is None where no source bounds it)."""
+    """A starting point, with the ranges of n* and B_p (an end is None if no source bounds it)."""
 
     allocation: Allocation
     n: Span
@@ -142,16 +141,16 @@ class Sweep:
 
     @property
     def rollouts(self) -> int:
-        """What it generates, at most."""
+        """The most rollouts that the sweep generates."""
         return self.compute * len(self.rollouts_per_problem)
 
 
 @dataclass(frozen=True)
 class Advice(Shown):
-    """What published results say about a case.
+    """The published results for a case.
 
-    ``start`` is None where no source counts, ``sweep`` where the budget pays for none. ``nearest`` is the
-    reading nearest in C, of a source that is like the case if there is one.
+    ``start`` is None if no source counts, ``sweep`` if the budget pays for none. ``nearest`` is the reading
+    nearest in C, preferably of a source like the case.
     """
 
     case: Case
@@ -163,11 +162,11 @@ class Advice(Shown):
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What other publications say in words about a case like this."""
+        """Statements of other publications about a case like this."""
         return tuple(filter(self.case.heeds, STATEMENTS))
 
     def sections(self) -> dict[str, Any]:
-        """Return the sections of the sweep's file; model and problems are the user's to name."""
+        """Return the sections of the sweep's file; the user has to add model and problems."""
         assert self.sweep is not None
         limit, kind = self.case.max_batch_rollouts, self.case.difficulty
         b, levels = self.sweep.problems_per_batch, self.sweep.rollouts_per_problem
@@ -187,11 +186,11 @@ def advise(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
 ) -> Advice:
-    """Return a starting point for a budget from published results; none of the user's runs goes into it.
+    """Return a starting point for a budget from published results alone, without any of the user's runs.
 
-    ``budget`` is C in rollouts, also as ``"1M"``; ``difficulty`` is easy or hard (0.3 to 0.6, or at most
-    0.0625, of the base model's answers are right), ``model_size`` in billions of parameters,
-    ``max_batch_rollouts`` B_max, ``n_train_problems`` D.
+    ``budget`` is C in rollouts, e.g. ``"1M"``; ``difficulty`` is easy or hard (0.3 to 0.6, or at most 0.0625,
+    of the base model's answers are right); ``model_size`` is in billions of parameters;
+    ``max_batch_rollouts`` is B_max, and ``n_train_problems`` D.
 
     Raises
     ------
@@ -224,13 +223,13 @@ def _covers(source: Source, case: Case) -> bool:
 
 
 def _used(case: Case) -> list[int]:
-    """The B_p of the sources that are like the case, those that cover C first."""
+    """Return the B_p of the sources that are like the case, first of those that cover C."""
     like = sorted(filter(case.like, SOURCES), key=lambda own: not _covers(own, case))
     return [b for own in like for b in own.batches] or [_USUAL]
 
 
 def _batch(case: Case) -> Span:
-    """Return B_p, and the B_p within 0.005 of its reward; the smallest and the largest leave an end open."""
+    """Return B_p, and the B_p within 0.005 of its reward; the smallest and the largest open an end."""
     if not (case.like(_CURVES) and _covers(_CURVES, case)):
         return Span(_possible(_used(case)[0], case), None, None)
     at = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
@@ -243,7 +242,7 @@ def _batch(case: Case) -> Span:
 
 
 def _possible(batch: int, case: Case) -> int:
-    """B_p, at most the distinct problems that there are, and what B_max allows."""
+    """Return B_p, limited by the number of distinct problems and by B_max."""
     return min(batch, case.most // _LEAST_N, case.n_train_problems or batch)
 
 
@@ -302,9 +301,9 @@ def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading])
 def _sweep(case: Case, start: Start | None, nearest: SourceReading) -> Sweep | None:
     """Return three n around the starting point, each twice the one before.
 
-    Their runs end at C / 10, the least from which `isolaw predict` recommends for C, or after as many steps
-    as the largest n needs. Over simulated truths such a sweep improves on the starting point, and n that lie
-    further apart do so less reliably (``benchmarks/first_sweep.py``).
+    Their runs end at C / 10, the least compute from which `isolaw predict` recommends for C, or after the
+    steps that the largest n needs. On simulated truths such a sweep improves on the starting point; n further
+    apart do so less reliably (``benchmarks/first_sweep.py``).
     """
     n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(nearest.n.value))
     b = int((start and start.batch.low) or min(_used(case)))

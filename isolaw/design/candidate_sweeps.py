@@ -1,4 +1,4 @@
-"""Candidate sweeps: the designs that a plan compares, each within what may be spent.
+"""Candidate sweeps: the designs that a plan compares, each within the allowed spend.
 
 Candidates are the grid (all seeds of all cells), all cells with fewer seeds, every second n with as many
 seeds as the spend buys, all n at one B_p, and the race. If the spend does not buy a design to the target, its
@@ -65,7 +65,7 @@ class CandidateSweep:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a sweep may spend: rollouts, and hours if a clock is given (None: without limit)."""
+    """The limits of a sweep: rollouts, and hours if there is a clock (None: no limit)."""
 
     rollouts: int
     hours: float | None = None
@@ -81,7 +81,7 @@ class Budget:
 
 
 def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> CandidateSweep | None:
-    """Return a race with less spend if it took longer than the hours; None if nothing has to change."""
+    """Return a race with less spend if it took longer than the hours; None if it did not."""
     race = candidate.design
     if not isinstance(race, Race) or budget.hours is None or wall_s is None:
         return None

@@ -1,7 +1,7 @@
 """Compare configurations at one horizon, given the runs so far.
 
 Rewards r_d(a) of all cells a at C are drawn jointly from the surface (`isolaw.fits.surface.estimate`), so
-that what runs of one seed share cancels in differences. In draw d
+that the effect shared by runs of one seed cancels in differences. In draw d
 
     regret_d(a) = max_b r_d(b) − r_d(a)
 

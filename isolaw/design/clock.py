@@ -17,7 +17,7 @@ from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):
-    """Seconds of all runs together, and until the last one ends."""
+    """Seconds of all runs summed, and seconds until the last one ends."""
 
     work_s: float
     wall_s: float
@@ -25,7 +25,7 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Times of runs, ``places`` of which execute at a time.
+    """The time that runs take if ``places`` of them execute at a time.
 
     ``evaluated`` has the steps at which each cell is evaluated.
     """

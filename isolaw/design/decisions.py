@@ -1,8 +1,8 @@
 """`Decision`: the next runs of a design, and why.
 
-A decision is a pure function of the decisions before it and of what the requested runs measured up to their
-requested horizons. The same results give the same decisions, wherever and in whatever order runs executed, so
-decisions can be repeated after a kill, and audited.
+A decision is a pure function of the decisions before it and of the measurements of the requested runs up to
+their requested horizons. The same results give the same decisions, whatever the place and order of execution,
+so decisions can be audited, and repeated after a kill.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Standing(Cell):
 
 @dataclass(frozen=True)
 class Decision(Encoded):
-    """The runs that come next.
+    """The next runs of a design.
 
-    ``compute`` is the horizon at which configurations were compared. ``spent`` and ``cost`` are the rollouts
-    before this decision and of its runs. ``best`` is (B_p, n), and ``expected_regret`` its regret. ``failed``
+    ``compute`` is the horizon at which configurations were compared. ``spent`` are the rollouts before this
+    decision, ``cost`` those of its runs. ``best`` is (B_p, n), and ``expected_regret`` its regret. ``failed``
     runs did not reach their horizon: their measurements count, but they are not continued.
     """
 

@@ -66,7 +66,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         out.append(Issue("design.pinned", note, list(key), "[B_p, n] that may run"))
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
-        out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
+        out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
     metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
     if chosen.metric not in metrics and spec.sweep.backend != "command":  # whose trainer may log any metric
         out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
@@ -84,7 +84,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         accepted = f"at least {LEAST_CURVES} values with B_p = {race.start} that are not forbidden"
         out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
     elif race.spend < race.least:
-        accepted = f"at least {LEAST_CURVES} runs to the target, {race.least} rollouts"
+        accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
         out.append(Issue("design.spend", f"it pays for {race.spend} rollouts", chosen.spend, accepted))
     return out
 
@@ -127,7 +127,7 @@ class Adaptive:
     def _confirmed(self, kept: list[Decision]) -> list[Decision]:
         """Return the decisions up to the first that the results contradict; the race repeats the rest.
 
-        A decision under other limits than today's was made before the user changed them, and is accepted.
+        A decision made under other limits predates a change by the user, and is accepted.
         """
         for i, decision in enumerate(kept):
             if decision.limits != self.race.limits:
@@ -169,7 +169,7 @@ class Adaptive:
     def advance(self, after_failures: bool = False) -> list[Decision]:
         """Decide until there are runs to make or the race ends; return the new decisions.
 
-        Failed runs are to be repeated, unless ``after_failures``.
+        Failed runs are repeated, unless ``after_failures``.
         """
         before = len(self.history)
         while not self.ended:
@@ -211,7 +211,7 @@ def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
 
 
 def read(store: SweepStore) -> list[Decision]:
-    """Return the decisions in a sweep's directory, up to the first that is damaged or of other runs."""
+    """Return the decisions in a sweep's directory, up to the first that is damaged or concerns other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
     ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
@@ -245,7 +245,7 @@ def state(store: SweepStore) -> dict[str, Any] | None:
 
 
 def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
-    """Return what the requested runs measured, up to their horizons."""
+    """Return the measurements of the requested runs, up to their horizons."""
     asked = horizons(history)
     specs = store.specs()[0] if asked else {}
     if not any(store.run(run_id).bytes_recorded for run_id in specs):
@@ -261,7 +261,7 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
 
 
 def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return what seeds for a share of the spend would buy; None unless a race has ended at its target."""
+    """Return the value of seeds for a share of the spend; None unless the race ended at its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:

@@ -1,11 +1,12 @@
-"""Truths of a calibrated preset: what members of its ensemble measure over a grid.
+"""Truths of a calibrated preset: the rewards of members of its ensemble over a grid.
 
 `MEMBERS` of them, equally spaced in the ensemble, go through each cell to the target with `SEEDS` seeds and
 exact evaluations. A seed has problems of its own, the same in every cell, as in the presets that ship with
-isolaw (`isolaw.design.truths`). Of S seeds, a truth's mean is theirs; its shared parts are the first `PARTS`
-principal components of their deviations over all cells and C, and its own deviation is what those leave, with
-S − 1 − `PARTS` degrees of freedom. To each member's mean comes a draw of its own of what no constants met of
-the preset's runs and how that may go on (`isolaw.calibration.discrepancy`), as in a forecast.
+isolaw (`isolaw.design.truths`). A truth's mean is the mean over the S seeds. Its shared parts are the first
+`PARTS` principal components of the seeds' deviations over all cells and C; its own deviation is the
+remainder, with S − 1 − `PARTS` degrees of freedom. As in a forecast, each member's mean gets its own draw of
+the discrepancy: the part of the preset's runs that no constants reproduce, and its possible continuation
+(`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def truths_of(
 
     ``chosen`` are indices into ``preset.members``; by default those of `members_of`.
 
-    Raise `Refused` where the target is more than 100 times what the preset was fitted to, and `InputError`
-    for a preset whose discrepancy is damaged.
+    Raise `Refused` if the target is more than 100 times the compute that the preset was fitted to, and
+    `InputError` for a preset whose discrepancy is damaged.
     """
     check_reach(preset, target)
     left = discrepancy_of(preset)
@@ -83,9 +84,9 @@ def truths_of(
 
 
 def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, members: int) -> Floats:
-    """Draws (members, K, P) of the discrepancy, in the same order of cells for any order asked for.
+    """Return draws (members, K, P) of the discrepancy; the order of the cells does not affect them.
 
-    Nothing is added before training, and in proportion within the first step, as rewards are interpolated.
+    They are 0 before training and grow linearly within the first step, as rewards are interpolated.
     """
     ordered = sorted(cells)
     first = np.array([[b * n] for b, n in ordered])
@@ -95,7 +96,7 @@ def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, memb
 
 
 def decomposed(rewards: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return mean (K, P), shared (`PARTS`, K, P) and own (K, P) of the rewards (S, K, P) of S seeds."""
+    """Split the rewards (S, K, P) of S seeds into mean (K, P), shared (`PARTS`, K, P) and own (K, P)."""
     seeds = len(rewards)
     mean = rewards.mean(axis=0)
     away = (rewards - mean).reshape(seeds, -1)

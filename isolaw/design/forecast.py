@@ -1,7 +1,7 @@
 """`plan`: compare sweeps on simulated truths before anything is spent, and recommend one.
 
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
-runs, sees what they would measure, and recommends a cell. Its loss is
+runs, sees their simulated measurements, and recommends a cell. Its loss is
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
@@ -105,12 +105,12 @@ class SweepForecast(Shown):
     compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
     from_runs: int = 0  #: number of truths fitted to these runs
     preset: Preset | None = None  #: its members are the truths instead of isolaw's presets
-    #: Also where some truths are fitted to real runs: no sweep was executed.
+    #: Also if some truths are fitted to real runs, since no sweep was executed.
     simulated: ClassVar[Simulated] = Simulated.YES
 
     @property
     def recommended(self) -> DesignOutcome | None:
-        """The design of least expected regret within the hours; of about equal ones the cheapest.
+        """The design of least expected regret within the hours; among nearly equal designs, the cheapest.
 
         A design that is cut short qualifies only if none reaches the target.
         """
@@ -199,7 +199,7 @@ def plan(
     Raises
     ------
     SpecError, InputError
-        with everything that is wrong with the sweep file, or missing.
+        with everything that is wrong with or missing from the sweep file.
     Refused
         the target is more than 100 times the compute that the preset was fitted to.
     """
@@ -214,7 +214,7 @@ def plan(
     if not designs:
         raise InputError(
             f"spend: found {asked.budget.rollouts:,} rollouts; expected at least "
-            f"{len(asked.cells) * asked.target // LEAST:,}, all configurations to a tenth of the target"
+            f"{len(asked.cells) * asked.target // LEAST:,}, which trains all of them to a tenth of the target"
         )
     jobs = jobs or len(os.sched_getaffinity(0))
     found: Sequence[Truth]

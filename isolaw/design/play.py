@@ -1,4 +1,4 @@
-"""Play a design against known rewards, to see what it spends and what it finds."""
+"""Play a design against known rewards, to measure its spend and its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Runner(Protocol):
 
 
 def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:
-    """Return what these runs measure up to their horizons, as input of a fit."""
+    """Return the measurements of these runs up to their horizons, as input of a fit."""
     cells: dict[tuple[int, int], dict[int, int]] = {}
     for (b, n, seed), end in sorted(asked.items()):
         cells.setdefault((b, n), {})[seed] = end

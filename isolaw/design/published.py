@@ -1,4 +1,4 @@
-"""Published n*: the sources, and what each says at a budget C. None is simulated.
+"""Published n*: the sources, and the n* of each at a budget C. None is simulated.
 
 ``published.csv`` (``python -m benchmarks.published``) condenses the tables of ``examples/data``.
 """
@@ -21,7 +21,7 @@ DifficultyKind = Literal["easy", "hard"]
 
 
 class Basis(StrEnum):
-    """What n* and its range come from."""
+    """The origin of a source's n* and its range."""
 
     POINTS = "points"  #: the law through points of a figure; 95 % prediction interval of one more point
     CURVES = "curves"  #: the highest of the fitted curves as drawn, without uncertainty
@@ -30,7 +30,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Span:
-    """A number with its range; an end is None where the source does not bound it."""
+    """A number with its range; an end is None if the source does not bound it."""
 
     value: float
     low: float | None
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Source:
-    """A published result: of which model (``size`` in billions of parameters), on which problems, how.
+    """A published result: its model (``size`` in billions of parameters), its problems and its method.
 
     ``problems`` is the size of the training set (None: not in the data), ``n`` the smallest and the largest
     n that it shows, ``batches`` its B_p (none: B_p is tuned with n, and not given).
@@ -56,14 +56,14 @@ class Source:
     batches: tuple[int, ...]
 
     def range(self) -> tuple[float, float]:
-        """Return the smallest and the largest C that it covers, at each of its B_p."""
+        """Return the smallest and the largest C that the source covers, at each of its B_p."""
         ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
         return max(low for low, _ in ends), min(high for _, high in ends)
 
     def at(self, compute: float, problems_per_batch: int | None = None) -> Point:
-        """Return n* at C in its range, between its rows linear in log n over log C.
+        """Return n* at a C in its range, interpolated linearly in log n over log C.
 
-        ``problems_per_batch`` is that of a source with several; by default its smallest.
+        ``problems_per_batch`` selects one B_p of a source with several; by default the smallest.
         """
         batch = problems_per_batch or (self.batches[0] if self.batches else None)
         rows = self._rows(batch)
@@ -117,7 +117,7 @@ SOURCES = (
 
 
 class Leans(StrEnum):
-    """Where a publication without a table of n* points."""
+    """The direction in which a publication without a table of n* points."""
 
     RISES = "rises"  #: to a larger n, or to an n* that rises with C
     SMALL = "small"  #: to a smaller n at the same C
@@ -127,10 +127,11 @@ class Leans(StrEnum):
 
 @dataclass(frozen=True)
 class Statement:
-    """What a publication says of n or B_p in words, with no n*(C) that could be averaged.
+    """A publication's statement about n or B_p in words, without an n*(C) to average.
 
-    ``sizes`` are the smallest and the largest model in billions of parameters, and ``difficulty`` is that of
-    the problems (None: the abstract does not say); ``varied`` is what was compared, ``lr`` how lr was set.
+    ``sizes`` are the smallest and the largest model in billions of parameters, and ``difficulty`` describes
+    the problems (None: the abstract does not say); ``varied`` names the compared values, and ``lr`` how lr
+    was set.
     """
 
     publication: str
@@ -143,7 +144,7 @@ class Statement:
     leans: Leans
 
 
-# Each is taken from the publication's abstract, but for the sweep, whose data say what was varied.
+# Each comes from the publication's abstract, except the sweep, whose data show what was varied.
 STATEMENTS = (
     Statement(
         "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",
@@ -163,15 +164,15 @@ STATEMENTS = (
     ),
     Statement(
         "OpenReview uK4kMpNx0W", "Critical batch size", None, "mixed", "B_p = 2–8192, n = 1–16", "tuned",
-        "B_p · n is what counts, approximately: the noise within a problem dominates", Leans.CONSTANT,
+        "only B_p · n matters, approximately: the noise within a problem dominates", Leans.CONSTANT,
     ),
     Statement(
         "arXiv 2602.06717", "F-GRPO", (7.6, 7.6), None, "n", "not known",
-        "the chance to miss rare correct answers is not monotone in n; usual n narrow what is found",
+        "the chance of missing rare correct answers is not monotone in n; common n narrow the answers found",
         Leans.OTHER,
     ),
     Statement(
         "arXiv 2504.13818", "PODS", None, None, "n drawn and n trained on", "not known",
-        "train on the most varied part of n rollouts: as good at least 1.7 times as fast", Leans.OTHER,
+        "train on the most varied subset of n rollouts: as good, at least 1.7 times as fast", Leans.OTHER,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`Question`: the input of a plan: a grid, a target, a limit of spend, and GPUs."""
+"""`Question`: the input of a plan, which is a grid, a target, a limit of spend, and GPUs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _REFERENCE_RUNS = 27
 
 @dataclass(frozen=True)
 class Question:
-    """A sweep, and what it may spend.
+    """A sweep, and the limit of its spend.
 
-    ``spec`` has the target as its compute. ``runs`` are the runs of its grid, with unresolved settings, since
+    The target is the compute of ``spec``. ``runs`` are the runs of its grid, with unresolved settings, since
     neither model nor problems need to exist.
     """
 
@@ -101,7 +101,7 @@ def question(
     if gpus is not None and gpus < 1:
         raise InputError(f"gpus: found {gpus}; expected at least 1")
     if gpus is not None and hours is None and cost is None:
-        raise InputError("gpus: without hours or a cost GPUs change nothing; add --hours H or --cost SOURCE")
+        raise InputError("gpus: GPUs have no effect without hours or a cost; add --hours H or --cost SOURCE")
     file = sweep if isinstance(sweep, str | Path) else None
     if file is not None:
         spec = SweepSpec.read(file, settings)
@@ -208,7 +208,7 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
         return Clock(cost, 1, evaluated(runs))
     if not cost.gpus:
         why = "does not record the GPUs of a run" if cost.gpus is None else "has no GPUs"
-        raise InputError(f"gpus: found {gpus}, but {where} {why}; expected hours alone, of one run at a time")
+        raise InputError(f"gpus: found {gpus}, but {where} {why}; expected hours alone, one run at a time")
     if gpus < cost.gpus:
         raise InputError(f"gpus: found {gpus}; expected at least {cost.gpus}, which a run takes in {where}")
     return Clock(cost, gpus // cost.gpus, evaluated(runs))

@@ -63,7 +63,7 @@ class Race:
     seed
         seed of the draws.
     pinned
-        cells that run to the target whatever they measure.
+        cells that always run to the target.
     missing
         runs that cannot be made (recorded runs need not fill the grid).
     """

@@ -18,7 +18,7 @@ from isolaw.fits.document.codec import Encoded
 
 @dataclass(frozen=True)
 class Schedule(Encoded):
-    """The decisions of a race if rewards were those of one **simulated** preset, named ``truth``."""
+    """The decisions of a race under the rewards of one **simulated** preset, ``truth``."""
 
     DERIVED = ("simulated",)
     simulated: ClassVar[Simulated] = Simulated.YES

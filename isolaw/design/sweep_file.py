@@ -15,7 +15,7 @@ from isolaw.files import check_replaceable, replacing
 
 _MARK = "# isolaw plan:"
 _ADVICE = "# isolaw advise:"
-_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths, nothing of which was measured."
+_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths; none was measured."
 _ADVICE_HEAD = (
     "{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model."
 )

@@ -1,7 +1,7 @@
-"""Truths: what runs of a grid would measure, if things were so.
+"""Truths: assumed rewards of a grid, from which simulated runs are drawn.
 
-A truth has, for each cell of the grid and at each C up to the target, the mean reward m, what runs of one
-seed share, a run's own deviation, and the noise of an evaluation:
+A truth has, for each cell of the grid and at each C up to the target, the mean reward m, the effects shared
+by runs of one seed, a run's own deviation, and the noise of an evaluation:
 
     p_s(C) = m(C) + Σ_k z_sk f_k(C) + σ(C) e(C)
     measured = p_s(C) + noise of variance v(C) m (1 − m) / answers
@@ -12,9 +12,9 @@ z_sk is normal, the same in every cell for one seed s; e is normal, nearly alike
 `presets` reads those that ship with isolaw, to 3e6 rollouts (``benchmarks/presets.py`` makes the file). Seven
 on an easy and seven on a hard problem set are the interference simulator with jittered constants; four on
 each are members of the ensemble of published-easy or published-hard, which is calibrated to the paper's runs
-and in which n* rises more steeply. They are **simulated**. For another target C is scaled: such a truth
-learns as fast, relative to the target, as it does relative to 3e6. Cells outside the truths' n and B_p are as
-their nearest ones.
+and in which n* rises more steeply. They are **simulated**. For another target, C is scaled: such a truth
+learns as fast relative to the target as it does relative to 3e6. Cells outside the truths' n and B_p equal
+the nearest cell inside.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Truth:
 
     @property
     def best(self) -> BatchShape:
-        """The cell of the highest reward at the target; of equals the first."""
+        """The cell with the highest reward at the target; among equals, the first."""
         return self.cells[int(self.mean[:, -1].argmax())]
 
 
@@ -69,8 +69,8 @@ class Truth:
 class Sample:
     """The runs of a grid in a truth, for one repetition; what `isolaw.design.play.play` plays against.
 
-    ``checkpoints`` has the evaluated C of each cell, ``answers`` how many there are to an evaluation (0: it
-    is exact).
+    ``checkpoints`` has the evaluated C of each cell; ``answers`` is the number of answers in an evaluation
+    (0: exact).
     """
 
     truth: Truth
@@ -100,20 +100,20 @@ class Sample:
 
 
 def _slow(rng: np.random.Generator, compute: Floats) -> Floats:
-    """A function of C of variance 1."""
+    """Return a slowly varying random function of C with variance 1."""
     x = np.log10(np.maximum(compute, 1.0))
     weights = np.exp(-0.5 * ((x[:, None] - _KNOTS) / WIDTH) ** 2)
     return np.asarray(weights @ rng.standard_normal(_KNOTS.size) / np.linalg.norm(weights, axis=1))
 
 
 def kinds_of(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the problem sets of the presets that are plausible: as difficult as a sweep says, or both."""
+    """Return the problem sets of plausible presets: those of the sweep's difficulty, or both."""
     named = spec.problems.difficulty or (spec.problems.set if spec.sweep.backend == "bandit" else None)
     return (named,) if named in KINDS else KINDS
 
 
 def answers_of(spec: SweepSpec) -> int:
-    """Return the answers of an evaluation of a sweep; 0: it is exact."""
+    """Return the number of answers in an evaluation of a sweep; 0 if it is exact."""
     return (spec.problems.n_validation or PROBLEMS) * spec.evaluation.samples
 
 
@@ -195,6 +195,6 @@ def _file() -> dict[str, Any]:
 
 
 def _place(axis: Floats, values: Sequence[int]) -> list[tuple[int, Floats]]:
-    """The weight of each point of an axis in the values on it, linear in the logarithm."""
+    """Return the weight of each point of an axis in given values, linear in the logarithm."""
     x, at = np.log2(axis), np.clip(np.log2(values), np.log2(axis[0]), np.log2(axis[-1]))
     return [(i, np.interp(at, x, np.eye(len(x))[i])) for i in range(len(x))]

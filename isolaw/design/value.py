@@ -5,8 +5,8 @@ each truth the further runs are simulated, added to the measured ones, and compa
 
     loss after = mean over truths of the expected loss that isolaw then sees
 
-This is what the estimator will answer, including what it learns about the variation between runs. (A Gaussian
-update of the draws assumes that variation known, and predicted half of this loss.)
+So the forecast is the estimator's own answer, including what it learns about the variation between runs. (A
+Gaussian update of the draws assumes that variation known, and predicted half of this loss.)
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _LEAST = 2  # configurations needed at one C
 
 
 def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], answers: int) -> Floats:
-    """Return weights of truths, which sum to 1; equal weights if the runs say nothing.
+    """Return weights of truths, which sum to 1; equal weights if the runs cannot be compared.
 
     ``truths`` are over the cells of ``configurations``; ``answers`` is their number in an evaluation.
     """

@@ -1,4 +1,4 @@
-"""Documents: the files that isolaw writes and reads again, and those that users write for it.
+"""Documents: the files that isolaw writes and reads back, and those that users write for it.
 
 `reading` reads TOML, JSON and NPZ within bounds, whatever the file holds; `validation` checks the content
 against a pydantic model and names every key that is wrong; `seal` adds an owner and a checksum.

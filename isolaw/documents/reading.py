@@ -1,7 +1,7 @@
-"""Read TOML, JSON and NPZ files within bounds: of size, of nesting, of the parts of a key, of numbers.
+"""Read TOML, JSON and NPZ files within bounds on size, nesting, parts of a key, and numbers.
 
-Whatever a file holds, reading it takes seconds and some hundred megabytes at most, and ends in data or in an
-`InputError` that names the file and what is wrong.
+Whatever a file holds, reading it takes at most seconds and some hundred megabytes. It returns data or raises
+an `InputError` that names the file and the fault.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_text(path: str | Path, largest: int = LARGEST) -> str:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `InputError` where it has none."""
+    """Return the content of a TOML file; raise `InputError` if it is not TOML."""
     return parse_toml(read_text(path, 4 * LARGEST_TOML), path)
 
 
@@ -79,7 +79,7 @@ def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
 
 
 def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
-    """Return the object that a JSON file holds; raise `InputError` where it holds none."""
+    """Return the object in a JSON file; raise `InputError` if it holds anything else."""
     content = read_bytes(path, largest)
     try:
         return parse_json(content, path)
@@ -118,13 +118,13 @@ def read_npz(path: str | Path, largest: int = LARGEST_ARRAYS) -> dict[str, np.nd
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
     if math.isfinite(number := float(text)):
         return number
-    raise ValueError(f"{text[:40]} is no finite number")
+    raise ValueError(f"{text[:40]} is not a finite number")
 
 
 def _check_values(data: Any, source: str | Path) -> None:

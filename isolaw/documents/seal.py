@@ -1,7 +1,7 @@
-"""Seals: a document's owner and checksum, so that damage and documents of another owner are found.
+"""Seals: a document's owner and checksum, with which isolaw detects damage and another owner's documents.
 
-The checksum is CRC-32 of the canonical JSON, started from the owner; it finds accidents, and forgeries only
-where a reader can recompute what it reads.
+The checksum is CRC-32 of the canonical JSON, started from the owner; it detects accidents, but forgeries only
+if the reader can recompute the content.
 
 >>> document = sealed({"compute": 512}, "a")
 >>> document

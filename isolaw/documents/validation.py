@@ -1,4 +1,4 @@
-"""Settings checked against their models: all issues at once, each with its line and nearest name."""
+"""Validate settings against their models: report all issues at once, each with its line and nearest name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _with_line(issue: Issue, text: str) -> Issue:
-    """Add the line of the file that sets the key, where there is one."""
+    """Add the line of the file that sets the key, if one does."""
     *sections, key = issue.where.split(".")
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Executors: where runs execute. Each has a module; `base` holds what they share, `waiting` their queue."""
+"""Executors, which execute runs: a module each; `base` holds their common parts, `waiting` their queue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ANSWERS_S = 10.0
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
-    """Return the resources of one run: as chosen, or else as its processes need."""
+    """Return the resources of one run: the chosen ones, or else those that its processes need."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
@@ -71,7 +71,7 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return the issues that prevent these runs from executing this way, before anything is spent."""
+    """Return the issues that prevent the chosen executor from executing these runs."""
     out = []
     package = _PACKAGES.get(chosen.kind)
     if package and importlib.util.find_spec(package) is None:
@@ -131,7 +131,7 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
 
 
 def ray_address(chosen: ExecutorSection) -> str:
-    """Return the address of the Ray cluster: as chosen, or else as Ray's own setting says."""
+    """Return the address of the Ray cluster: the chosen one, or else the one in Ray's own setting."""
     return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
@@ -168,7 +168,7 @@ def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
-    """Return where runs would execute and what would be submitted, as JSON-able data."""
+    """Return, as JSON-able data, where runs would execute and what isolaw would submit."""
     if not runs:
         none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
         return {"kind": chosen.kind, **none}

@@ -51,7 +51,7 @@ class Slots(Protocol):
 
 
 def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
-    """Begin runs while there is room, and forward their events, until nothing is left to do."""
+    """Begin runs while there is room, and forward their events, until all runs have ended."""
     asked: set[str] = set()
     try:
         while True:

@@ -138,9 +138,10 @@ class _Ranks:
 
     @property
     def failure(self) -> str:
-        """How the first failed process ended, in words; empty if none has failed.
+        """The way in which the first failed process ended, in words; empty if none has failed.
 
-        Other processes fail soon after the first and say less. A signal says more than exit codes after it.
+        Other processes fail soon after the first, with less telling errors. A signal tells more than later
+        exit codes.
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}

@@ -84,7 +84,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, nobody else reaches a new cluster's sockets (its token: `executors.run`).
+    """While entered, no other user can reach a new cluster's sockets (its token: `executors.run`).
 
     Ray's servers bind to all interfaces unless the machine's own address is loopback. Ray chooses loopback
     only on systems where it considers clusters impossible; this setting has that effect on any system. Ray
@@ -116,7 +116,7 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
     if len(fitting) < each.nodes:
         cause = (
             f"a run takes executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
-            f"{each.nodes}; machines that have as much: {len(fitting)} of {len(alive)}"
+            f"{each.nodes}; machines with that much: {len(fitting)} of {len(alive)}"
         )
         if own:
             raise RunError(f"{cause}; executor.address names a larger cluster")
@@ -186,7 +186,7 @@ class _Ray:
         except OSError as error:
             self.checked = math.inf
             what = f"the Ray cluster at {self.address} no longer answers ({error})"
-            hint = "unless it returns within a minute, Ray ends this command; the same command continues"
+            hint = "unless it returns within a minute, Ray ends this command; repeat it to continue"
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:

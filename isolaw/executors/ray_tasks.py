@@ -25,7 +25,7 @@ def make(
     engines_directory: str, run_id: str, lock_message: str, shared: bool | None, spec: str,
     pieces: list[Any], group: Any, each: Resources,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Execute a run on this machine; yield its place, then events, and pieces if the engine needs them."""
+    """Execute a run on this machine; yield its place, then events and, if the engine needs them, pieces."""
     nodes = _Nodes(group, each) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:

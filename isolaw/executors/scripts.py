@@ -1,4 +1,4 @@
-"""The executor `scripts`: runs that others start, on machines without isolaw.
+"""The executor `scripts`: scripts with which the user starts runs, on machines without isolaw.
 
 ``DIR/scripts`` gets ``run.sh``, which trains the run with a given number, and the same as an array of SLURM
 jobs (``slurm.sh``) and as a SkyPilot task (``sky.yaml``). The scripts locate the sweep's folder relative to
@@ -99,7 +99,7 @@ def run(
     gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
     folder.write("sky.yaml", _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus).encode())
     cause = (
-        f"{folder.path} has scripts for {len(left)} of the runs (sh run.sh 1, say); once they have trained, "
-        "the same command takes them in"
+        f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); once they have trained, "
+        "repeat this command to collect them"
     )
     yield Event("", "warning", cause=cause)

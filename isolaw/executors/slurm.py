@@ -137,7 +137,7 @@ class _Slurm:
         if name in self.listed:  # submitted by an engine that has ended
             self.jobs[run_id] = job = self.listed[name][0]
             self.any_accepted = True
-            return Event(run_id, "warning", cause=f"SLURM job {job} executes the run already: waiting")
+            return Event(run_id, "warning", cause=f"SLURM job {job} already executes the run; waiting")
         if (holder := run.holder) is not None:
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
         if self.refused:  # one attempt is enough
@@ -181,9 +181,7 @@ class _Slurm:
                     self.listed, self.answers = _listed(), True
                 except RunError as error:
                     if self.answers:
-                        out.append(
-                            Event("", "warning", cause=f"{error}; isolaw asks again, and the jobs go on")
-                        )
+                        out.append(Event("", "warning", cause=f"{error}; isolaw retries; the jobs continue"))
                     self.answers = False
             again, self.refused = self.refused, []
             out += [event for run_id in again if (event := self.start(run_id))]
@@ -197,7 +195,7 @@ class _Slurm:
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Yield each reason for which SLURM holds back jobs, once: some never pass."""
+        """Yield each reason why SLURM holds back jobs, once, since some reasons never pass."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
@@ -241,7 +239,7 @@ class _Slurm:
             except RunError as error:
                 self.cancels = False  # the other calls would wait as long
                 logging.getLogger(__name__).warning(
-                    f"{error}: jobs that it should have ended go on; `scancel {job}`, say, ends one"
+                    f"{error}: jobs that isolaw wanted to end continue; end them, e.g. with `scancel {job}`"
                 )
 
     def close(self) -> None:
@@ -273,7 +271,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 
 def _why(job: str) -> str:
-    """Return how a job ended, if SLURM keeps accounts."""
+    """Return how a job ended, if SLURM's accounting is on."""
     with contextlib.suppress(OSError, RunError):
         done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():

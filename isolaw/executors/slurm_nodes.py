@@ -1,4 +1,4 @@
-"""The machines of a run that is a SLURM job on several: its first task calls the others."""
+"""The machines of a run whose SLURM job has several: the first task calls the others."""
 
 from __future__ import annotations
 

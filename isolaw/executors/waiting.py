@@ -1,4 +1,4 @@
-"""The queue of runs that wait to execute: which run is next, and what follows when a run ends."""
+"""The queue of runs that wait to execute: it chooses the next run, and decides what follows a run's end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Waiting:
     ``runs`` maps run ids, in their order of execution, to rollouts per batch, and ``gpus`` to the GPUs that
     each run takes. None in ``limits`` means unlimited; smaller runs pass one that does not fit yet. After
     ``same_failures`` consecutive failures with the same cause no run begins. A run whose process or machine
-    is gone is repeated, up to ``retries`` times without progress.
+    is lost is repeated, up to ``retries`` times without progress.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Waiting:
 
     @property
     def open(self) -> bool:
-        """Whether there is something left to wait for."""
+        """Whether runs are left to begin or to end."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:
@@ -126,7 +126,7 @@ class Waiting:
             left = len(self._queue) + len(self._working)
             cause = (
                 f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; {left} "
-                "more runs keep their state (the same command continues with them; executor.same_failures "
+                "more runs keep their state (repeat this command to continue them; executor.same_failures "
                 "sets the limit)"
             )
             yield Event(run_id, "warning", cause=cause)

@@ -1,5 +1,5 @@
-"""From runs to a law: learning curves, the surface, its frontier, laws, prediction, studies."""
+"""Fit allocation laws to runs: learning curves, the surface, its frontier, laws, prediction, studies."""
 
-# Raised when what a law says changes, or its surface; measured tables are of one version.
+# Raise it when results of a law or its surface change; measured tables name their version.
 ESTIMATOR = 5
 SURFACE = 3

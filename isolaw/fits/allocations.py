@@ -1,4 +1,4 @@
-"""The allocations that a budget may buy: measured ones, and unmeasured ones between or beyond them."""
+"""The allocations that a budget may buy: measured ones, and ones between or beyond the measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERVALS = 3.0  # multiple of the compute to which three n ran, up to which pre
 FAR = 10.0  # multiple of the same compute, beyond which isolaw recommends nothing
 _ROUNDING = 0.1
 REACH = 4  # candidates reach from 1/4 of the smallest measured n to 4 times the largest
-LEAST_STEPS = 20  # that the budget must buy of a configuration without runs
+LEAST_STEPS = 20  # steps that the budget must buy of a configuration without runs
 
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
@@ -30,13 +30,13 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
 def reached(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the largest compute at which at least three n have a checkpoint, one step before `comparable`.
 
-    It is the compute that texts and charts name as today's.
+    Texts and charts call it today's compute.
     """
     return _third([(entry.level(axis_of(grid)), entry.measured[1]) for entry in grid])
 
 
 def _third(ends: Iterable[tuple[int, float]]) -> float:
-    """The third-largest end among those of each n; 0 where fewer n ran."""
+    """Return the third-largest of the computes at which each n ended; 0 if fewer n ran."""
     last: dict[int, float] = {}
     for n, end in ends:
         last[n] = max(last.get(n, 0.0), end)
@@ -44,10 +44,10 @@ def _third(ends: Iterable[tuple[int, float]]) -> float:
 
 
 def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
-    """Return how many times the compute of `comparable` a budget is; infinity where three n share none.
+    """Return a budget over the compute of `comparable`; infinity if no three n share a compute.
 
-    Runs to a nominal C end up to one step before it. Where no more than that (and no more than `_ROUNDING`)
-    puts the budget past `INTERVALS` or `FAR` times their end, it is that many times as far.
+    Runs to a nominal C end up to one step before it. If only this shortfall, at most `_ROUNDING`, puts the
+    budget past `INTERVALS` or `FAR` times their end, isolaw returns exactly that multiple.
     """
     reach = comparable(grid)
     if not reach:
@@ -200,7 +200,7 @@ def in_seconds(
 
 
 def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
-    """Return a flag if the chosen allocation's step is smaller or larger than all timed steps."""
+    """Return a flag if the chosen allocation has a smaller or larger step than all timed ones."""
     batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
     if not cost.extrapolates(*chosen.key):
         return []

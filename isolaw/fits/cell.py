@@ -1,6 +1,6 @@
 """`Cell`: one (B_p, n), the base of configurations, grid entries in ``law.json`` and candidates.
 
-A law is of one *axis*: n, or B_p if all runs have one n.
+A law describes one *axis*: n, or B_p if all runs have the same n.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _N = re.compile(r"(?<!\d, )\bn\b")  # not that of a label
 
 @dataclass(frozen=True)
 class Cell:
-    """One (B_p, n)."""
+    """A configuration, reduced to its (B_p, n)."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """A short name."""
+        """The name in messages and charts, such as ``B_p = 32, n = 8``."""
         return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
 
     def level(self, axis: AxisName) -> int:
@@ -43,7 +43,7 @@ class Cell:
 
 
 def axis_of(cells: Iterable[Cell]) -> AxisName:
-    """Return what a law of these cells is of: B_p where n is the same everywhere and B_p is not, else n.
+    """Return the axis of a law of these cells: B_p if only B_p differs between them, else n.
 
     >>> axis_of([Cell(8, 16), Cell(32, 16)]), axis_of([Cell(8, 16), Cell(8, 32)])
     ('problems_per_batch', 'rollouts_per_problem')

@@ -3,8 +3,8 @@
 A collapse is an event with its own probability, not noise about a mean. A run has collapsed if it ends below
 the other runs of its (B_p, n) by far more than runs differ elsewhere; its checkpoints count until it has
 fallen half of that distance. The surface, and everything that rests on it, then describes runs that do not
-collapse. Nothing is cut where all runs of a configuration fall (the configuration does that), or where runs
-take off at different times (then runs differ everywhere).
+collapse. Nothing is cut if all runs of a configuration fall (the configuration causes it), or if runs take
+off at different times (then runs differ everywhere).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FALLEN = 0.25  # a collapse is at least this share of the others' rise
 _USUAL = 4.5  # and at least this multiple of the usual difference between runs
 _LEAST_PAIRS = 6  # pairs of runs needed to estimate the usual difference
 _MEDIAN = 0.954  # median absolute difference of two standard normal numbers
-_MOST = 1 / 3  # share of runs; if more collapse, that is what these runs do, and none is cut
+_MOST = 1 / 3  # share of runs; if more collapse, falling is normal for these runs, and none is cut
 _LEAST_KEPT = 3  # checkpoints; a run left with fewer is dropped
 _NAMED = 3
 
@@ -69,7 +69,7 @@ def _curve(c: Configuration, run: int) -> tuple[Floats, Floats]:
 
 
 def _ends(c: Configuration) -> list[float]:
-    """Final rewards of the runs that go to the end of their configuration."""
+    """Return the final rewards of the runs that reach the end of their configuration."""
     curves = [_curve(c, run) for run in range(c.runs)]
     return [_level(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
 

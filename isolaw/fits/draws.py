@@ -80,7 +80,7 @@ def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) 
 
 
 def _estimates(document: LawDocument) -> dict[str, Floats]:
-    """The logistic law's and the curves' parameters from the document, as columns of one row."""
+    """Return the parameters of the logistic law and the curves from the document, as columns of one row."""
     row = {name: document.params[name].value for name in _LOGISTIC}
     if None in row.values():
         row = {}
@@ -90,9 +90,9 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
 
 
 def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
-    """The same columns from the table, whose first row must equal the estimate."""
+    """Return the same columns from the table; its first row must equal the estimate."""
     if table.empty or not set(estimates) <= set(table.columns):
-        raise Malformed("its draws are the draws of another law")
+        raise Malformed("its draws belong to another law")
     out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
     for name, values in out.items():
         if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):

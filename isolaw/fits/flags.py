@@ -45,7 +45,10 @@ class Code(StrEnum):
     )
     NARROW_REWARDS = "narrow_rewards", "all rewards are nearly equal"
     UNSTABLE_BATCH = "unstable_batch", "runs of this B_p did not train stably"
-    COLLAPSED = "collapsed", "a run collapsed where others of its configuration did not; it counts until then"
+    COLLAPSED = (
+        "collapsed",
+        "a run collapsed while others of its configuration did not; isolaw uses it up to the collapse",
+    )
 
     # What intervals hold.
     ONE_SEED = "one_seed", "every configuration has one run, so the variation between seeds was not measured"
@@ -156,7 +159,7 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
 
 
 class Flagged(Encoded):
-    """A dataclass with flags, which say what it rests on."""
+    """A dataclass whose flags say how far to trust it."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("simulated",)
     flags: Sequence[Flag]

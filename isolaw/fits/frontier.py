@@ -2,8 +2,8 @@
 
 In the setting ``fixed-n`` the axis is B_p, and "n" below stands for it (`isolaw.fits.cell.axis_of`).
 
-A curve competes only where its configuration was measured. n* is *censored*, that is only a bound, at the
-grid's edges and where a neighbouring n on the grid was not measured.
+A curve competes only where its configuration was measured. n* is *censored* (only a bound) at the grid's
+edges and where a neighbouring n on the grid was not measured.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def cut_frontier(
 
 
 def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
-    """Return the measured n, or B_p where a law is of that, ascending."""
+    """Return the measured values of the law's axis (n, or B_p), ascending."""
     axis = axis_of(cells)
     return np.unique([cell.level(axis) for cell in cells])
 
@@ -143,7 +143,7 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
 def envelope(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the levels of n and each one's best reward; −inf where nothing was measured, if ``measured``."""
+    """Return the levels of n and the best reward of each; if ``measured``, −inf where none was measured."""
     levels, axis = levels_of(configurations), axis_of(configurations)
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
@@ -198,7 +198,7 @@ def curve_rewards(
 
 
 def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:
-    """Return computes (X,) at which to look for crossovers, and the frontier's rewards interpolated there."""
+    """Return computes (X,) at which to look for crossovers, and the interpolated rewards of the frontier."""
     compute = np.geomspace(min(first, frontier.compute[0]), frontier.compute[-1], _SEARCH)
     log, at = np.log(frontier.compute), np.log(compute)
     right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
@@ -211,8 +211,8 @@ def crossovers(
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
-    ``compute`` is (X,); ``reward`` (1 + D, N, X) is that of each n there, at the best of its B_p in the joint
-    setting. ``first`` is the compute at which the frontier begins.
+    ``compute`` is (X,); ``reward`` (1 + D, N, X) holds the reward of each n, in the joint setting at its best
+    B_p. ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)

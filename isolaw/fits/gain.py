@@ -1,12 +1,12 @@
-"""What a larger budget buys: the reward of the best allocation there, less that of the best one today.
+"""The gain of a larger budget: the reward of its best allocation minus that of today's best.
 
-Today is C0, the largest compute at which at least three n have a checkpoint, so that the runs themselves say
-which is best. Let a be the recommended allocation at C and a0 that at C0. In each draw d of the pool
-(`isolaw.fits.surface.pool`), which knows both rewards together,
+Today is C0, the largest compute at which at least three n have a checkpoint, so that the runs themselves show
+the best n. Let a be the recommended allocation at C, and a0 the one at C0. Each draw d of the pool
+(`isolaw.fits.surface.pool`) holds both rewards, so
 
     gain_d = r_d(a, C) − r_d(a0, C0)
 
-so what both have in common, such as the level of all rewards, cancels.
+in which common terms, such as the level of all rewards, cancel.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LARGER = 1.1  # times today's compute: runs of one C end up to a step apart
 
 @dataclass(frozen=True)
 class Gain:
-    """What the budget of a prediction buys over today's."""
+    """The reward that the budget of a prediction gains over today's."""
 
     today: Prediction  #: at the largest compute at which three n ran
-    reward: Quantity  #: how much higher the reward is at the larger budget
+    reward: Quantity  #: increase of the reward at the larger budget
     #: The reward less that of today's (n, B_p), both at the larger budget; None unless today's n is larger.
     kept: Quantity | None = None
 
@@ -46,10 +46,10 @@ class Gain:
 
 
 def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
-    """Return what the budget buys, None where it is not beyond today's or there is nothing to compare.
+    """Return the gain of the budget; None if it is not beyond today's or cannot be compared.
 
-    ``limits`` are those of `Law.predict`. A law of the paper's method has curves of the measured n alone, and
-    no draws that hold two budgets together: it has none, as a budget in hours of a law in tokens.
+    ``limits`` are those of `Law.predict`. There is no gain for a law of the paper's method, whose draws do
+    not hold two budgets together, or for a budget in hours with a law in tokens.
     """
     document, best = law.document, prediction.allocation
     if law.surface is None or best is None:

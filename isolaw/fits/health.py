@@ -2,8 +2,8 @@
 
 A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
 truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least nine in ten of
-its runs are healthy; the interval of that share says how much the runs show. `Runs` holds finite values only,
-so a run that diverged just ends.
+its runs are healthy; the interval of that share shows how certain it is. `Runs` holds finite values only, so
+a run that diverged ends early.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Health(Encoded):
     rollouts_per_problem: int
     seed: int
     judged_by: tuple[str, ...]  # diagnostics with enough evaluations to judge by, as ``metric on eval_set``
-    signs: dict[str, Sign]  # what is wrong, by diagnostic, earliest first
+    signs: dict[str, Sign]  # signs by diagnostic, earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:

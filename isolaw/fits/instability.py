@@ -10,7 +10,7 @@ Jennen-Steinmetz, Biometrika 73, 1986), and at least the binomial error of an ev
 (problems · samples)).
 
 - *reward drawn down*: reward ends below its peak by more than noise (z · σ √(2/w), with z at 1 % over all
-  windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of the peak.
+  windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of its peak.
 - *entropy collapse*: entropy ends at a twentieth of its start, where R = b − a·e^H, with reward R, entropy H
   and constants a and b (Cui et al., arXiv 2505.22617), leaves hardly any reward to gain.
 - *entropy explosion*: entropy reaches ten times its start. A base model begins at .3 to 1 nat per token, and
@@ -52,7 +52,7 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign of an unhealthy run."""
+    """One sign of an unhealthy run, with its step and levels."""
 
     name: str  # one of the names in the module's docstring
     step: int  # the last step of the window in which it began
@@ -62,7 +62,7 @@ class Sign:
 
 
 def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign | None:
-    """Return what is wrong with one diagnostic of one run; None if nothing is.
+    """Return the sign in one diagnostic of one run; None if it is healthy.
 
     ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
     ``steps`` and ``values`` are (T,), in order of steps, with T at least `LEAST_EVALUATIONS`; ``error`` is
@@ -122,7 +122,7 @@ def _explosion(metric: str, ends: Floats, levels: Floats, noise: float) -> Sign 
 
 
 def _lasting(name: str, ends: Floats, levels: Floats, before: float, wrong: NDArray[np.bool_]) -> Sign | None:
-    """Return a sign that lasts to the end, dated to where it stops letting up."""
+    """Return a sign that lasts to the end, dated to the step from which it persists."""
     if not wrong[-1]:
         return None
     right = np.flatnonzero(~wrong)

@@ -146,11 +146,11 @@ class Law(Shown, LawPosterior):
 
     @property
     def formula(self) -> str:
-        """The law that the draws prefer, with its numbers, as ``n* = 0.003 C^0.78``; empty where none is."""
+        """The law that the draws prefer, such as ``n* = 0.003 C^0.78``; empty if they prefer none."""
         return equation(self.document)
 
     def summary(self) -> str:
-        """Return what was found, as `isolaw fit` prints it, a table of the compared laws, and the notes.
+        """Return the results as `isolaw fit` prints them, a table of the compared laws, and the notes.
 
         ``print(law)`` shows it, too.
         """
@@ -190,7 +190,7 @@ class Law(Shown, LawPosterior):
 
     @staticmethod
     def is_file(path: str | Path) -> bool:
-        """Return whether a file says that it is a law; a damaged one does, too."""
+        """Return whether a file declares the format of a law, even if it is damaged."""
         return files.is_law(Path(path))
 
     @classmethod

@@ -20,7 +20,7 @@ from isolaw.fits.selection import Configuration
 
 # The plateau is stated only if measured n* came this close to it, in doublings of n.
 _FLAT_WITHIN = 0.5
-# Late falls, which a learning curve cannot show, are sought past 1 / this of a curve's compute.
+# Late falls, which a learning curve cannot show, count past 1 / this of a curve's compute.
 _LATE = 4
 
 
@@ -70,7 +70,7 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
 
 
 def _not_level(path: Path, comparison: Comparison) -> str:
-    """Return why the data do not show n* level off inside the grid; empty if they do."""
+    """Return why the data do not show that n* levels off inside the grid; empty if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
     if len(path.log2_n) == 1:
@@ -95,7 +95,7 @@ def grid_entry(c: Configuration) -> GridEntry:
 def frontier_entries(
     frontier: Frontier, path: Path, scale: float, stepwise: bool
 ) -> tuple[FrontierPoint, ...]:
-    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise`` if n* is a measured n."""
+    """Return the frontier's points; ``scale`` turns compute into x; with ``stepwise``, n* is a measured n."""
     levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
@@ -170,7 +170,7 @@ def crossover_entries(
 
 
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
-    """Return where two extrapolated curves cross, as a bound on that side of the measured range."""
+    """Return the crossing of two extrapolated curves, as a bound on its side of the measured range."""
     value = crossing.extrapolated * scale
     if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not reach there
         return Quantity(value, None, "not_identified")

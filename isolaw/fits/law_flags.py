@@ -1,4 +1,4 @@
-"""The flags of a fitted law: what a reader must know before trusting its numbers."""
+"""The flags of a fitted law: reasons for care before trusting its numbers."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
     if 2 * len(fallen) > len(document.curves):
         worst = min(fallen, key=lambda k: k.late)
         text = (
-            "rewards fall late in training, which a learning curve cannot describe: from a quarter of its "
-            f"compute on they are {in_reward(-worst.late, document.tolerance, 3)} below the curve at "
+            "rewards fall late in training, which a learning curve cannot describe: beyond a quarter of its "
+            f"compute they are {in_reward(-worst.late, document.tolerance, 3)} below the curve at "
             f"{about('n', document.axis)} = {worst.level(document.axis)}, "
             f"and more than {document.tolerance:g} at {len(fallen)} of {len(document.curves)}"
         )

@@ -67,7 +67,7 @@ def _falling(metric: str, most: float) -> str:
     how = f"In a table with a column {metric}, {turned} rises: {option('derive', name, turned)}"
     return (
         f"metric: found {metric!r}, which falls as training improves; isolaw looks for the highest reward. "
-        + (how if metric.isidentifier() else "Turn it round in a table, and fit that")
+        + (how if metric.isidentifier() else "Negate it in a table and fit that column")
     )
 
 

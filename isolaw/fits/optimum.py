@@ -1,4 +1,4 @@
-"""n*, B_p* and M* at a budget, and the n of a law, as quantities that are bounds at the grid's ends."""
+"""n*, B_p* and M* at a budget, and the n of a law; at the grid's ends they are bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isolaw.fits.surface.slices import Slices
 Ints = NDArray[np.int64]
 _EDGE = 1e-6  # doublings: values this close to an end of the grid count as being there
 _BEYOND = 0.025  # share of draws with the best n at the grid's end from which isolaw flags it
-_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw says to run it first
+_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw advises to run it
 
 
 def optimum(
@@ -32,7 +32,7 @@ def optimum(
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """Return n*, B_p* and M* at the one compute of ``cut``; they are bounds at the ends of the choice.
+    """Return n*, B_p* and M* at the one compute of ``cut``; at the ends of the choice they are bounds.
 
     For a budget in hours the allocations of ``cut`` are the candidates.
     """
@@ -88,7 +88,7 @@ def optimum(
 
 
 def _of_cells(q: Quantity, log2: Floats) -> Quantity:
-    """Widen a quantity's interval by half a grid cell: in a joint grid nothing was drawn between points.
+    """Widen a quantity's interval by half a grid cell, since a joint grid has no draws between points.
 
     >>> print(_of_cells(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
     16 (95 % interval: 5.66–45.3)
@@ -139,7 +139,7 @@ def _star(
     levels: Ints | None = None,
     value: float | None = None,
 ) -> Quantity:
-    """Return 2^log2 of the estimate, with an interval that is open where draws are at the grid's end."""
+    """Return the estimate of n*, with an interval that is open where draws are at the grid's end."""
     low, high = float(grid.min()), float(grid.max())
     at = float(np.exp2(log2[0])) if value is None else value
     if far or math.isnan(at):
@@ -187,9 +187,9 @@ def may_be_outside(cut: Slices) -> bool:
 
 
 def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
-    """Return powers of two beyond the measured n, up to the median of draws with n* there; none if few have.
+    """Return powers of two beyond the measured n, up to the median of the draws whose n* is there, if many.
 
-    Draws with n* at a measured n do not enter the median. In the setting ``fixed-n`` nothing beyond competes.
+    Draws with n* at a measured n do not enter the median. The setting ``fixed-n`` has no candidates beyond.
     """
     if document.setting == "fixed-n":
         return []

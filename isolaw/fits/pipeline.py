@@ -1,4 +1,4 @@
-"""`fit`: from runs to a law, with every step repeated in every draw.
+"""`fit`: fit a law to runs, repeating every step in every draw.
 
     surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
     paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
@@ -85,29 +85,30 @@ def fit(
     Parameters
     ----------
     runs
-        recorded runs (`isolaw.read`, `isolaw.sweep`), or what `isolaw.read` reads: a path, a DataFrame.
+        recorded runs (`isolaw.read`, `isolaw.sweep`), or a source that `isolaw.read` reads: a path, a
+        DataFrame.
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     hold
-        what the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p at one n) or ``nothing``.
+        quantity that the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p) or ``nothing``.
     where
         use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
-        what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``, where the runs recorded it.
+        unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
     method
         ``surface`` or ``paper`` (see the module).
     curve
-        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` the one of exp and hill with the lower AICc
-        on the rewards, for ``paper`` exp.
+        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` whichever of exp and hill has the lower
+        AICc on the rewards, for ``paper`` exp.
     records
         bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
         and 0.005 of the metric's unit (`isolaw.fits.reward_unit`) for ``paper``.
     robust
         Huber loss for learning curves; downweights outlier evaluations.
     draws
-        number of draws; 0: no intervals.
+        number of draws; 0 gives no intervals.
     seed
-        of the draws.
+        seed of the draws.
     reading
         keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``constants``, ``derive``, …
 
@@ -271,7 +272,7 @@ def _fit_all(
     failed = {"a curve with fewer than 3 points": lost} if lost else {}
     if lost > _MOST_FAILED * usable.size:
         usable[1:] = False
-        text = "too many draws failed; more seeds, or --records off, help"
+        text = "too many draws failed; add seeds or pass --records off"
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
         fit_curves(c.compute, reward[usable], own[usable], family, robust)
@@ -288,7 +289,7 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
 
 
 def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
-    """Return how well each curve family fits: RMS residual, and AICc on all rewards together."""
+    """Return the RMS residual of each curve family, and its AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
     out: dict[str, FamilyFit] = {}
     for name in _COMPARED:

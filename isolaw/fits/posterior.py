@@ -29,7 +29,7 @@ class LawPosterior:
 
     @property
     def levels(self) -> NDArray[np.int64]:
-        """The measured n, or B_p where the law is of that, ascending."""
+        """The measured values of the law's axis (n, or B_p), ascending."""
         return levels_of(self.document.grid)
 
     @property
@@ -49,7 +49,7 @@ class LawPosterior:
 
     @cached_property
     def pool(self) -> ModelPool:
-        """The pooled reward models beyond the runs, built when a prediction needs them.
+        """The pooled reward models beyond the runs, built on first use.
 
         Raises
         ------

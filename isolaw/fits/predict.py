@@ -1,21 +1,21 @@
 """`predict`: the allocation with the least expected regret for a budget.
 
-Near the optimum reward is flat, so n* is often badly identified, and harmlessly so; what matters is the
-reward that an allocation may lose. Let r_d(a) be the reward of allocation a at the budget C in draw d:
+Near the optimum reward is flat, so n* is often badly identified, without harm: only the reward that an
+allocation may lose matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε    (ε: the law's tolerance)
 
-isolaw recommends the affordable configuration with the least expected regret: for ``paper`` among the
-measured ones, for ``surface`` among all with a measured n or an n of 2^k or 3 · 2^k in between. If the
-budget, or possibly the best n, is beyond the runs, n from a quarter of the smallest to four times the largest
-measured compete too, with the pool's rewards (`isolaw.fits.surface.pool`); each doubling past the measured n
-then adds `_RISK` to the regret that decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys
-steps at their mean measured cost. A budget in hours needs the seconds S(B_p · n) of a step
-(`isolaw.step_cost`) and gives every (B_p, n) its own compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and
-M* = C / (B_p* n*) come with their intervals.
+isolaw recommends the affordable configuration with the least expected regret. For ``paper`` it must be
+measured; for ``surface`` n may also be a 2^k or 3 · 2^k between measured n. If the budget, or possibly the
+best n, is beyond the runs, n from a quarter of the smallest to four times the largest measured n compete too,
+with the pool's rewards (`isolaw.fits.surface.pool`); each doubling past the measured n then adds `_RISK` to
+the regret that decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys steps at their mean
+measured cost. A budget in hours needs the seconds S(B_p · n) of a step (`isolaw.step_cost`) and gives every
+(B_p, n) its own compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their
+intervals.
 
-Extrapolation starts where fewer than three n were measured, the fewest that isolaw compares. Intervals extend
+Extrapolation starts where fewer than three n were measured: isolaw compares at least three. Intervals extend
 to ten times that compute (for ``paper`` to three times, then bounds); beyond ten times isolaw recommends
 nothing. A law's n* is stated only within the runs.
 """
@@ -151,7 +151,7 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 
 def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
-    """Flag how far the budget is beyond the largest measured compute, and beyond the last with three n."""
+    """Flag a budget beyond the largest measured compute, or beyond the last that three n reached."""
     ends = {e.level(document.axis): e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
     out = []
@@ -159,11 +159,11 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
         out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
     if factor > INTERVALS:
         text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
-        if factor > FAR:  # else what to run is said with the recommendation
+        if factor > FAR:  # otherwise the recommendation names the runs to add
             short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
             text += f": run n = {short} to {number(budget / INTERVALS)} or more"
         elif document.method == "paper":
-            text += ": n* is a bound at most"
+            text += ": n* is at most a bound"
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
     return out
 
@@ -211,7 +211,7 @@ def options_of(
     most: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the candidates by expected regret: the best one, and others that lose at most ``most``.
+    """Return the candidates by expected regret: the best, and all that lose at most ``most``.
 
     ``cut`` has the rewards at the budget; those of candidates ``unsure`` have no interval.
     ``unit`` is the reward's unit.
@@ -255,13 +255,13 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
                 out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_regret > document.tolerance:
         lost = in_reward(options[0].expected_regret, document.tolerance, 3)
-        text = f"even the best choice is expected to lose {lost}; more seeds help"
+        text = f"even the best choice is expected to lose {lost}; add seeds"
         out.append(Flag(Code.UNCERTAIN, text))
     out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if document.method == "paper":
         out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
-        why = "their file is missing" if document.bootstrap.draws else "the fit made none"
+        why = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
         text = f"{why}, so no number has an interval, and regret comes from the estimate alone"
         out.append(Flag(Code.NO_DRAWS, text))
     return out

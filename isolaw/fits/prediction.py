@@ -1,4 +1,4 @@
-"""`Prediction`: a recommended allocation and what is known about it, as `predict` returns it."""
+"""`Prediction`: a recommended allocation and its estimates, as `predict` returns them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """A recommended allocation and what is known about it; ``print`` shows it in the words of isolaw predict.
+    """A recommended allocation and its estimates; ``print`` shows it as ``isolaw predict`` does.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -59,7 +59,7 @@ class Prediction(Shown):
     """
 
     compute: int  #: the budget C
-    unit: str  #: what it counts: rollouts, tokens or seconds
+    unit: str  #: its unit: rollouts, tokens or seconds
     #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
     #: leaves out those expected to lose more than its tolerance.
     options: list[Option]
@@ -75,15 +75,12 @@ class Prediction(Shown):
     cost: Cost | None = None  #: cost of a step
     price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
-    models: dict[str, float] | None = (
-        None  #: weights of the pooled models; None where the runs themselves say
-    )
-    run_first: list[int] = field(
-        default_factory=list
-    )  #: n beyond the measured ones, one of which may be best
+    models: dict[str, float] | None = None  #: weights of the pooled models; None within the runs
+    run_first: list[int] = field(default_factory=list)  #: n beyond the measured ones that may be best
 
     document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
-    #: The calibrated simulator that made it instead, its number of members, and a law's answer to the same.
+    #: The calibrated simulator that made it instead, its number of members, and a law's prediction for the
+    #: same budget.
     preset: Preset | None = field(default=None, compare=False)
     members: int | None = None
     law: Prediction | None = None
@@ -102,7 +99,7 @@ class Prediction(Shown):
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem of the recommended allocation; None without one, as B_p and M."""
+        """Rollouts per problem of the recommended allocation; like B_p and M, None without one."""
         return None if self.allocation is None else self.allocation.rollouts_per_problem
 
     @property

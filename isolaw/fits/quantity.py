@@ -23,7 +23,7 @@ _NO_WIDTH = 1e-12
 def number(value: float | None) -> str:
     """Return a number with three digits, or all digits of a whole number below 100,000.
 
-    A large number is written as a budget may be given (`isolaw.step_cost.parse_budget`).
+    Large numbers have a form that budgets accept (`isolaw.step_cost.parse_budget`).
 
     >>> number(1e7), number(393_216), number(65536), number(0.68341), number(None)
     ('1e7', '3.93e5', '65,536', '0.683', 'unknown')
@@ -64,7 +64,7 @@ def interval(ends: Sequence[float | None]) -> str:
 
 @dataclass(frozen=True)
 class Quantity(Encoded):
-    """An estimated quantity; its text is what a person would write.
+    """An estimated quantity; ``str`` gives its text for a report.
 
     >>> q = Quantity(64.0, (32.0, None), "lower_bound")
     >>> q.to_dict()

@@ -75,7 +75,7 @@ class Configuration(Cell):
 
     @cached_property
     def runs_at(self) -> Floats:
-        """How many runs have each checkpoint, (P,)."""
+        """Number of runs that have each checkpoint, (P,)."""
         return np.unique(self.compute, return_counts=True)[1].astype(np.float64)
 
     @cached_property
@@ -85,7 +85,7 @@ class Configuration(Cell):
 
     @cached_property
     def index(self) -> NDArray[np.int64]:
-        """The position of each row among the distinct checkpoints, (rows,)."""
+        """Index of each row's checkpoint among the distinct ones, (rows,)."""
         return np.searchsorted(self.checkpoints, self.compute)
 
     @property
@@ -95,11 +95,11 @@ class Configuration(Cell):
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward holds: that of the step after."""
+        """The compute up to which the last measured reward holds: one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
     def covers(self, compute: Floats) -> NDArray[np.bool_]:
-        """Return where this configuration's reward was measured."""
+        """Return which computes are inside this configuration's measured range."""
         return (compute >= self.measured[0] * (1 - 1e-9)) & (compute < self.end)
 
 
@@ -110,7 +110,7 @@ def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations of a fit, and what was fixed, left out or flagged to get them."""
+    """The configurations of a fit, with the fixed values, omissions and flags of their selection."""
 
     configurations: list[Configuration]
     fixed: dict[str, Any]
@@ -132,9 +132,9 @@ def select(
 ) -> Selection:
     """Select the runs of a setting (see the module's docstring).
 
-    ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or
-    ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute``
-    (rollouts), ``tokens`` or ``wall_s``. ``few``: one curve is enough.
+    ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or ``{"problems_per_batch":
+    32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute`` (rollouts), ``tokens`` or
+    ``wall_s``. With ``few``, one curve is enough.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def setting_of(hold: str) -> Setting:
 
 
 def hold_of(setting: str) -> Hold:
-    """Return what a law of this setting holds fixed.
+    """Return the quantity that a law of this setting holds fixed.
 
     >>> hold_of("fixed-b")
     'B'
@@ -242,14 +242,14 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"{option('where', name, value)}: no run has that; there are: {there}")
+            raise DataError(f"{option('where', name, value)}: no run has it; existing values: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
 
 
 def varied(setting: Setting) -> AxisName:
-    """Return what a law of this setting describes: n, or B_p."""
+    """Return the axis of a law of this setting: n, or B_p."""
     return "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
 
 
@@ -301,7 +301,7 @@ def configurations_of(
 def _without_copies(
     members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
-    """Drop exact copies of runs: the same log under two seeds has no spread."""
+    """Drop exact copies of runs: one log under two seeds would show no variation between runs."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
         own = by_run[run_id]
@@ -333,13 +333,13 @@ def _refuse_too_few(
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
-        text = f"at no compute are {LEAST_CURVES} different n measured together"
+        text = f"no compute has {LEAST_CURVES} different n measured"
         rest = "Run the smaller n for more steps, or evaluate the larger n earlier"
         raise Refused(f"{about(text, axis)} ({ranges}). {about(rest, axis)}")
 
 
 def _another(table: pd.DataFrame, setting: Setting) -> str:
-    """The setting that suits these runs, if one does."""
+    """Return a hint at the setting that suits these runs; empty if none does."""
     if not offers("--hold"):
         return ""
     one_n = table["rollouts_per_problem"].nunique() == 1

@@ -39,7 +39,7 @@ def frontier(document: LawDocument) -> pd.DataFrame:
 
 
 def crossovers(document: LawDocument) -> pd.DataFrame:
-    """Return where one n overtakes another, one row for each pair of n (see `Law.crossovers`)."""
+    """Return the crossover budgets, one row for each pair of n (see `Law.crossovers`)."""
     x = document.x.name
     columns = ["n_from", "n_to", x, f"{x}_low", f"{x}_high", f"{x}_status", "supported"]
     rows = [

@@ -14,7 +14,7 @@ takes B_p problems with n rollouts each::
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²; q: 0 SGD, 1 Adam
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact, and so are rollout noise and the price of drift.
+Every answer is sampled and every softmax is exact; so are rollout noise and the price of drift.
 `interference` reduces answers to the number of right ones, and styles to S and ρ. Both models are the same
 process for every recipe with two answers and S = 0 (`interference` with σ² = c = κ = 0). They also agree with
 infinitely many answers and many directions that only styles have (c = (1 − ρ) S, κ = 0, without KL and

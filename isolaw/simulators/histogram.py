@@ -29,7 +29,7 @@ _GRID, _STEPS = 512, 500
 
 
 def fault(shares: Sequence[float]) -> str:
-    """Return what a valid histogram would be, or ``""`` if this is one.
+    """Return a description of a valid histogram, or ``""`` if this one is valid.
 
     >>> fault([0.5, 0.5])
     '17 shares, of problems with 0, 1, … 16 of 16 samples correct'

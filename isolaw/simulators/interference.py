@@ -11,7 +11,7 @@ Integrating over ε, the logit of success is exactly
     z_i = b_i + ψ_i·θ − d,   d = ½ c |θ|²,   c = (1 − ρ) S,   p_i = σ(z_i)
 
 d is the price of drift: whichever way θ moves, some wrong answers gain by it. Parameters are of three kinds,
-θ = (w, a, rest), by how problem i's ψ_i sees them:
+θ = (w, a, rest), according to their part in ψ_i:
 
     w (r,)    shared by all problems, φ_i·w: transfer and interference    (φ_i: `problems.population`)
     a (D,)    one per training problem, √κ a_i: memory; validation problems have none

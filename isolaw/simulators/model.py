@@ -1,4 +1,4 @@
-"""The interface of a simulator's model, and how a batch becomes an update in all of them.
+"""The interface of a simulator's model, and the parts of an update that all models share.
 
 The modules `tabular`, `arms` and `interference` define the same names:
 
@@ -139,11 +139,11 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
-    """Put a batch of rollouts into the queue and take out that of k steps ago, in place.
+    """Put a batch of rollouts into the queue and take out the batch of k steps ago, in place.
 
     ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch stays. ``made`` counts the
-    steps before this one. Returns whether ``batch`` now holds rollouts to train on, which it does not in the
-    first k steps.
+    steps before this one. Returns whether ``batch`` now holds rollouts to train on; in the first k steps it
+    does not.
     """
     if queue.shape[0] == 0:
         return True

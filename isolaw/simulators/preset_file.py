@@ -1,4 +1,4 @@
-"""The schema of a preset file: what each key may hold, and how its parts fit together.
+"""The schema of a preset file: the accepted values of each key, and the consistency of its parts.
 
 `isolaw calibrate` seals the files that it writes (``preset.crc``). A file without a checksum is the user's
 own; a file whose checksum does not match was changed, and is refused.
@@ -65,7 +65,7 @@ class Head(_Part):
 
 
 class Provenance(BaseModel):
-    """``[provenance]``: the runs behind the preset, and how well it fits them; other keys are for readers."""
+    """``[provenance]``: the runs behind the preset, and how well it fits them; isolaw ignores other keys."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     reward: Annotated[str, Field(min_length=1, max_length=500)]

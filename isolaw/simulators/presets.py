@@ -2,8 +2,8 @@
 
 A preset file is TOML. ``[constants]`` is one population; ``[ensemble]`` is many, with a list for each
 constant that shows how far the runs determine it. ``problems`` is a value of ``problems.set``, ``n_train`` is
-D, ``[recipe]`` is how the runs were trained, ``[provenance]`` names them and says how well they are fitted,
-and ``[discrepancy]`` holds their residuals from the ensemble (`isolaw.simulators.preset_file`).
+D, ``[recipe]`` holds the settings of the runs, ``[provenance]`` names them and measures the fit, and
+``[discrepancy]`` holds their residuals from the ensemble (`isolaw.simulators.preset_file`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def shipped() -> list[str]:
 
 
 def read_preset(name: str | Path) -> Preset:
-    """Return a shipped preset by its name, or one from a file; raise `InputError` if there is none.
+    """Return a shipped preset by name, or a preset from a file; raise `InputError` if neither exists.
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Problem sets: how likely each problem is solved before training, and which features problems share.
+"""Problem sets: success probabilities before training, and the features that problems share.
 
 A problem set depends on its seed alone, so all configurations of a sweep share it (common random numbers).
 Training and validation problems have separate streams: a smaller training set is a prefix of a larger one,
@@ -174,8 +174,8 @@ def population(
     """Draw D training and V validation problems.
 
     Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), where spec_k² ∝ 1/k sums to 1 over the r
-    shared directions k. The common mean direction lets learning one problem help all; through individual
-    directions problems help or disturb each other.
+    shared directions k. The common mean direction lets learning one problem help all; individual directions
+    let problems help or disturb each other.
 
     >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
     >>> p.phi.shape, p.b_val.shape

@@ -38,7 +38,7 @@ def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
 
 
 def run(folder: Folder) -> None:
-    """Raise `NotOurs` as `sweep` does, but for the folder of one run; a sweep may have thousands."""
+    """Raise `NotOurs` as `sweep` does, for one run alone, since a sweep may have thousands."""
     _refuse(folder, _kinds_in_run)
 
 
@@ -60,7 +60,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> N
     if wrong:
         shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
         more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        head = f"{directory.path}: {len(wrong)} entries are not what isolaw made. {LINKS_HINT}"
+        head = f"{directory.path}: {len(wrong)} entries are not as isolaw made them. {LINKS_HINT}"
         raise NotOurs("\n".join([head, *shown, *more]))
 
 

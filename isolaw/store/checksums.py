@@ -60,7 +60,7 @@ def write(folder: Folder, name: str, document: Mapping[str, Any], owner: str = "
 class Lines:
     """The checkpoints of a run's ``points.jsonl``, up to the first damage.
 
-    ``damage`` says why the following lines do not count; it is empty if at most a torn last line follows.
+    ``damage`` gives the reason why later lines do not count; it is empty if at most a torn last line follows.
     """
 
     crcs: list[int]  # of the run's id, then of each line
@@ -106,7 +106,7 @@ class Lines:
 
     @property
     def done_compute(self) -> int:
-        """The horizon to which the run is finished; 0 if it is not, or the marker is of other lines."""
+        """The horizon of a finished run; 0 if it is unfinished or the marker belongs to other lines."""
         marker = self.marker
         return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
 

@@ -1,4 +1,4 @@
-"""Find a run by what a user calls it: its folder, or a sweep's directory and a prefix of the run's id."""
+"""Find a run by the name that a user gives: its folder, or a sweep's directory and a prefix of its id."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Folder:
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one; a link is removed, not what it leads to."""
+        """Remove a file if it exists; of a link, only the link itself."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
 

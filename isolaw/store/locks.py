@@ -1,4 +1,4 @@
-"""Locks on files of a sweep, which also work if several hosts share them.
+"""Locks on files of a sweep, which several hosts may share.
 
 The kernel's lock (`flock`) comes first. It ends with its process, however that ends, so after ``kill -9`` the
 same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with ``flock``. Not every

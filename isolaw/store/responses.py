@@ -22,7 +22,7 @@ class Kept:
 
 
 def kept(store: SweepStore) -> Iterator[Kept]:
-    """Yield the evaluations with responses, run by run; damaged lines are left out, as from tables."""
+    """Yield the evaluations with responses, run by run; as in tables, damaged lines are left out."""
     for run_id, spec in store.specs()[0].items():
         try:
             lines = store.run(run_id).recorded().checkpoints

@@ -129,7 +129,7 @@ class RunStore:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """Why the run stopped, or None."""
+        """The reason why the run stopped, or None."""
         content = self._read(FAILED)
         try:
             return None if content is None else parse_json(content)
@@ -168,7 +168,7 @@ class RunStore:
 
     def proceed(self) -> None:
         """Withdraw `ask_to_stop`."""
-        with contextlib.suppress(OSError):  # the run itself reports the problem with its folder
+        with contextlib.suppress(OSError):  # the run itself reports problems with its folder
             self.open().remove(STOP)
 
     def resume(self) -> tuple[Path | None, float]:

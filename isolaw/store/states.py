@@ -139,8 +139,8 @@ class ExternalStates:
         owner = Path(marker["sweep"])
         if self._is_copied_from(owner):
             raise StoreError(
-                f"{path / name}: holds the states of {owner}, of which {self._sweep.path} is a copy. Remove "
-                f"{self._sweep.path / WHERE}, and the copy's unfinished runs start again with their own"
+                f"{path / name}: holds the states of {owner}; {self._sweep.path} is a copy of that sweep. "
+                f"Remove {self._sweep.path / WHERE}; the copy's unfinished runs then start again"
             )
         self._folder = folder
         return folder
@@ -149,7 +149,7 @@ class ExternalStates:
     def lock(self) -> Iterator[None]:
         """Hold the states as their only engine, and update the marker if the sweep was moved.
 
-        Of two copies of a moved sweep, the first to run keeps the states.
+        If a moved sweep has two copies, the first to run keeps the states.
         """
         self._folder = None
         folder = self.folder()

@@ -99,7 +99,7 @@ class SweepStore:
         if not os.path.lexists(d):
             return
         if not d.is_dir():
-            what = "is a file" if d.exists() else "is a link to nothing"
+            what = "is a file" if d.exists() else "is a broken link"
             raise StoreError(f"{d}: {what}; expected a new directory or a sweep's")
         if not self.exists:
             names = sorted(self.root.entries().keys() - {locks.NAME})
@@ -135,8 +135,8 @@ class SweepStore:
         except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
-                    f"{path}: from an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
-                    "fitted, and that isolaw continues it"
+                    f"{path}: written by an older isolaw, without checksums. isolaw fit accepts its "
+                    f"{POINTS}; only that isolaw can continue the sweep"
                 ) from None
             raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
@@ -152,8 +152,8 @@ class SweepStore:
     def _remedy(self) -> str:
         if self.root.status(WRITTEN):
             again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
-            return f"This writes it again, with the options that the sweep was given: {again}"
-        return "The sweep's own command, with its options, writes it again"
+            return f"This command rewrites it, with the sweep's options: {again}"
+        return "The sweep's own command, with its options, rewrites it"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
@@ -194,7 +194,7 @@ class SweepStore:
                 damaged[name] = str(error)
             except Damaged as error:
                 if own.bytes_recorded:
-                    damaged[name] = f"{error}. The sweep's own command writes it again"
+                    damaged[name] = f"{error}. The sweep's own command rewrites it"
         return sound, damaged
 
     def run_ids(self) -> list[str]:

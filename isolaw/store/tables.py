@@ -1,4 +1,4 @@
-"""The tables of a sweep: all runs' lines in one frame, and files that isolaw can always rebuild."""
+"""The tables of a sweep: one frame of all runs' lines, and files that isolaw can always rebuild."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def collect(store: RecordedSweep) -> Runs:
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
-                notes.append(f"left out: results of single problems of run {run_id}: {error}")
+                notes.append(f"left out: per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
             unfinished += not recorded.is_done(spec)
     if not records:
@@ -136,6 +136,6 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def _named(values: tuple[Any, ...]) -> str:
-    """Return a tuple as a text to select runs by: ``cispo+staleness``, ``nothing``, ``10240-12288``."""
+    """Return a tuple as text for selecting runs: ``cispo+staleness``, ``nothing``, ``10240-12288``."""
     numbers = values and not isinstance(values[0], str)
     return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values) or "nothing"

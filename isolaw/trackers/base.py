@@ -45,7 +45,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Tracker:
-    """How to write to one tracker.
+    """The functions that write to one tracker.
 
     ``name`` is the tracker's name in ``tracking.to`` and of the extra that installs it; ``library`` is the
     required module. ``reached`` returns the compute of the tracker's last checkpoint of a run, -1 if there is

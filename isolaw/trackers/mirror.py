@@ -45,7 +45,7 @@ def check(section: TrackingSection) -> list[Issue]:
 
 def _installed(tracker: Tracker) -> bool:
     found = importlib.util.find_spec(tracker.library)
-    return found is not None and found.origin is not None  # a folder wandb/ in this directory is no library
+    return found is not None and found.origin is not None  # a folder wandb/ is not the library
 
 
 class Mirror:

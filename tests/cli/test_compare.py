@@ -76,7 +76,7 @@ def test_notes_go_to_standard_error(isolaw: Call, recipes: tuple[Path, Path], tm
     one.to_parquet(tmp_path / "one.parquet")
     code, stdout, stderr = isolaw("compare", tmp_path / "one.parquet", recipes[1], "--json")
     assert code == 0
-    assert "note: not compared: new.parquet alone has (B_p = 32, n = 16)" in stderr
+    assert "note: not compared: only new.parquet has (B_p = 32, n = 16)" in stderr
     assert "note: one.parquet: one seed" in stderr
     assert strict(stdout)["notes"] == [line.removeprefix("note: ") for line in stderr.splitlines()]
 
@@ -151,7 +151,7 @@ def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], 
     code, stdout, stderr = isolaw("compare", recipes[0], tmp_path / "other.parquet")
     assert (code, stdout) == (1, "")
     assert "no (B_p, n) is in both recipes" in stderr
-    assert "old.parquet alone has (B_p = 32, n = 8), (B_p = 32, n = 16)" in stderr
+    assert "only old.parquet has (B_p = 32, n = 8), (B_p = 32, n = 16)" in stderr
     code, _, stderr = isolaw("compare", recipes[0], tmp_path / "gone")
     assert code == 2
     assert "gone" in stderr

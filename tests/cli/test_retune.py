@@ -76,7 +76,7 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
             "--retune goes with --x compute, without --by and --figures",
         ),
         (["--retune", "lr", "--x", "tokens"], 2, "--retune goes with --x compute"),
-        (["--retune", "lr", "--where", "lr=0.5"], 2, "--where lr=0.5: no run has that; there are: 0.005"),
+        (["--retune", "lr", "--where", "lr=0.5"], 2, "--where lr=0.5: no run has it; existing values: 0.005"),
     ],
     ids=str,
 )

@@ -118,7 +118,7 @@ def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -
     for hours in (float("nan"), float("inf"), 0.0):
         with pytest.raises(InputError, match="hours: found"):
             question(SWEEP, gpus=8, hours=hours)
-    with pytest.raises(InputError, match="GPUs change nothing"):
+    with pytest.raises(InputError, match="GPUs have no effect"):
         question(SWEEP, gpus=8)
     for target in (1e30, float("nan"), 0.5):
         with pytest.raises(InputError, match="target: found"):

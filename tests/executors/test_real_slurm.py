@@ -274,7 +274,7 @@ def test_jobs_of_an_engine_that_was_killed(
         os.kill(pid, signal.SIGCONT)
     events = make(spec, out)
     assert len(told(events)) == 3
-    assert all("executes the run already: waiting" in cause for cause in told(events))
+    assert all("already executes the run; waiting" in cause for cause in told(events))
     assert engine.status(out)["done"] == submitted(out) == 3
     same(SweepStore(out).collect(), truth)
 

@@ -194,7 +194,7 @@ def test_jobs_of_an_engine_that_was_killed_are_adopted(
     events = make(spec, out)
     warnings = [e.cause for e in events if e.kind == "warning"]
     assert len(warnings) == 2
-    assert all("executes the run already: waiting" in cause for cause in warnings)
+    assert all("already executes the run; waiting" in cause for cause in warnings)
     assert len(list(slurm_commands.iterdir())) == 2
     assert engine.status(out)["done"] == 2
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))

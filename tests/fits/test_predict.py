@@ -488,7 +488,7 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
     assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest measured compute")
-    then = ": n* is a bound at most" if method == "paper" else ""
+    then = ": n* is at most a bound" if method == "paper" else ""
     text = f"9 times the compute to which three n ran (9.99e5){then}"
     assert told(law, 9e6, Code.CENSORED) == text
     assert not told(law, 9e6, Code.FAR)

@@ -295,7 +295,7 @@ def flip(path: Path) -> None:
         (lambda path: path.write_text(""), "the file is empty"),
         (lambda path: path.write_text(path.read_text()[:-1]), "not JSON"),
         (lambda path: path.write_text("[" * 100_000), "nested too deeply"),
-        (lambda path: path.write_text('{"a": Infinity}'), "Infinity is no JSON"),
+        (lambda path: path.write_text('{"a": Infinity}'), "Infinity is not JSON"),
     ],
 )
 def test_a_damaged_spec_is_told_and_written_anew(done: SweepStore, tiny, isolaw, damage, why: str) -> None:
@@ -341,7 +341,7 @@ def test_a_sweep_without_checksums_is_of_an_older_version(done: SweepStore, isol
     path.write_text(json.dumps({**document, "format": "isolaw.sweep/1"}))
     code, _, err = isolaw("sweep", "--out", done.directory)
     assert code == 2
-    assert "from an older isolaw" in err
+    assert "written by an older isolaw" in err
 
 
 def test_a_damaged_failure_is_one(done: SweepStore) -> None:

@@ -1,4 +1,4 @@
-"""Find all issues of a simulated run before anything is spent."""
+"""Find all issues of a simulated run before it starts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _recipe(spec: RunSpec) -> Iterator[Issue]:
         yield Issue("recipe.staleness", found=recipe.staleness, accepted=accepted)
     for key, value in recipe.chosen().items():
         if key not in _REPRESENTED:
-            yield Issue(f"recipe.{key}", "the simulator has nothing of the kind", found=value)
+            yield Issue(f"recipe.{key}", "the simulator does not model it", found=value)
 
 
 def _grid(spec: RunSpec) -> Iterator[Issue]:
@@ -117,7 +117,7 @@ def _evaluation(spec: RunSpec) -> Iterator[Issue]:
             yield Issue("evaluation.sets", found=name, accepted=accepted, nearest=close)
     for key in ("temperature", "top_p", "responses"):
         if (value := getattr(spec.evaluation, key)) is not None:
-            yield Issue(f"evaluation.{key}", "the simulator has nothing of the kind", found=value)
+            yield Issue(f"evaluation.{key}", "the simulator does not model it", found=value)
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
         if name not in EXTRA and (parsed is None or (samples and parsed[1] > samples)):

@@ -1,4 +1,4 @@
-"""The ``[bandit]`` section: which simulator, with which constants, on which problems."""
+"""The ``[bandit]`` section: the simulator, its constants and its problems."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BanditOptions(BaseModel):
 
 
 def simulator(name: str) -> Any:
-    """Return the simulator's module (`isolaw.simulators.model` says what it offers)."""
+    """Return the simulator's module (`isolaw.simulators.model` describes its interface)."""
     return importlib.import_module(f"isolaw.simulators.{name}")
 
 

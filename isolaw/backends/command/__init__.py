@@ -1,4 +1,4 @@
-"""The command backend: an existing trainer, which isolaw starts and follows by its log.
+"""The command backend: isolaw starts an existing trainer and follows its log.
 
 `template` builds the command, with the settings of its framework (`adapters`), `training` starts it, and
 `following` reads its log.
@@ -56,7 +56,7 @@ class CommandBackend(Backend):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return what is wrong with the command."""
+        """Return the issues of the command."""
         options = CommandOptions.of(spec)
         issues = template.issues_of(spec, options)
         message = "the trainer evaluates as its own configuration says"

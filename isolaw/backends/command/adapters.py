@@ -1,9 +1,9 @@
 """Adapters: the settings of a framework under which one step is B_p · n rollouts and one update.
 
 An `Adapter` is a table from the framework's settings to texts with the placeholders of `template.values_of`.
-docs/trainers.md says what users have to know about each. `CHECKED` names the versions whose own parsers
-accept the settings, as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, so its source
-of 2026-08-21 was read instead.
+docs/trainers.md describes each for users. `CHECKED` names the versions whose own parsers accept the settings,
+as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, so its source of 2026-08-21 was
+read instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Following`: a training's log, read while it grows, as the readers read it when it is complete.
+"""`Following`: reads a training's log while it grows, with the same result as from the complete log.
 
 A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
 a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
@@ -30,7 +30,7 @@ from isolaw.readers.stitch import stitch
 _PIECE = 32 * 2**20  # bytes that are read at a time
 _SHARE = 0.1  # share of time that reading may take
 _LONGEST_LINE = 2**20
-# Containers that only make sense of a whole file; for `_PRINTED`, of what was printed since the start.
+# Containers that need a whole file; for `_PRINTED`, the whole output since the start.
 _PRINTED = "stdout-dicts"
 _WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
 _STEP = ("step", "global_step", "training_step", "iteration")
@@ -147,7 +147,7 @@ class Following:
                 if not whole:
                     if len(piece) < _LONGEST_LINE:
                         break
-                    whole = piece  # an endless line, which is not one of a log
+                    whole = piece  # an endless line cannot be a log's
                 at += len(whole)
                 if container is None:
                     self._add_lines(whole)
@@ -209,7 +209,7 @@ class Following:
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
-        """Return what the log, and a configuration next to it, say about the run, under isolaw's names."""
+        """Return the run's facts from the log and a configuration next to it, under isolaw's names."""
         found = dict(self._facts)
         for name, container in self._containers.items():
             with contextlib.suppress(DataError):

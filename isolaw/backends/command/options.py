@@ -1,4 +1,4 @@
-"""The ``[command]`` section: which command trains, in which framework, and when to stop it."""
+"""The ``[command]`` section: the command that trains, its framework, and the conditions that stop it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 from isolaw.readers.frameworks import FRAMEWORKS
 
-# The keys that decide what is trained; the others decide where, and how isolaw follows it.
+# The keys that affect the training; the others affect its place, and how isolaw follows it.
 IDENTITY = ("run", "shell", "framework", "evaluation_set")
 NOT_FINITE = "nan"  # value of ``stop_if``: any value in the log is NaN or infinite
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")

@@ -19,14 +19,14 @@ _OURS = ("lr", "lr_scaling", "algorithm")
 
 @dataclass(frozen=True)
 class Invocation:
-    """What isolaw starts: words, and additions to the environment."""
+    """The command that isolaw starts: its words, and additions to the environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """The command as it would be typed in a shell."""
+        """The command as a user would type it in a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.words)])
 
@@ -43,7 +43,7 @@ def values_of(
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
     ``evaluation.points`` parts, but at most the horizon that the sweep began with. So extending a run leaves
-    ``every`` unchanged, and a race, which begins with shorter runs, divides these. ``micro_batch ·
+    ``every`` unchanged, and in a race ``every`` divides the shorter runs that it begins with. ``micro_batch ·
     accumulation · max(gpus, 1) = B``.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
@@ -156,7 +156,7 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     text = " ".join(words_of(options))
     for key in spec.recipe.chosen():
         if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
-            message = f"isolaw has no setting of {options.framework} for it; pass {{{key}}} on in command.run"
+            message = f"isolaw knows no {options.framework} option for it; pass {{{key}}} in command.run"
             out.append(Issue(f"recipe.{key}", message, values[key]))
     if "micro_batch" not in values and any(own == "{micro_batch}" for own in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)

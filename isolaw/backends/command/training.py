@@ -3,9 +3,9 @@
 The run's folder holds ``0``, ``1``, …, one for each start from scratch. Each contains the trainer's own files
 and ``output``, the last `_OUTPUT` bytes or more that the command printed.
 
-A run continues from the trainer's newest checkpoint, of k updates. Steps up to k come from the existing log,
-and later steps are those that the trainer logs from then on. A state of the store is written only at steps
-that such a checkpoint covers, so that no resume keeps a step that is trained again.
+A run continues from the trainer's newest checkpoint, of k updates. Steps up to k come from the existing log;
+later steps come from the log of the new start. A state of the store is written only at steps that such a
+checkpoint covers, so that no resume keeps a step that is trained again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         ended.unlink()
         if pace.done < spec.steps:
             raise RunError(
-                f"{out}: trained by a script, and ended after {pace.done:,} of {spec.steps:,} steps"
+                f"{out}: a script trained it, and it ended after {pace.done:,} of {spec.steps:,} steps"
             )
     if pace.done >= spec.steps:
         return
@@ -163,7 +163,7 @@ def _reader(options: CommandOptions) -> Framework:
 
 
 def _compare(spec: RunSpec, log: Following) -> None:
-    """Raise `RunError` if the log shows that something else than requested is trained."""
+    """Raise `RunError` if the log shows that the command trains something other than requested."""
     asked = {
         "rollouts_per_problem": ("n", spec.rollouts_per_problem),
         "problems_per_batch": ("B_p", spec.problems_per_batch),
@@ -177,7 +177,7 @@ def _compare(spec: RunSpec, log: Following) -> None:
         if value is None or fact.origin == ASSUMED or not isinstance(fact.value, int | float):
             continue
         if not math.isclose(fact.value, value, rel_tol=1e-6):
-            wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); asked: {value:g}")
+            wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); expected {value:g}")
     if wrong:
         raise RunError(f"the command trains something else: {'; '.join(wrong)}")
 
@@ -226,7 +226,7 @@ def place(
 
 
 def _announce(command: template.Invocation, options: CommandOptions, out: Path) -> None:
-    """Record the command that is started, so that it can be started without isolaw."""
+    """Record the started command, so that a user can start it without isolaw."""
     lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
     with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(lines)
@@ -275,14 +275,14 @@ class _Process:
         return False
 
     def failure(self, what: str, log: Following) -> RunError:
-        """Return an error with what happened to the command, and the last lines that it printed."""
+        """Return an error with the end of the command and the last lines that it printed."""
         code = self.process.poll()
         how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         text = f"the command {what}{f' ({how})' if how else ''}"
         if not glob.glob(log.pattern):
             text += f"; it has written no log: {log.pattern}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}\n  it printed last:{printed}" if printed else f"{text}; it printed nothing")
+        return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Write the command's output to a file, keeping only its last part."""

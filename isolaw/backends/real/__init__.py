@@ -36,7 +36,7 @@ class Real:
     version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
+        """Fill in the recipe, the keys that depend on this machine, and the hashes of model and problems."""
         folder, stored, issues = _find_set(spec.problems.set)
         options = None
         try:
@@ -83,7 +83,7 @@ class Real:
         return resolved if "processes" in spec.options else planner.with_processes(resolved)
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on parts of the objective that nothing chooses, and on LoRA's defaults."""
+        """Return notes on objective terms that the sweep file leaves open, and on LoRA's defaults."""
         return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
@@ -106,14 +106,14 @@ class Real:
         ]
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return as many runs as there are GPUs, and host memory, for their processes; else cores."""
+        """Return the number of runs for which there are GPUs and host memory, or else cores."""
         options = RealOptions.of(spec)
         if gpus := environment.gpus():
             return max(1, min(gpus // options.processes, planner.runs_at_a_time(spec)))
         return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core per process, a GPU each if there are GPUs, and disk space of weights and moments.
+        """Return a core per process, a GPU each if there are GPUs, and disk space for weights and moments.
 
         A sampler in its own process needs another core.
         """
@@ -236,7 +236,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
     elif (model := Decoder.read(options.model)) and not model.splits(tensor_parallel):
         heads = (model.query // model.head_size, model.key_value // model.head_size)
-        note = "the model's {} query heads and {} key heads cannot be divided so".format(*heads)
+        note = "the model's {} query heads and {} key heads cannot be divided by it".format(*heads)
         fitting = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
         accepted = ", ".join(map(str, fitting))
         out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
@@ -250,7 +250,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return what prevents a sampler in its own process."""
+    """Return the issues of a sampler in its own process."""
     if options.generation == "colocated":
         return []
     out = []
@@ -265,11 +265,11 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     if options.processes > 1:
         out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
-        note = "a response is interrupted in two requests, and a streaming sampler draws it in one"
+        note = "interrupting a response takes two requests, and a streaming sampler makes one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
-        note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
+        note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
     return out
 

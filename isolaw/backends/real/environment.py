@@ -23,10 +23,9 @@ _CPU = {
     "DS_ACCELERATOR": "cpu",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-# vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one.
-# Without a GPU vLLM prints many warnings that mean nothing.
-# Batches of other lengths at each step leave holes that segments of a fixed size never give back; vLLM turns
-# expandable ones off for its own pool.
+# vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one. Without a
+# GPU vLLM prints many irrelevant warnings. Batches of varying lengths leave holes that segments of a fixed
+# size never free; vLLM turns expandable segments off for its own pool.
 _GPU = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -62,7 +61,7 @@ def gpu_memory() -> int:
 
 @functools.cache
 def host_memory() -> int:
-    """Return the bytes of this machine's own memory, or of its control group's; 0 for other machines."""
+    """Return the bytes of this machine's own memory, or of its control group; 0 for other machines."""
     return 0 if _cores else machine_memory()
 
 
@@ -80,8 +79,8 @@ _memory: int | None = None
 def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iterator[None]:
     """While entered, `cores`, `gpus` and `gpu_memory` describe other machines.
 
-    A login node plans for GPU nodes: it does not know the memory of their GPUs without ``gpu_bytes``, given
-    here or where this was entered before. Their own memory is unknown.
+    A login node plans for GPU nodes: it knows the memory of their GPUs only from ``gpu_bytes``, given here or
+    at an enclosing call. Their host memory is unknown.
     """
     global _cores, _memory
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
@@ -116,11 +115,11 @@ _holding = False  # whether there is a model in this process
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """`prepare`; collect no garbage while entered, and never again what exists at the end.
+    """`prepare`; while entered, collect no garbage, and exclude the imported objects from later collections.
 
-    The modules of torch, transformers and vLLM are millions of objects and no garbage. To go through them
-    takes a third of the time in which a process imports them and starts vLLM, which collects several times.
-    After `hold` a later look finds all of it.
+    The modules of torch, transformers and vLLM are millions of objects without garbage. Scanning them takes a
+    third of the time of importing them and starting vLLM, which collects several times. After `hold` nothing
+    more is excluded.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()
@@ -135,9 +134,9 @@ def importing() -> Iterator[None]:
 
 
 def hold() -> None:
-    """Let no later import freeze what this process has: there are weights from here on, which are let go.
+    """Stop later imports from excluding objects from collection: from here on, weights must be freed.
 
-    The parts of a trainer and of vLLM refer to each other, so that only the collector frees them.
+    The parts of a trainer, and of vLLM, refer to each other, so only the collector can free them.
     """
     global _holding
     _holding = True
@@ -157,7 +156,7 @@ def single_process() -> Iterator[None]:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process at once, since destructors of torch, DeepSpeed and vLLM conflict in their order."""
+    """End this process at once, since the destructors of torch, DeepSpeed and vLLM conflict."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

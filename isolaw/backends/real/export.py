@@ -36,8 +36,8 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     Parameters
     ----------
     run
-        the run's folder ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix. Of
-        a run that is still executing, the state that it saved last.
+        the run's folder ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix. If
+        the run is still executing, isolaw exports the last state that it saved.
     out
         a folder that does not exist or is empty. It appears whole or not at all.
 
@@ -49,7 +49,7 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        ``out`` holds something; there is no such run; it trains no model or has no undamaged state; the base
+        ``out`` is not empty; there is no such run; it trains no model or has no undamaged state; the base
         model is missing or has changed.
     """
     target = _free(out)
@@ -68,11 +68,11 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def _free(out: str | Path) -> Path:
-    """Return where to write; raise if anything there could be lost."""
+    """Return the folder to write; raise if this could overwrite anything."""
     target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        what = "a folder with something in it" if target.is_dir() else "a file"
-        accepted = "a new or an empty folder"
+        what = "a folder that is not empty" if target.is_dir() else "a file"
+        accepted = "a new or empty folder"
         raise SpecError([Issue("--out", f"{out}: {what}; it is left unchanged", accepted=accepted)])
     return target
 

@@ -29,7 +29,7 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
     weights = sorted(model.glob("*.safetensors"))
     if not weights:
         return [Issue(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
-    faults = [f"{path}: not a whole safetensors file" for path in weights if not _is_whole(path)]
+    faults = [f"{path}: incomplete safetensors file" for path in weights if not _is_whole(path)]
     faults += [f"{model / 'config.json'}: {fault}" for fault in _config_faults(model)]
     return [Issue(where, fault) for fault in faults]
 
@@ -116,7 +116,7 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= size - 8:
-            raise ValueError(f"{path}: not a whole safetensors file")
+            raise ValueError(f"{path}: incomplete safetensors file")
         header = json.loads(file.read(length))
     tensors = [{"name": name, **entry} for name, entry in header.items() if name != "__metadata__"]
     return 8 + length, tensors
@@ -155,7 +155,7 @@ def tokenizer(model: str | Path) -> Any:
 
 
 def stamp(folder: Path) -> str:
-    """Return a key that changes when a folder's files do."""
+    """Return a key that changes with a folder's files."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 

@@ -38,8 +38,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 class RealOptions(BaseModel):
     """The ``[real]`` section.
 
-    For keys that are None, `read` or the memory planner decides. No result depends on ZeRO's stage, the place
-    of the optimiser, the size of a micro-batch, or recomputed activations.
+    `read` or the memory planner fills in keys that are None. No result depends on ZeRO's stage, the place of
+    the optimiser, the size of a micro-batch, or recomputed activations.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -28,7 +28,7 @@ def _expit(z):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
-    """Write s(x; θ) at one shape into ``s``."""
+    """Write s(x; θ) for one shape into ``s``."""
     if code == 0:
         rate = np.exp(-shape[0])
         for p in range(x.size):

@@ -184,5 +184,5 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
         status = "lmfit finds no covariance"
     raise Refused(
         f"the {family} curve is not determined by these checkpoints ({status}): it has no covariance and no "
-        "profile; run on until it bends, or with more seeds"
+        "profile; train until it bends, or add seeds"
     )

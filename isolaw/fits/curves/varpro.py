@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
 _CHUNK = 64
-_ROUNDS = 30  # of reweighting, under the robust loss
+_ROUNDS = 30  # rounds of reweighting, under the robust loss
 _MAD = 1.4826  # standard deviation of normal errors over their median absolute value
 
 

@@ -1,1 +1,1 @@
-"""What `law.json` holds: its parts as dataclasses, how they are made, and how they are written."""
+"""The content of `law.json`: its dataclasses, and how isolaw builds, writes and reads them."""

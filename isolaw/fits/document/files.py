@@ -1,4 +1,4 @@
-"""Read and write ``law.json``: a write replaces nothing but a law, and a read is checked."""
+"""Read and check ``law.json``; write it without replacing anything but a law."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
 
 
 def is_law(path: Path) -> bool:
-    """Return whether a file says that it is a law."""
+    """Return whether a file declares the format of a law."""
     try:
         return bool(read(path))
     except DataError:
@@ -84,7 +84,7 @@ def _check(document: LawDocument) -> None:
         raise Malformed("its curves do not match its grid, or are missing")
     names = set(FAMILIES[document.curve].parameters)
     if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
-        raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")
+        raise Malformed(f"expected the parameters {', '.join(sorted(names))} of every curve, and no others")
     if any(g.step_cost <= 0 for g in document.grid):
         raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
     held = HELD.get(document.setting)

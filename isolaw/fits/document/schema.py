@@ -36,7 +36,7 @@ class GridEntry(Cell):
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward holds: that of the step after."""
+        """The compute up to which the last measured reward holds: one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
 
@@ -45,7 +45,7 @@ BoundBy = Literal["grid_edge", "neighbour"]
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """n* at one x."""
+    """n* at one budget x."""
 
     x: float
     n_star: Quantity  # as the fit's method defines it
@@ -84,7 +84,7 @@ class CurveEntry(Cell):
 class DrawsInfo:
     """How many draws a fit made, how many failed and why, and the file that holds them."""
 
-    # What is resampled: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
+    # Unit of resampling: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
     draws: int
     failed: int = 0
@@ -95,7 +95,7 @@ class DrawsInfo:
 
 @dataclass(frozen=True)
 class Regret:
-    """The reward that a rule loses, in the mean and at most."""
+    """The mean and the maximum reward that a rule loses."""
 
     mean_regret: float
     max_regret: float
@@ -110,7 +110,7 @@ class ConstantRule(Regret):
 
 @dataclass(frozen=True)
 class LawEntry(Regret):
-    """A compared law."""
+    """One of the compared laws."""
 
     theta: tuple[float, ...]  # fitted to n*; empty in some laws of version 1
     interval: tuple[tuple[float, float], ...] | None
@@ -127,7 +127,7 @@ class FamilyFit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of laws: which one n* follows, and what each loses."""
+    """The comparison of laws: which law n* follows, and the reward that each loses."""
 
     constant: ConstantRule | None  # measured on the fitted curves or surface
     logistic: Regret | None
@@ -166,7 +166,7 @@ class HealthInfo:
 
 @dataclass(frozen=True)
 class SurfaceInfo:
-    """The parts of a surface apart from its draws (`isolaw.fits.surface`)."""
+    """The surface without its draws (`isolaw.fits.surface`)."""
 
     observations: dict[str, Any]  # as `Observations.to_dict` gives them
     theta: tuple[float, ...]  # the most likely hyperparameters
@@ -176,7 +176,7 @@ class SurfaceInfo:
 
 @dataclass(frozen=True)
 class LawDocument(Flagged):
-    """What a fit found: the content of ``law.json``, JSON-able without NaN."""
+    """The results of a fit: the content of ``law.json``, JSON-able without NaN."""
 
     DERIVED = ("format", "simulated", "axis")
     format: ClassVar[str] = FORMAT
@@ -207,7 +207,7 @@ class LawDocument(Flagged):
 
     @property
     def axis(self) -> AxisName:
-        """What the law is of: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
+        """The axis of the law: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
         return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
 
     @property
@@ -217,13 +217,13 @@ class LawDocument(Flagged):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
-        """Invert `to_dict`; raise `Malformed` where something is missing or of another type."""
+        """Invert `to_dict`; raise `Malformed` if a key is missing or has the wrong type."""
         return decoded(cls, data)
 
 
 @dataclass(frozen=True)
 class StandardErrors:
-    """Least-squares standard errors under the assumption that ``label`` names; None if undetermined."""
+    """Least-squares standard errors, valid under the assumption in ``label``; None if undetermined."""
 
     label: str
     b: float | None
@@ -234,7 +234,7 @@ class StandardErrors:
 
 @dataclass(frozen=True)
 class PointsDocument(Flagged):
-    """The law of ready-made points, which has no curves: the other possible content of ``law.json``."""
+    """The law of ready-made points, without curves: the other possible content of ``law.json``."""
 
     DERIVED = ("format", "simulated", "method")
     format: ClassVar[str] = FORMAT

@@ -1,7 +1,7 @@
 """Convert laws of format ``isolaw.law/1`` to the current format.
 
-Version 1 stored warnings as sentences. Those that isolaw itself acts on are recognised by their first words;
-all others become flags with the code ``version_1``.
+Version 1 stored warnings as sentences. isolaw recognises those that it acts on by their first words; all
+others become flags with the code ``version_1``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def converted(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version-1 law in the current form; damage raises KeyError, TypeError or AttributeError."""
     comparison, warnings = data["comparison"], data["warnings"]
     if not isinstance(warnings, list):
-        raise TypeError("warnings are no list")
+        raise TypeError("warnings is not a list")
     families = {name: own for name, own in comparison.get("curves", {}).items() if name != "basis"}
     fewest = min((g["runs"] for g in data["grid"]), default=0)
     # Early laws lack these keys: they predate intervals of θ and refused preferences.

@@ -1,1 +1,1 @@
-"""Laws of n*: each once, fitted, compared, and put to the points or along the frontier."""
+"""Laws of n*: their equations, their fit to a frontier or to points, and their comparison."""

@@ -89,7 +89,7 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
 def losses(slices: Slices, log2_n: Floats) -> Floats:
     """Return the loss of an n at each compute (X,) in each draw, (1 + D, X); n is clipped to the grid.
 
-    Rewards are parabolas between grid points; otherwise a law would lose less where it meets the grid.
+    Rewards are parabolas between grid points; otherwise a law would lose less at grid points.
     """
     u, inner = slices.along, slices.along.size - 2
     at = np.clip(log2_n, u[0], u[-1])
@@ -120,7 +120,7 @@ def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
 
 
 def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | None:
-    """Return the simplest law that beats every simpler one and that none beats; None if there is none."""
+    """Return the simplest law that beats every simpler law and that no law beats, or None."""
     better = share_better(laws)
     names = list(laws)
     for i, name in enumerate(names):
@@ -135,7 +135,7 @@ def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | No
 
 
 def _inside(name: str) -> tuple[str, ...]:
-    """The simpler laws that a law contains, which it must beat to be preferred."""
+    """The simpler laws that each law contains and must beat to be preferred."""
     return ("constant", "power") if name == "non-monotone" else ("constant",)
 
 

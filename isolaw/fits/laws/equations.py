@@ -39,7 +39,7 @@ Fit = Callable[
 _ROUNDS = 12
 _LEAST_N = 1e-3
 _ROUNDING = 1e-9  # doublings: a bound is broken only by more than this
-_ALIKE = 1e-12  # losses closer than this are equal, as many are if few points are more than bounds
+_ALIKE = 1e-12  # losses closer than this are equal; many are, if most points are only bounds
 _STEEPNESS = (1.0, 400.0)  # k times the range of x: from nearly straight to a step between two points
 
 

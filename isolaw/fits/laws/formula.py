@@ -1,4 +1,4 @@
-"""The law of n*(C) that was found, as a formula with its numbers."""
+"""The fitted law of n*(C) as a formula with its numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def form_equation(law: str, document: LawDocument) -> str:
 
 
 def parameters(law: str, entry: LawEntry) -> str:
-    """Return θ of a law, each parameter with its 95 % interval; empty where θ is not known."""
+    """Return θ of a law, each parameter with its 95 % interval; empty if θ is unknown."""
     natural = {"n0": lambda v: 2**v, "k": math.exp}  # the constant is fitted as log2 n0, k as log k
     out = []
     for i, (name, value) in enumerate(zip(_FORMS[law][1], entry.theta, strict=False)):
@@ -43,12 +43,12 @@ def parameters(law: str, entry: LawEntry) -> str:
 
 
 def _terms(document: LawDocument) -> tuple[str, str]:
-    """What a law is a function of, and its square."""
+    """Return the symbol of the law's variable, and of its square."""
     return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
 
 
 def preferred(document: LawDocument) -> str | None:
-    """Return the law that the draws prefer, None without a preference; for method paper, the logistic."""
+    """Return the law that the draws prefer, or None; for method paper, the logistic."""
     return "logistic" if document.method == "paper" else document.comparison.preferred
 
 
@@ -75,7 +75,7 @@ def equation(document: LawDocument) -> str:
 
 
 def _logistic(document: LawDocument) -> str:
-    """The logistic with its numbers; empty where one of them is not known."""
+    """Return the logistic with its numbers; empty if one of them is unknown."""
     b, slope, k, x0 = (document.params[name].value for name in ("b", "L", "k", "x0"))
     if b is None or slope is None or k is None or x0 is None:
         return ""

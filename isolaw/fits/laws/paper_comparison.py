@@ -65,7 +65,7 @@ def _mean_and_most(losses: Floats) -> tuple[float, float]:
 
 
 def falls(frontier: Frontier) -> bool:
-    """Return whether n* comes down again at a gain in reward above the tolerance."""
+    """Return whether n* falls again with a gain in reward above the tolerance."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
     for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):

@@ -1,1 +1,1 @@
-"""Studies beside the law: recipes compared, a learning rate re-tuned, a backtest, model size."""
+"""Studies beyond the law: comparison of recipes, re-tuning of the lr, backtest, model size."""

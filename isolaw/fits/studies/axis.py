@@ -1,4 +1,4 @@
-"""Studies along one axis of a sweep: a law for each value, or each value's recipe against one of them.
+"""Studies along one axis of a sweep: a law for each value, or a comparison of each value with a base value.
 
 Along ``without``, which removes parts of ScaleRL, this is the leave-one-out comparison of arXiv 2510.13786
 (section 4) with intervals: a difference no larger than that between identical runs means nothing.
@@ -39,7 +39,7 @@ class AxisComparison(Encoded, Shown):
 
     @property
     def simulated(self) -> Simulated:
-        """Whether any of it rests on simulated runs."""
+        """Whether any result rests on simulated runs."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
 
 
@@ -113,7 +113,7 @@ def compare_by(
     DataError
         there is no such column or metric, or the runs of one value differ in something else.
     Refused
-        no (B_p, n) is in both.
+        no (B_p, n) has runs of both values.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "problems": {"n_train": 200},

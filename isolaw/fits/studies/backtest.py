@@ -1,8 +1,8 @@
 """Backtest: would small runs have predicted the best allocation of a larger budget?
 
-The law is fitted to the checkpoints with compute ≤ c of all seeds but one, and recommends an allocation for
-budgets above c. So do rules that a practitioner would use instead. The held-out seed judges each by a reward
-surface fitted to all of that seed's checkpoints:
+isolaw fits a law to the checkpoints with compute ≤ c of all seeds but one, and the law recommends an
+allocation for budgets above c. So do rules that a practitioner would use instead. The held-out seed judges
+each recommendation by a reward surface fitted to all of that seed's checkpoints:
 
     regret = max over measured allocations of the surface − the surface at the allocation
 
@@ -39,7 +39,7 @@ _SAME = 1e-6  # doublings
 
 
 class RuleResult(TypedDict):
-    """The result of one rule: isolaw's recommendation, or what a practitioner would do without a law."""
+    """The result of one rule: isolaw's recommendation, or a practitioner's choice without a law."""
 
     allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
     regret: list[float]  #: by budget
@@ -118,7 +118,7 @@ def backtest(
         try:
             law = fit(small, metric, eval_set=eval_set, hold=hold, where=where, **options)
         except Refused as error:
-            raise Refused(f"below {number(fit_below)} there is too little to fit: {error}") from None
+            raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         before, after = (
             select(own, metric, eval_set, setting, where).configurations for own in (small, judging)
         )
@@ -138,7 +138,7 @@ def backtest(
 
 
 def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
-    """Return (training, judging) runs with each seed held out in turn; all runs as both with one seed."""
+    """Return (training, judging) runs with each seed held out in turn; with one seed, all runs are both."""
     shared = sorted(set.intersection(*seeds))
     if len(shared) < 2:
         return [(runs, runs)]
@@ -162,7 +162,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 
 
 def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
-    """Return what a practitioner would choose without a law, the same at every budget."""
+    """Return a practitioner's choices without a law, the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))

@@ -1,20 +1,20 @@
 """Dead groups: the share of groups of n rollouts that are all right or all wrong, and so have no advantage.
 
-For a problem that the model solves with probability p this is p^n + (1 − p)^n, averaged over problems. p is
-itself estimated, from c correct of k samples, and to put c / k in its place overestimates the share, since
-p^n and (1 − p)^n are convex (by how much: ``plugged_in``). Two estimates are free of that:
+If the model solves a problem with probability p, the share is p^n + (1 − p)^n, averaged over problems. p is
+estimated from c correct of k samples. Using c / k for p overestimates the share, since p^n and (1 − p)^n are
+convex (by how much: ``plugged_in``). Two estimates avoid this bias:
 
 - n ≤ k: C(c, n) / C(k, n) + C(k − c, n) / C(k, n), unbiased for every problem (Chen et al. 2021, arXiv
   2107.03374: worst@n and 1 − best@n of `isolaw.metrics`).
 - n > k: E[p^n] + E[(1 − p)^n] of a beta-binomial distribution of c with a mass at p = 0 (Griffiths 1973,
   Biometrics 29, for the former), by maximum likelihood. k samples do not determine the share beyond k: two
   distributions of p may agree in all counts of k samples and differ here. So its interval assumes no model:
-  it holds the shares of all distributions of p whose k + 1 frequencies of counts are within their
-  (Bonferroni) 95 % intervals, which two linear programs find. It can be wide; more samples of each problem
+  it spans the shares of all distributions of p whose k + 1 frequencies of counts are within their
+  (Bonferroni) 95 % intervals. Two linear programs find its ends. It can be wide; more samples of each problem
   narrow it.
 
-For n ≤ k intervals are of a bootstrap over problems: the problems are taken as a sample of those trained on.
-Pass rates are those of the model that was sampled, and change as it is trained.
+For n ≤ k intervals come from a bootstrap over problems, as a sample of the training problems. Pass rates
+belong to the sampled model and change as it is trained.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """What groups of one size are like, on average over problems."""
+    """Groups of one size, on average over problems."""
 
     DERIVED = ("live", "per_thousand_rollouts")
 
@@ -54,16 +54,16 @@ class GroupSize(Encoded):
     wrong: float  #: share that is all wrong
     right: float  #: share that is all right
     plugged_in: float  #: the share with c / k for p, which is too high
-    basis: Literal["unbiased", "model"]  #: the model is for n above the samples of a problem
+    basis: Literal["unbiased", "model"]  #: ``model`` applies to n above the samples of a problem
 
     @property
     def live(self) -> float:
-        """The share with a signal: B_p of them are B_p · live problems that count."""
+        """The share of groups with a signal: of B_p problems, B_p · live contribute to the gradient."""
         return 1.0 - (self.dead.value or 0.0)
 
     @property
     def per_thousand_rollouts(self) -> float:
-        """Groups with a signal in 1,000 rollouts."""
+        """Groups with a signal per 1,000 rollouts."""
         return 1000.0 / self.rollouts_per_problem * self.live
 
 
@@ -85,13 +85,13 @@ def dead_groups(
 ) -> DeadGroups:
     """Return the share of dead groups of a problem set, for groups of these sizes.
 
-    ``correct`` of ``samples`` answers to each problem were right, both (problems,), or one number of samples
-    for all. ``seed`` is that of the bootstrap.
+    ``correct`` of ``samples`` answers to each problem were right; both are (problems,), or ``samples`` is one
+    number for all. ``seed`` seeds the bootstrap.
 
     Raises
     ------
     InputError
-        there are no problems, or counts that cannot be.
+        there are no problems, or a count is impossible.
 
     >>> found = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
     >>> [round(own.dead.value, 3) for own in found.sizes]
@@ -99,7 +99,7 @@ def dead_groups(
     """
     c, k = np.broadcast_arrays(np.asarray(correct), np.asarray(samples))
     if not c.size or c.ndim != 1 or not (np.all(c == np.round(c)) and np.all(k == np.round(k))):
-        raise InputError("dead groups: expected the whole numbers of correct answers of one problem or more")
+        raise InputError("dead groups: expected a whole number of correct answers for each problem")
     wrong = (k < 1) | (c < 0) | (c > k)
     if wrong.any():
         at = int(wrong.argmax())
@@ -136,15 +136,15 @@ def dead_groups(
 def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return correct answers and samples of each problem, from a table with ``correct`` and ``samples``.
 
-    A ``counts.jsonl`` of `isolaw problems` (its first samples of each ``id``, since whether there are
-    more depends on them), or another .jsonl, .csv or .parquet file, a row for each problem. With
-    ``problem_id`` rows of one problem are added; with ``step`` only the first step counts, the base
-    model.
+    The file is a ``counts.jsonl`` of `isolaw problems`, or another .jsonl, .csv or .parquet file with a row
+    for each problem. Of ``counts.jsonl`` only the first samples of each ``id`` count, since their result
+    decides whether there are more. With ``problem_id``, rows of one problem are added up; with ``step``, only
+    the first step, the base model's, counts.
 
     Raises
     ------
     DataError
-        the file is no such table.
+        the file is not such a table.
     """
     import pandas as pd
 
@@ -174,7 +174,7 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     if bad.any():
         row = table.loc[bad.idxmax()]
         raise DataError(
-            f"{path}: {int(bad.sum())} of {len(table)} rows hold no counts, e.g. correct = "
+            f"{path}: {int(bad.sum())} of {len(table)} rows hold impossible counts, e.g. correct = "
             f"{row['correct']} of samples = {row['samples']} (row {table.index.get_loc(bad.idxmax()) + 1})"
         )
     table = table.assign(**numbers.astype(np.int64))
@@ -186,7 +186,7 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
-    """The unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
+    """Return the unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
     right, wrong = (
         np.array(
             [float(per_problem(f"worst@{n}", [c], int(k))[0]) for c, k in zip(own, seen[:, 1], strict=True)]
@@ -198,11 +198,11 @@ def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
 
 # log a, log b of the beta distribution, and the logit of the mass at p = 0
 _START = np.array([0.0, 0.0, -3.0])
-_WIDE = np.array([3.0, 3.0, 4.0])  # a weak prior's deviations: parameters at infinity are none
+_WIDE = np.array([3.0, 3.0, 4.0])  # deviations of a weak prior, which keeps parameters finite
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
-    """The most likely parameters given how often each (c, k) was seen."""
+    """Return the most likely parameters, given how often each (c, k) occurred."""
     from scipy.optimize import minimize
 
     c, k = seen.T.astype(np.float64)
@@ -220,7 +220,7 @@ def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
 
 
 def _of_model(theta: Floats, n: int) -> tuple[float, float]:
-    """E[p^n] and E[(1 − p)^n]."""
+    """Return E[p^n] and E[(1 − p)^n] of the fitted distribution."""
     a, b = np.exp(np.clip(theta[:2], -8, 8))
     zero = float(expit(theta[2]))
     right, wrong = (math.exp(betaln(x + n, y) - betaln(a, b)) for x, y in ((a, b), (b, a)))
@@ -228,7 +228,7 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 
 
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
-    """The least and the largest share of distributions of p that agree with the counts of k samples.
+    """Return the least and the largest share over distributions of p that agree with the counts of k samples.
 
     Counts of more samples give the frequencies of k of them without bias (hypergeometric).
     """
@@ -253,4 +253,4 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
                 break
             wide *= 1.5
         ends.append(sign * float(found.fun) if found.success else (0.0 if sign > 0 else 1.0))
-    return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # below, it is the solver's
+    return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # smaller values are the solver's error

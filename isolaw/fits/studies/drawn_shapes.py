@@ -1,4 +1,4 @@
-"""Rewards of two configurations, drawn together from the surface and, past the runs, from the pool."""
+"""Joint draws of the rewards of two configurations: from the surface and, past the runs, from the pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL = 1e-9
 
 
 class DrawnShapes:
-    """Rewards of two configurations, drawn together from what runs say."""
+    """Joint draws of the rewards of two configurations, given the runs."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DrawnShapes:
         self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
 
     def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
-        """Return rewards at a compute each, (1 + D, 2)."""
+        """Return rewards of both, each at its own compute, (1 + D, 2)."""
         self._check(np.array(compute), flags)
         return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
@@ -54,7 +54,7 @@ class DrawnShapes:
         return compute, found.reshape(len(found), 2, _POINTS)
 
     def at(self, compute: Floats, flags: list[Flag]) -> Floats:
-        """Return rewards at a compute of each draw's own, (1 + D, 2)."""
+        """Return rewards at computes that differ between draws, (1 + D, 2)."""
         self._check(compute[0], flags)
         grid, found = self.curves(float(compute.max()))
         x = np.log(grid)
@@ -64,7 +64,7 @@ class DrawnShapes:
         return out
 
     def run_variance(self) -> Floats:
-        """Return the variance of the reward of one run about the mean over runs, of both, (2,)."""
+        """Return the variance of a run's reward about the mean over runs, for both, (2,)."""
         process = self.surface.process
         p, o = process.named(self.surface.mode), process.observations
         away = self.places[:, 0] - o.places[o.run_place, 0].mean()
@@ -76,7 +76,7 @@ class DrawnShapes:
         return ModelPool(self.surface) if past or self.outside else self.surface
 
     def _check(self, compute: Floats, flags: list[Flag]) -> None:
-        """Refuse what is too far past the runs, and say what is past them."""
+        """Raise `Refused` for rewards too far past the runs; flag other rewards past them."""
         ends = np.exp(self.until)
         over = compute / ends
         if over.max() > FAR:
@@ -92,7 +92,7 @@ class DrawnShapes:
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
-    """Raise `Refused` for a configuration far off, or unlike all runs in an axis that they do not vary."""
+    """Raise `Refused` for a configuration far from the runs, also in an axis that they do not vary."""
     wrong = []
     for axis, name in enumerate(("B_p", "n")):
         known = sorted({c.key[axis] for c in configurations})
@@ -111,14 +111,14 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
 def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     """Return draws of the seconds of a step of both, (1 + D, 2).
 
-    Half of the variance of their logarithm is common to both.
+    Both share half of the variance of their logarithm.
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")
     found = [cost.seconds(*shape, 1) for shape in drawn.shapes]
     unknown = [Cell(*s).label for s, own in zip(drawn.shapes, found, strict=True) if own is None]
     if unknown:
-        raise Refused(f"cost: the seconds of a step of {'; '.join(unknown)} are not known; time one")
+        raise Refused(f"cost: found no step time for {'; '.join(unknown)}; time a step of each")
     known = [own for own in found if own is not None]
     value = np.array([own.value for own in known])
     wide = np.array([0.0 if own.high is None else math.log(own.high / own.value) / 1.96 for own in known])

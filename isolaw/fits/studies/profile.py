@@ -1,13 +1,13 @@
-"""Intervals from the likelihood, maximised over all parameters but one: its profile.
+"""Intervals from the profile likelihood: the likelihood maximised over all parameters but one.
 
 The interval of g·θ, a linear combination of parameters, holds every value v for which ::
 
     2 (ℓ_max − ℓ(v)) ≤ R log(1 + t² / ν),      ℓ(v) = max { ℓ(θ) : g·θ = v }
 
 with R observations, ν degrees of freedom and t the 97.5 % point of Student's distribution. For the mean of
-normal numbers with an unknown deviation, and for any linear parameter of least squares, that is Student's
-interval exactly; the same statistic as F tests several combinations at once. An end that the range of search
-does not reach is open.
+normal numbers with an unknown deviation, and for any linear parameter of least squares, this is exactly
+Student's interval. As an F statistic, it tests several combinations at once. An end outside the search range
+is open.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _STEP = 1e-4
 class Profile:
     """The maximum of a likelihood and its profile.
 
-    ``loss`` gives −ℓ(θ) and its gradient; ``names`` are those of θ, ``bounds`` of some of them; the search
-    begins at ``starts``. R is ``observations``, ν ``freedom``.
+    ``loss`` returns −ℓ(θ) and its gradient. ``names`` are the parameters' names; ``bounds`` hold for some of
+    them. The search begins at ``starts``. R is ``observations``, ν ``freedom``.
 
     >>> x = np.array([1.0, 2.0, 4.0, 5.0])
     >>> def normal(theta):
@@ -86,7 +86,7 @@ class Profile:
         return Quantity(value, ends, status)
 
     def p_value(self, held: Sequence[tuple[Combination, float]]) -> float:
-        """Return how often chance alone makes it as much less likely that combinations have these values."""
+        """Return the p-value of the hypothesis that combinations of parameters have these values."""
         ratio = 2 * max(self._held(held, self.theta)[0] - self._best[0], 0.0)
         statistic = math.expm1(ratio / self.observations) * self.freedom / len(held)
         return float(fisher.sf(statistic, len(held), self.freedom))
@@ -97,7 +97,7 @@ class Profile:
         return self._search(found[1])
 
     def _end(self, combination: Combination, value: float, edge: float) -> float | None:
-        """Where the likelihood becomes too low on the way to ``edge``; None where it does not.
+        """Return where the likelihood becomes too low on the way to ``edge``; None if it does not.
 
         The root of twice its fall is nearly linear in the distance, so the secant is quick.
         """
@@ -132,14 +132,14 @@ class Profile:
         return row
 
     def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
-        """The least loss with linear combinations of parameters held at values, and where it is."""
+        """Return the least loss with linear combinations of parameters held at values, and its θ."""
         g = np.array([self._row(combination) for combination, _ in held])
         nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
         return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)
 
     @cached_property
     def _inverse(self) -> Floats:
-        """The inverse of the curvature at the maximum, about: with it searches take few steps."""
+        """Return the approximate inverse curvature at the maximum, with which searches take few steps."""
         slopes = [
             (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
             for step in _STEP * np.eye(self.theta.size)
@@ -149,9 +149,9 @@ class Profile:
         return np.asarray((vector / np.maximum(value, _LEAST_CURVATURE)) @ vector.T)
 
     def _search(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
-        """The least loss from a start along some directions, and where it is.
+        """Return the least loss from a start along some directions, and its θ.
 
-        Beyond its bounds a parameter counts as at them, and the distance as a loss.
+        A parameter beyond its bounds is clipped to them, and the distance adds to the loss.
         """
         from scipy.optimize import minimize
 

@@ -82,12 +82,12 @@ class RecipeComparison(Flagged, Shown):
     contrasts: list[Contrast]  # one for each common (B_p, n)
     mean: Contrast  # its A, B and C_mid are means over configurations where both curves are determined
     paired: bool  # whether draws pair the runs by seed
-    units: tuple[Unit, Unit]  # what was resampled, for each recipe
-    flags: list[Flag]  # what a reader must know before trusting the numbers
+    units: tuple[Unit, Unit]  # unit of resampling, for each recipe
+    flags: list[Flag]  # reasons for care before trusting the numbers
 
     @property
     def notes(self) -> list[str]:
-        """The flags in words."""
+        """The texts of ``flags``."""
         return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,9 +134,9 @@ def compare(
     Raises
     ------
     DataError
-        the metric is not in both, or a source holds several recipes.
+        a source lacks the metric, or holds several recipes.
     Refused
-        no configuration is in both.
+        no configuration is in both sources.
 
     >>> import isolaw
     >>> def recipe(lr):
@@ -212,7 +212,7 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) 
 def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
     keys = sorted(set(sides[0]) & set(sides[1]))
     alone = [
-        f"{name} alone has {_listed(own)}"
+        f"only {name} has {_listed(own)}"
         for name, side in zip(names, sides, strict=True)
         if (own := sorted(set(side) - set(keys)))
     ]
@@ -241,7 +241,8 @@ def foresee(
 ) -> dict[str, Foreseen]:
     """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
 
-    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` is the largest common compute.
+    ``sample`` (1 + D, P) holds the draws' deviations from the mean of the runs; ``end`` is the largest common
+    compute.
     """
     at, reward = c.checkpoints, c.mean + sample
     whole = pooled(at, reward, c.runs_at[None], seed, bounds, unit)
@@ -286,7 +287,7 @@ def _exp(q: Quantity) -> Quantity:
 
 
 def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
-    """Average each quantity over the configurations where both recipes have it, or else over all."""
+    """Average each quantity over the configurations in which both recipes have it, or else over all."""
     rows = {}
     for name in pairs[0][0]:
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
@@ -302,7 +303,7 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
 def _flags(
     sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
 ) -> list[Flag]:
-    """Flag what the intervals leave out."""
+    """Return flags for the variation that the intervals leave out."""
     out = []
     for side, name, unit in zip(sides, names, units, strict=True):
         if unit == "block":
@@ -324,7 +325,7 @@ def _flags(
 
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
-    """Return both values of everything in which the recipes differ."""
+    """Return, for each attribute in which the recipes differ, both values."""
     own = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]

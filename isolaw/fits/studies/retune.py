@@ -8,7 +8,7 @@ annealing in disguise. As a control, every n gets the best lr for it at each bud
 where r_s(n, C; l) is the reward of seed s at learning rate l. The *other* seeds choose the lr, so that the
 luck of one run earns nothing. A run at constant lr that has reached C equals the run whose budget was C. The
 result is a table of runs, one for each (B_p, n, seed), that is fitted like any other; intervals over seeds
-ignore that seeds choose for each other.
+ignore that each seed's lr depends on the others.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def retune(
 ) -> Retuned:
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
-    ``runs`` are of a sweep with the numeric attribute ``name`` as an axis, or anything that `isolaw.read`
-    reads with ``reading``; they share checkpoints and seeds. ``where`` selects runs by columns or attributes.
+    ``runs`` come from a sweep with the numeric attribute ``name`` as an axis, or from anything that
+    `isolaw.read` reads with ``reading``; they share checkpoints and seeds. ``where`` selects runs by columns
+    or attributes.
 
     Raises
     ------
@@ -134,7 +135,7 @@ class RetunedLaws:
         return {"one": self.one.document, "retuned": self.retuned.document}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return both laws and what was chosen, as ``isolaw fit --retune --json`` prints them."""
+        """Return both laws and the chosen values, as ``isolaw fit --retune --json`` prints them."""
         return {
             "simulated": self.tuned.runs.simulated.json,
             "retune": self.name,

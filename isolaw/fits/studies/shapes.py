@@ -1,8 +1,8 @@
-"""Two configurations (B_p, n) compared: at a budget of rollouts, of hours, or on the way to a reward.
+"""Compare two configurations (B_p, n): at a budget in rollouts or hours, or on the way to a reward.
 
 Both rewards are drawn together, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
 past them, from the pool (`isolaw.fits.surface.pool`). So runs of other configurations count, a configuration
-without runs has the wider interval that this costs, and what both share cancels in the difference. In draw d
+without runs gets a wider interval, and common effects cancel in the difference. In draw d
 
     at C          Δ_d = r_d(A, C) − r_d(B, C)
     in h hours    Δ_d = r_d(A, C_A) − r_d(B, C_B),  C_X = h / S_d(X) · B_p · n
@@ -11,14 +11,14 @@ without runs has the wider interval that this costs, and what both share cancels
 with S_d the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
 better is the share of draws. Rewards are means over runs of any seed: two single runs differ by more.
 
-**What would settle it.** After k_A and k_B further runs to the same C, whose rewards have the covariance N =
-diag(v_A / k_A, v_B / k_B) about their means, Δ has the variance (the normal case of preposterior analysis,
-Raiffa & Schlaifer, Applied Statistical Decision Theory, 1961)
+**Runs that would settle it.** After k_A and k_B further runs to the same C, whose rewards have the covariance
+N = diag(v_A / k_A, v_B / k_B) about their means, Δ has the variance (the normal case of preposterior
+analysis, Raiffa & Schlaifer, Applied Statistical Decision Theory, 1961)
 
     cᵀ Σ c − cᵀ Σ (Σ + N)⁻¹ Σ c,    c = (1, −1)
 
-with Σ the covariance of the drawn rewards and v the variance of a run. The cheapest (k_A, k_B) is named after
-which the expected Δ would be 1.645 deviations from 0 (95 % for one side), or the 95 % interval within ±
+with Σ the covariance of the drawn rewards and v the variance of a run. isolaw names the cheapest (k_A, k_B)
+after which the expected Δ would be 1.645 deviations from 0 (95 % on one side), or the 95 % interval within ±
 the tolerance.
 """
 
@@ -69,18 +69,18 @@ class FurtherRuns(Encoded):
 
     @property
     def rollouts(self) -> float:
-        """What they generate."""
+        """Rollouts that these runs generate."""
         return self.a * self.compute[0] + self.b * self.compute[1]
 
 
 @dataclass(frozen=True)
 class ShapeComparison(Flagged, Shown):
-    """What `compare_shapes` found.
+    """The result of `compare_shapes`.
 
-    ``quantity`` is what is compared: the ``reward``, or what a reward takes in ``rollouts`` or ``hours``.
-    ``difference`` is A − B of rewards and A / B of the others. ``probability`` is that A is better, ``equal``
-    that rewards are within ``tolerance`` of each other, ``neither`` that no one reaches the reward; None
-    without draws.
+    ``quantity`` names the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a reward.
+    ``difference`` is A − B for rewards and A / B otherwise. ``probability`` is the probability that A is
+    better, ``equal`` that rewards are within ``tolerance`` of each other, ``neither`` that neither reaches the
+    reward; None without draws.
     """
 
     shapes: tuple[BatchShape, BatchShape]
@@ -119,11 +119,11 @@ def compare_shapes(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> ShapeComparison:
-    """Compare two configurations (B_p, n) by the runs of a source, of which neither must have any.
+    """Compare two configurations (B_p, n), given the runs of a source; neither needs runs of its own.
 
-    One of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost`` of a
-    step) and ``target`` (a reward; in hours with a ``cost``) says at what. ``where`` holds columns of runs at
-    a value, ``draws`` is the number of draws.
+    Pass one of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost``
+    of a step) and ``target`` (a reward; in hours with a ``cost``). ``where`` selects runs by column, and
+    ``draws`` is the number of draws.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def compare_shapes(
     DataError
         the runs lack the metric, or differ in something not fixed.
     Refused
-        the runs say nothing of a configuration: it is too far from them.
+        a configuration is too far from the runs.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -192,7 +192,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """The fields of a comparison of rewards."""
+    """Return the fields of a comparison of rewards."""
     difference = rewards[:, 0] - rewards[:, 1]
     some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
@@ -211,9 +211,9 @@ def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) ->
 def further_runs(
     rewards: Floats, variance: Floats, compute: tuple[float, float], tolerance: float = TOLERANCE
 ) -> FurtherRuns | None:
-    """Return the cheapest runs that would settle a comparison (see the module); None where 16 of each do not.
+    """Return the cheapest runs that would settle a comparison (see the module); None if 16 of each do not.
 
-    ``rewards`` are draws of both, (D, 2), ``variance`` is that of a run of each, (2,).
+    ``rewards`` are draws of both, (D, 2); ``variance`` (2,) is the variance of a run of each.
 
     >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
     >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
@@ -240,7 +240,7 @@ def further_runs(
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """The fields of a comparison of what a reward takes."""
+    """Return the fields of a comparison of the rollouts or hours to a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
@@ -255,7 +255,7 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
     if not reached.any():
         raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(most)}")
     if np.nanmax(np.where(np.isfinite(needed[0]), needed[0], 0.0)) > np.exp(drawn.until.min()) and not cost:
-        flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is reached past the compute of the runs"))
+        flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is only reached past the compute of the runs"))
     neither = ~reached.any(axis=1)
     return {
         "quantity": unit,
@@ -271,7 +271,7 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
 
 
 def _ratio(needed: Floats, draws: Floats) -> Quantity:
-    """A / B: of draws in which one of them does not reach the reward, 0 or infinite."""
+    """Return A / B; 0 or infinite in draws in which only one of them reaches the reward."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
     found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
@@ -282,7 +282,7 @@ def _ratio(needed: Floats, draws: Floats) -> Quantity:
 
 
 def _crossing(compute: Floats, curve: Floats, target: float) -> float:
-    """The first C at which a curve reaches the target, linear in log C; infinite where it does not."""
+    """Return the first C at which a curve reaches the target, linear in log C; infinite if it does not."""
     at = int(np.argmax(curve >= target))
     if curve[at] < target:
         return math.inf
@@ -293,7 +293,7 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
-    """A quantity, infinite draws of which open an end of its interval; a bound past the middle."""
+    """Return a quantity whose infinite draws open an end of its interval; past the middle it is a bound."""
     middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(middle):
         return from_draws(middle, draws if len(draws) > 1 else ())

@@ -1,4 +1,4 @@
-"""Two laws of the rollouts to a target: the critical batch of each n, and how the best lr grows with B_p, n.
+"""Two laws of the rollouts to a target: the critical batch of each n, and the best lr over B_p and n.
 
 `isolaw.fits.studies.target_model` has their equations, and `isolaw.fits.studies.targets` the data.
 """
@@ -44,7 +44,7 @@ class LrChoice(Cell):
 
     @property
     def beyond(self) -> bool:
-        """Whether no run had an lr so small, or so large."""
+        """Whether the lr is smaller or larger than that of any run."""
         return not self.tried[0] <= self.lr <= self.tried[1]
 
 
@@ -52,9 +52,9 @@ class LrChoice(Cell):
 class LrLaw(Encoded):
     """lr* ∝ B_p^α n^β.
 
-    ``alpha`` and ``beta`` are by target; ``beta`` (``alpha``) is empty where lr was varied at one n (B_p)
-    only. ``p_values`` are by the rules of ``recipe.lr_scaling``, ``supported`` those that are not rejected at
-    5 %.
+    ``alpha`` and ``beta`` are keyed by target; ``beta`` (``alpha``) is empty if lr was varied at one n (B_p)
+    only. ``p_values`` are keyed by the rules of ``recipe.lr_scaling``; ``supported`` lists the rules that are
+    not rejected at 5 %.
     """
 
     DERIVED = ("supported",)
@@ -72,7 +72,7 @@ class LrLaw(Encoded):
 
 
 def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
-    """Return the critical batch of each n; ``flags`` gets the targets that have none."""
+    """Return the critical batch of each n; add targets without one to ``flags``."""
     out: list[CriticalBatch] = []
     for n in np.unique(data.rollouts):
         at = data.rollouts == n
@@ -98,7 +98,7 @@ def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch
 
 
 def rule_of_lr(data: TargetData) -> LrLaw | None:
-    """Return the rule of the best lr, by the model that leaves N of every (B_p, n) free."""
+    """Return the rule of the best lr, from the model in which N of every (B_p, n) is free."""
     own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
     model = TargetModel(own, "cells")
     if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:

@@ -1,4 +1,4 @@
-"""Rollouts to a target reward over batch sizes and learning rates: the critical batch and the rule of the lr.
+"""Model the rollouts to a target reward over batch sizes and learning rates: critical batch, rule of the lr.
 
 With N the rollouts that run k of (B_p, n, lr) generates until its reward is at target T::
 
@@ -8,17 +8,17 @@ With N the rollouts that run k of (B_p, n, lr) generates until its reward is at 
     lr*_T = λ B_p^α n^β
 
 The first is the trade-off of McCandlish et al. (arXiv 1812.06162), (S / S_min − 1) (N / N_min − 1) = 1: in
-steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while
-log B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom
-with curvature p; far below lr* it gives N ∝ lr^(−p). Blocks are what else runs differ by (a version of code,
-the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is what a run's targets share,
-e ~ Normal(0, σ²) what they do not. A run that has not reached T by its end C is censored: it says N > C, with
-the probability of that (Tobin 1958).
+steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while log
+B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom with
+curvature p; far below lr* it gives N ∝ lr^(−p). A block is a value of anything else in which runs differ (a
+version of code, the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is shared by a run's
+targets, e ~ Normal(0, σ²) is not. A run that has not reached T by its end C is censored: it contributes the
+probability that N > C (Tobin 1958).
 
-Estimates have the highest likelihood, u_k integrated out by Gauss-Hermite quadrature. Intervals are of its
-profile (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k holds
-everything by which a run departs from the equations: one run of each configuration is enough to see it, but
-not to tell its luck from a wrong equation.
+Estimates maximise the likelihood, with u_k integrated out by Gauss-Hermite quadrature. Intervals come from
+its profile (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k absorbs
+every departure of a run from the equations: one run of each configuration shows its size, but cannot
+distinguish luck from a wrong equation.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 _DEVIATION = (math.log(0.02), math.log(3.0))  # least and largest of log σ and log τ
 _VALLEY = (math.log(0.1), math.log(5.0))  # of log p
-_FAR = math.log(100.0)  # how far beyond the measured B_p a critical batch is sought
+_FAR = math.log(100.0)  # search range of a critical batch beyond the measured B_p
 _FARTHEST = 3.0  # largest exponent
 
 
 @dataclass(frozen=True)
 class TargetData:
-    """What K runs needed for J targets."""
+    """The rollouts that K runs needed to J targets."""
 
     targets: Floats  # rewards, ascending, (J,)
     log_rollouts: Floats  # log N, or log of the rollouts at the end where a target was not reached, (K, J)
@@ -58,7 +58,7 @@ class TargetData:
     block: NDArray[np.int64]  # (K,), from 0
 
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
-        """Return a part of the runs (K,) and targets (J,)."""
+        """Return the data of some runs (K,) and targets (J,)."""
         lr = None if self.lr is None else self.lr[runs]
         both = np.ix_(runs, targets)
         per_run = self.problems[runs], self.rollouts[runs], lr, self.block[runs]
@@ -66,7 +66,7 @@ class TargetData:
 
 
 class TargetModel:
-    """The maximum of the likelihood, and intervals.
+    """The model at the maximum of its likelihood, with intervals.
 
     >>> b = np.repeat([4.0, 16.0, 64.0, 256.0, 1024.0], 3)
     >>> lr = 1e-6 * np.sqrt(b) * np.tile([0.5, 1.0, 2.0], 5)
@@ -81,7 +81,7 @@ class TargetModel:
     """
 
     def __init__(self, data: TargetData, form: Form) -> None:
-        if form == "cells":  # where no run reaches a target, a level of its own makes anything likely
+        if form == "cells":  # if no run reaches a target, its free level makes any value likely
             _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
             any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
             data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
@@ -146,7 +146,7 @@ class TargetModel:
         nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
         logs = np.zeros((1, 1))
         if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
-            # Given the targets that a run reached u_k is normal; what it did not reach needs the nodes.
+            # Given the targets that a run reached, u_k is normal; targets that it missed need the nodes.
             variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
             shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
             nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
@@ -157,7 +157,7 @@ class TargetModel:
         log_beyond = logsumexp(of_node, axis=0)
         share = np.exp(of_node - log_beyond)[:, :, None]
         normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
-        # φ(z) over what is beyond z; where both vanish it is finite
+        # φ(z) over the probability beyond z; finite even if both vanish
         hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
         by_z = np.where(d.reached, z, hazard)
         pull = (share * by_z).sum(axis=0) / sigma  # of the mean, (K, J)
@@ -173,27 +173,27 @@ class TargetModel:
         return self.profile.theta
 
     def critical_batch(self, target: int) -> Quantity:
-        """B_crit in problems a step at a target."""
+        """Return B_crit at a target, in problems per step."""
         search = float(self.log_b.min()) - _FAR, float(self.log_b.max()) + _FAR
         return _exp(self.profile.quantity(self._of_target("bc", target), search))
 
     def least_rollouts(self, target: int) -> Quantity:
-        """N_min at a target."""
+        """Return N_min at a target, in rollouts."""
         return _exp(self.profile.quantity({f"N{target}": 1.0}))
 
     def least_steps(self, target: int) -> Quantity:
-        """S_min at a target and the n of the data."""
+        """Return S_min at a target, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         return _exp(self.profile.quantity({f"N{target}": 1.0, **critical}), 1 / float(self.data.rollouts[0]))
 
     def exponent(self, name: str, target: int) -> Quantity:
-        """α (``alpha``) or β (``beta``) at a target."""
+        """Return α (``alpha``) or β (``beta``) at a target."""
         return self.profile.quantity(self._of_target(name, target), (-_FARTHEST, _FARTHEST))
 
     def p_values(self) -> dict[str, float]:
-        """How often chance alone makes each rule of ``recipe.lr_scaling`` fit as much worse.
+        """Return the p-value of each rule of ``recipe.lr_scaling``.
 
-        A rule is held at the mean target; its exponents may change with the target as the data have it.
+        A rule holds at the mean target; as in the data, exponents may change with the target.
         """
         free = [name for name in ("alpha", "beta") if self.has(name)]
         out = {}
@@ -203,16 +203,16 @@ class TargetModel:
         return out
 
     def best_lr(self, problems: float, rollouts: float, target: float) -> float:
-        """lr* at (B_p, n) for a target reward, which may be beyond those of the data."""
+        """Return lr* at (B_p, n) for a target reward, possibly beyond the data."""
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
     def log_critical(self, target: float) -> float:
-        """Log B_crit for a target reward, which may be beyond those of the data."""
+        """Return log B_crit for a target reward, possibly beyond the data."""
         return float(self._line(self.theta, "bc", self._scaled(target))[0])
 
     def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
-        """log N − log N_min of form ``critical``, at lr* or at an lr; the target may be any reward."""
+        """Return log N − log N_min of form ``critical`` at any target, at lr* or at a given lr."""
         out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
         if lr is not None and self.with_lr:
             away = math.log(lr / self.best_lr(problems, rollouts, target))
@@ -223,7 +223,7 @@ class TargetModel:
         return np.array([(target - self._middle) / self._span])
 
     def _linear(self, several: bool) -> list[tuple[str, Floats]]:
-        """The linear parameters and what each multiplies, (K, J)."""
+        """Return the linear parameters, each with its factors, (K, J)."""
         d = self.data
         shape = d.reached.shape
         of_target = [(f"N{j}", np.broadcast_to(np.arange(shape[1]) == j, shape)) for j in range(shape[1])]
@@ -236,13 +236,13 @@ class TargetModel:
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
                 for power in range(1, min(np.unique(x).size, 3)):
                     out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
-        # The first block that reaches a target is the reference; one that does not has no offset.
+        # The first block that reaches a target is the reference; a block that reaches none has no offset.
         blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
         out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
         return [(name, own.astype(np.float64)) for name, own in out]
 
     def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
-        """A parameter that is linear in the target, (J,); 0 where the data do not have it."""
+        """Return a parameter that is linear in the target, (J,); 0 if the data lack it."""
         t = self.t if t is None else t
         if name not in self.at:
             return np.zeros_like(t)
@@ -265,9 +265,9 @@ class TargetModel:
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Starts: a small and a large critical batch; the rule of the fastest lr, and the root of B_p.
+        """Return starts: a small and a large critical batch, each with both rules of `_rules_of`.
 
-        Levels are those of the fastest runs.
+        Levels, and the runs behind the rules, are those of the fastest runs.
         """
         d, at = self.data, self.at
         base = np.zeros(len(self.names))
@@ -303,7 +303,7 @@ class TargetModel:
         return out
 
     def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
-        """Rules of the lr through these runs: by least squares, and with an exponent of a half."""
+        """Return rules of the lr for these runs: by least squares, and with an exponent of 1/2."""
         assert self.data.lr is not None
         free = [name for name in ("alpha", "beta") if self.has(name)]
         x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
@@ -315,7 +315,7 @@ class TargetModel:
 
 
 def _varied(data: TargetData) -> list[str]:
-    """Which parts of the rule of the lr the data have."""
+    """Return the exponents of the rule of the lr that the data determine."""
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}
@@ -329,6 +329,6 @@ def _varied(data: TargetData) -> list[str]:
 
 
 def _exp(q: Quantity, factor: float = 1.0) -> Quantity:
-    """Of a logarithm, the number."""
+    """Turn the quantity of a logarithm into the quantity itself."""
     value, *ends = (None if v is None else math.exp(v) * factor for v in (q.value, *(q.interval or ())))
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)

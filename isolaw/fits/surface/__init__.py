@@ -1,1 +1,1 @@
-"""Reward over (log n, log B_p, log C), and the draws of it."""
+"""The surface: reward over (log n, log B_p, log C), and its draws."""

@@ -102,7 +102,7 @@ def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
 
 
 def _single(configurations: list[Configuration], family: str) -> Effects:
-    """Effects for one run each: residuals from a surface over n, or none if blocks have to be drawn."""
+    """Return effects from one run per configuration: residuals from a surface over n, if any."""
     nothing = [np.zeros((0, c.log_checkpoints.size)) for c in configurations]
     projection, freedom = hat(configurations)
     if freedom < _LEAST_FREEDOM:
@@ -122,8 +122,8 @@ def resample(
     """Draw the mean curves of all configurations of a fit ``draws`` times.
 
     ``family`` is the learning curve about which residuals of single runs are taken. Returns, for each
-    configuration, what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P) with a
-    zero row 0; and the unit of resampling.
+    configuration, the deviation of each draw from the mean of its runs at the distinct checkpoints, (1 + D,
+    P) with a zero row 0; and the unit of resampling.
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ def resample(
 
 
 def _present(c: Configuration) -> Floats:
-    """Number of runs that had begun and not ended at each checkpoint, (P,)."""
+    """Return the number of runs that had begun and not ended at each checkpoint, (P,)."""
     runs = [c.compute[c.run == i] for i in range(c.runs)]
     return np.sum(
         [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
@@ -156,7 +156,7 @@ def _present(c: Configuration) -> Floats:
 
 
 def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
-    """Values (R, P) of curves at the nearest checkpoint; interpolating would average noise away."""
+    """Return values (R, P) of curves at the nearest checkpoint; interpolating would average noise away."""
     out = np.empty((len(curves), at.size))
     nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints
     for row, (log_c, values) in zip(out, curves, strict=True):

@@ -87,7 +87,7 @@ class Observations:
         return out
 
     def only(self, kept: NDArray[np.bool_]) -> Observations:
-        """Return these observations (O,) alone, as if nothing else had been run, without residuals."""
+        """Return these observations (O,) alone, without residuals, as if only their runs existed."""
         there = np.zeros((len(self.places), self.counts.shape[1]), dtype=bool)
         there[self.place[kept], self.bin[kept]] = True
         size = self.trend.size
@@ -125,7 +125,7 @@ class Observations:
 
 
 def observe(configurations: Sequence[Configuration]) -> Observations:
-    """Return the observations of configurations; checkpoints at step 0 only set where rewards begin."""
+    """Return the observations of configurations; checkpoints at step 0 only set the initial level."""
     seeds = sorted({s for c in configurations for s in c.seeds})
     run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
     run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
@@ -255,7 +255,7 @@ def _left(
 def _learnt(
     configurations: Sequence[Configuration], place: Ints, bins: Ints, t: Floats, y: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the trend (k,), and t with the share of the rise that was learnt by then, (2, k + 2).
+    """Return the trend (k,), and t with the share of the rise learnt by t, (2, k + 2).
 
     The trend sums mean increments between neighbouring bins over the configurations in both, so that it does
     not jump where configurations begin or end. The share is 1 throughout if reward rises less than noise.

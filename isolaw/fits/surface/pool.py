@@ -86,7 +86,7 @@ class Backtest:
     def spread(self, weights: Floats) -> Floats:
         """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
 
-        These are (squared mean error, mean square about the mean, room); room is h Δ², or doublings.
+        Returns (squared mean error, mean square about the mean, room); room is h Δ², or doublings.
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size
@@ -140,7 +140,7 @@ class ModelPool:
 
     @cached_property
     def sigma(self) -> float:
-        """σ, in reward per root of a doubling."""
+        """σ, in reward per √doubling."""
         usual = _SIGMA * self.surface.process.scale
         found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
         return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
@@ -210,8 +210,8 @@ def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinat
 def _surface(surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats) -> tuple[Floats, Floats]:
     """Return rewards of the surface's mean and draws at the anchors and at the points, (1 + D, Q) each.
 
-    Past the grid of n the points' rewards follow the line through the last two measured n, with 0 to 1 times
-    its slope if rewards rise and 1 to 2 times if they fall (``turns`` has a share for each draw).
+    Past the grid of n, rewards follow the line through the last two measured n: with 0 to 1 times its slope
+    if rewards rise, and 1 to 2 times if they fall (``turns`` has a share for each draw).
     """
     levels = np.unique(surface.process.observations.log2_n)  # a backtest has fewer of them than places
     u, v, _ = anchor
@@ -237,7 +237,7 @@ def _even(surface: Surface, stream: int) -> Floats:
 
 
 def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Saturating]:
-    """Fit the parametric surfaces: ``draws`` draws, or the most likely one if that is 0."""
+    """Fit the parametric surfaces: ``draws`` draws of each, or its most likely one if ``draws`` is 0."""
     # Rounded, so that differences between processors in a search cannot send chains another way.
     noise = process.noise(process.named(np.round(theta, _DIGITS)))
 

@@ -11,7 +11,7 @@
   where runs end.
 - δ₀ is the difference that exists from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
 - z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10): differences that are smooth
-  on the whole may have a kink, and no run shows what lies between neighbours of the grid.
+  on the whole may have a kink, and no run shows the rewards between neighbours of the grid.
 - χ is 1 on the low side of one gap between two n, and λ the height of that step, so a cliff in n does not
   require a rough surface elsewhere.
 - g(t) is the share of reward's rise that was learnt by t.
@@ -92,7 +92,7 @@ class Process:
         plane = varies_in_batch(o.log2_n, o.log2_b)
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
-            absent.add("gamma")  # one run of each: runs were never seen to vary
+            absent.add("gamma")  # one run of each: the data show no variation between runs
         if o.seed_variance == 0:
             absent.add("seed")
         priors = PRIORS | {"seed": (1.0, _of_a_variance(np.unique(o.run_seed).size - 1))}
@@ -144,7 +144,7 @@ class Process:
 
     @cached_property
     def _fixed(self) -> dict[str, Floats]:
-        """The parts of the pairs' covariance that do not depend on θ.
+        """Return the parts of the pairs' covariance that do not depend on θ.
 
         Runs' weights depend on their n alone, so their noise is a sum over n: ``own`` and ``looks`` have a
         row for each n, and ``levels`` has log2 n minus its mean over runs.
@@ -234,7 +234,7 @@ class Process:
 
     @cached_property
     def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
-        """Runs' residuals, grouped by bins: t (k,), checkpoints (k,), residuals (r, k), centred u (r,)."""
+        """Group runs' residuals by bins: t (k,), checkpoints (k,), residuals (r, k), centred u (r,)."""
         o = self.observations
         if not o.freedom:
             return []
@@ -253,8 +253,8 @@ class Process:
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:
         """Return −log likelihood of the runs' residuals and its derivatives.
 
-        Residuals have fewer degrees of freedom than entries, and are smaller than the runs' own effects to
-        that extent: each counts as ``freedom`` of an observation.
+        Residuals have fewer degrees of freedom than entries, and are smaller than the runs' own effects by as
+        much: each counts as ``freedom`` observations.
         """
         nu = self.observations.freedom
         value, slope = 0.0, dict.fromkeys(("o0", "o1", "noise", "gamma"), 0.0)

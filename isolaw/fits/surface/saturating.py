@@ -8,7 +8,7 @@ r is the reward, R0 its start, A its ceiling, τ its scale of compute C and b it
 and log2 B_p measured from the middle of the grid, and the other letters are constants. If B_p varies
 independently, u + σ v replaces u in A: a larger batch of problems needs fewer rollouts of each. A larger n
 starts later (τ1) and ends higher (α), or lower if it costs more than it gains (q). These are the curves of
-arXiv 2603.12151, section 4, and of arXiv 2510.13786, tied together over configurations.
+arXiv 2603.12151, section 4, and of arXiv 2510.13786, with parameters shared over configurations.
 
 The surface is fitted to the same observations as the Gaussian process, with their covariance and a misfit
 that is correlated over e-folds of C and doublings of n and whose size is marginalised. Draws come from emcee

@@ -1,8 +1,8 @@
-"""Cut a model of rewards at given computes: rewards over a grid of allocations, and where they peak.
+"""Cut a model of rewards at given computes: rewards over a grid of allocations, and their peaks.
 
-All allocations compete at every compute, each with its own uncertainty, which grows from where the nearest
-runs ended. The grid holds every measured n and B_p, points between them, and points beyond them that the
-caller names; in the setting ``fixed-b`` B_p follows from n.
+All allocations compete at every compute. The uncertainty of each grows from the end of the nearest runs. The
+grid holds every measured n and B_p, points between them, and points beyond them that the caller names; in the
+setting ``fixed-b`` B_p follows from n.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: f
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Malformed(f"surface: {error}") from None
     if not (fits and np.isfinite(process.y).all()):
-        raise Malformed("surface: not of finite numbers")
+        raise Malformed("surface: found values that are not finite")
     bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
     mode = np.array(stored.theta)
     surface = Surface(
@@ -63,6 +63,6 @@ def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: f
     _, first, of_draw = np.unique(own["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
     held = own[names].to_numpy(np.float64)[first]
     if not np.isfinite(held).all():
-        raise Malformed("surface: its draws are not of finite numbers")
+        raise Malformed("surface: found draws that are not finite")
     size = len(process.names)
     return replace(surface, theta=held[:, :size], shares=held[:, size:], of_draw=of_draw.astype(np.int64))

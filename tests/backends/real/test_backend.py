@@ -75,9 +75,9 @@ def test_problem_files(folder: Path) -> None:
     write(validation, [{"prompt": " 0+1= ", "answer": 1}, {"prompt": "7+7=", "answer": 14}])
     write(train, GOOD)
     (told,) = refused(folder)
-    assert told.startswith(f"{validation}: 1 of its problems occur in training, too")
+    assert told.startswith(f"{validation}: 1 of its problems also occur in training")
     train.write_text("")
-    assert f"{train}: empty: there is no problem in it" in refused(folder)
+    assert f"{train}: empty: found no problem" in refused(folder)
     train.unlink()
     assert any("no train.jsonl or train.parquet" in line for line in refused(folder))
 

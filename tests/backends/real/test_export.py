@@ -112,7 +112,7 @@ def test_what_is_somebody_elses_stays(made_runs: Any, tmp_path: Path, monkeypatc
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     (tmp_path / "file").write_text("mine")
     for name in ("mine", "file"):
-        with pytest.raises(SpecError, match="it is left unchanged; expected a new or an empty folder"):
+        with pytest.raises(SpecError, match="it is left unchanged; expected a new or empty folder"):
             export(run, tmp_path / name)
     (tmp_path / "empty").mkdir()
     export(run, tmp_path / "empty")

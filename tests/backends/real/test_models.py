@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def test_weights_that_are_not_whole(folder: Path, content: bytes) -> None:
     (folder / "model-2.safetensors").write_bytes(content)
     (problem,) = models.check(folder)
-    assert str(problem) == f"real.model: {folder}/model-2.safetensors: not a whole safetensors file"
+    assert str(problem) == f"real.model: {folder}/model-2.safetensors: incomplete safetensors file"
 
 
 def test_parameters_are_counted_over_all_files(folder: Path) -> None:

@@ -233,13 +233,13 @@ def test_what_only_one_has_is_named(synthetic: Make) -> None:
     found = compare(synthetic([(32, 8), (32, 16)]), synthetic([(32, 8), (64, 8)], rng=1), draws=0)
     assert [c.configurations for c in found.contrasts] == [[(32, 8)]]
     assert len(having(found.flags, Code.NOT_COMPARED)) == 2
-    assert "not compared: first alone has (B_p = 32, n = 16)" in found.notes
-    assert "not compared: second alone has (B_p = 64, n = 8)" in found.notes
+    assert "not compared: only first has (B_p = 32, n = 16)" in found.notes
+    assert "not compared: only second has (B_p = 64, n = 8)" in found.notes
 
 
 def test_refusals(synthetic: Make) -> None:
     runs = synthetic(GRID)
-    with pytest.raises(Refused, match=r"first alone has \(B_p = 32, n = 16\).*Run one configuration"):
+    with pytest.raises(Refused, match=r"only first has \(B_p = 32, n = 16\).*Run one configuration"):
         compare(runs, synthetic([(32, 8)]))
     with pytest.raises(Refused, match="a curve needs 5"):
         compare(runs, synthetic(GRID, checkpoints=3, zero=False))

@@ -83,12 +83,12 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     ``none``             r
     ==================== =========================================================================
 
-    The deviations σ divide by n: with n - 1, as in s, the step depends on n by itself, and is shorter by 29 %
-    at n = 2 and by 6 % at n = 8.
+    The deviations σ divide by n. With n - 1, as in s, n itself would shorten the step: by 29 % at n = 2 and
+    by 6 % at n = 8.
 
-    r̄ and both deviations are always of all n rollouts of a group, also when only some of them enter the
-    gradient (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and no part
-    in σ_batch and σ_A (ScaleRL's effective batch).
+    r̄ and both deviations always use all n rollouts of a group, even if only some of them enter the gradient
+    (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and do not enter
+    σ_batch and σ_A (ScaleRL's effective batch).
 
     ``rewards``, (B_p, n), include penalties: a KL penalty makes equal rewards differ, and ``group_std``
     scales that small difference up to one. ``kept``, (B_p,), are the groups that the filter keeps (None:

@@ -2,7 +2,7 @@
 
 Arrays are (R, T) in float64: R rollouts, with responses padded on the right to T tokens by zeros. The state
 s_t is the prompt and the response before token t, and V_t = V(s_t) is the critic's estimate of the return
-from there. A response ends with its last token, even if it was cut; V is 0 after that.
+from there. A response ends with its last token, even if it was cut off; V is 0 after that.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def penalty_tokens(longest: int) -> int:
 
 
 def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
-    """Return the keys of an interruption, given those that a recipe sets.
+    """Return all keys of an interruption, given those that a recipe sets.
 
     ``longest`` is ``max_response_tokens`` unless the other keys decide it.
 

@@ -101,12 +101,8 @@ def unchosen(recipe: Recipe) -> list[str]:
         return []
     out = []
     if recipe.lora_alpha is None:
-        out.append(
-            f"recipe.lora_alpha is not set, so {ALPHA:g} at every rank; adapters are scaled by alpha / rank"
-        )
+        out.append(f"recipe.lora_alpha is not set; isolaw uses {ALPHA:g} and scales adapters by alpha / rank")
     if recipe.lr is None:
-        note = (
-            "recipe.lr is not set, so it is the default of full fine-tuning; LoRA usually needs a larger one"
-        )
+        note = "recipe.lr is not set; isolaw uses that of full fine-tuning; LoRA usually needs a larger lr"
         out.append(note)
     return out

@@ -29,7 +29,7 @@ def row_weights(
 ) -> Tensor:
     """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch, (B_p, n).
 
-    Over the rollouts that enter the gradient; the others have weight 0 and are not divided by:
+    Counts are of the rollouts that enter the gradient; the others have weight 0:
 
     ================ ======================================================================
     ``token``        1 / tokens in the batch (the code of DAPO, arXiv 2503.14476)
@@ -84,7 +84,7 @@ def loss(
     logprobs
         (R, T), the trainer's for the current policy, with a gradient; at least one row.
     mask
-        (R, T), bool: which tokens are of the response.
+        (R, T), bool: True for tokens of the response.
     advantages, weights
         (R,), from `algorithms.advantages.advantages` and `row_weights`; advantages of each token, from
         `algorithms.gae`, are (R, T). A row of weight 0 counts for nothing.
@@ -93,8 +93,7 @@ def loss(
         their gradient, so that ratios are 1 to the last digit.
     sampler_logprobs, reference_logprobs, entropy
         (R, T); ScaleRL's ratio, importance sampling, the KL term and the entropy bonus raise `ValueError`
-        without theirs.
-        Otherwise they are only measured.
+        without the one they need. If no term needs an array, it is only measured.
 
     Examples
     --------

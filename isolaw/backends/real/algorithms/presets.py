@@ -1,4 +1,4 @@
-"""The defaults of a recipe's algorithm, and the recipes that are refused. Imports nothing heavy.
+"""The defaults of a recipe's algorithm, and the recipes that isolaw refuses. Imports nothing heavy.
 
 `resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`), then
 from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which
@@ -64,7 +64,7 @@ _OVERLONG_PART = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
-    """Return the recipe with every open key filled in that has an effect; resolving it again changes nothing.
+    """Fill in every open key of a recipe that has an effect; resolving it again changes nothing.
 
     With ``difficulty`` (``problems.difficulty``) ``"easy"`` the KL term and the entropy bonus are on (`EASY`)
     unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).
@@ -180,7 +180,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     for key in ("clip_low", "clip_high"):
         unused = fresh and getattr(r, key) is not None
         refuse(unused, key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
-    note = "ratios stay above 1 - clip_low, and 1 is already no bound"
+    note = "ratios stay above 1 - clip_low, so 1 already removes the bound"
     refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     weighted, cap = r.importance_sampling != "none", r.importance_cap
@@ -204,9 +204,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         unused = r.lora_rank is None and getattr(r, key) is not None
         refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
     unused = ppo and _updates(r) == 1 and r.value_clip is not None
-    note = "with one update on each batch the critic's values are those at its start"
+    note = "with one update on each batch the critic's values have not changed yet"
     refuse(unused, "value_clip", f"no such key, or {several}", note)
-    note = "PPO has no groups: a token's advantage is the critic's"
+    note = "PPO has no groups: advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
         ("dynamic_sampling", "false"),

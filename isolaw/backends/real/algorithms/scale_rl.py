@@ -1,4 +1,4 @@
-"""ScaleRL (Khatri et al., arXiv 2510.13786, section 4), and ScaleRL without some of its parts.
+"""ScaleRL (Khatri et al., arXiv 2510.13786, section 4), whole or without some of its parts.
 
     L = -1/P Σ_x 1/Σ_i |y_i| Σ_i Σ_t sg[min(π(y_it) / μ(y_it), 5)] A_i log π(y_it),    A_i = (r_i - r̄) / σ_A
 
@@ -9,8 +9,8 @@ rate of 0.9 is not sampled again, logits are float32 in trainer and sampler, bat
 and responses are interrupted (`algorithms.lengths`).
 
 The paper's leave-one-out comparison reverts one part at a time to its baseline (section 2 and A.2; `PARTS`);
-here ``recipe.without`` does. One baseline differs: the paper replaces PipelineRL-8 by PPO-off-policy-8; here
-the batch updates the policy that sampled it.
+in isolaw, ``recipe.without`` does this. One baseline differs: the paper replaces PipelineRL-8 by
+PPO-off-policy-8; here the batch updates the policy that sampled it.
 
 This module imports nothing heavy.
 """
@@ -27,7 +27,7 @@ NAME = "scale_rl"
 
 
 class Ablation(NamedTuple):
-    """Keys of the recipe with a part, and what replaces them without it."""
+    """The recipe keys of a part, and their values without it."""
 
     keys: dict[str, Any]
     instead: dict[str, Any]

@@ -143,7 +143,7 @@ def _in_turn(
     until: float,
     notify: Callable[[StageProgress], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield each stage's result; nothing follows a failed model stage."""
+    """Yield each stage's result; if the model stage fails, no other stage runs."""
     for number, stage in enumerate(stages):
         left = sum(later.expected_s(device) for later in stages[number:])
         notify(StageProgress(stage.name, number, len(stages), left))
@@ -153,7 +153,7 @@ def _in_turn(
         if (limit_s := min(stage.limit_s, until - started)) >= 1:
             status, why = _execute(stage, folder, device, limit_s, log)
         else:
-            status, why = "timed out", f"the stages before it used up the {LIMIT_S:.0f} s of all stages"
+            status, why = "timed out", f"the earlier stages used up the {LIMIT_S:.0f} s of all stages"
         seconds = round(time.monotonic() - started, 1)
         record = Record.of(folder, stage.name)
         lines = [] if status in _GOOD else log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -15,7 +15,7 @@ from isolaw.errors import IsolawError
 
 def main(name: str, folder: str, device: str) -> None:
     """Run a stage; exit status 1 if it ended early."""
-    # What the stage has started ends with it.
+    # Processes that the stage has started end with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     environment.prepare()
     record = Record.of(Path(folder), name)

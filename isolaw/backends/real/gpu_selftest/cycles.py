@@ -17,7 +17,7 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 CYCLES = 20
-_RESPONSE = 128  # tokens: what is judged does not depend on the length, and drawing takes most of a cycle
+_RESPONSE = 128  # tokens: the checks do not depend on the length, and drawing takes most of a cycle
 # Mismatch with correct weights, as in the first cycle; large weights round coarsely in bfloat16.
 _MISMATCH = {"float32": 1e-4, "bfloat16": 0.15}
 _WORSE = 1.25
@@ -54,7 +54,7 @@ def run(work: Workload, record: Record) -> None:
     record.at_most(what, largest, _MISMATCH[work.dtype])
     if work.on_gpu:  # in float32 both are rounding alone, within a tight limit
         worse = largest / first if largest is not None and first else None
-        record.at_most("the same over that of the first cycle", worse, _WORSE)
+        record.at_most("the same, relative to the first cycle", worse, _WORSE)
     moved = math.log(ratio) if ratio else None
     what = "largest change of a log-probability by one update (what stale weights would show)"
     shows = moved is not None and largest is not None and moved > largest
@@ -64,7 +64,7 @@ def run(work: Workload, record: Record) -> None:
 
 
 def _timed_waking() -> dict[str, float]:
-    """Add up the seconds in which vLLM maps its memory again, by what wakes; they are a part of "sync"."""
+    """Add up the seconds in which vLLM maps its memory again, by part; "sync" includes them."""
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
     seconds: dict[str, float] = {}
@@ -91,7 +91,7 @@ def _largest(rows: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _memory(work: Workload) -> dict[str, float]:
-    """MiB in use now: of the process, and on a GPU of the whole card. (torch counts what sleeps, too.)"""
+    """Return MiB in use: of the process, and of a whole GPU (torch would count sleeping memory, too)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     out = {"host_mib": round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)}
     if work.on_gpu:

@@ -42,7 +42,7 @@ def run(work: Workload, record: Record) -> None:
     from safetensors.torch import load_file
 
     exact = load_file(work.folder / "gradient.safetensors")
-    # In float32 a GPU runs other code than in bfloat16, side by side instead of packed.
+    # In float32 a GPU runs rows side by side, not the packed code of bfloat16.
     for dtype, stage in [("float32", 0)] * work.on_gpu + [("bfloat16", stage) for stage in _STAGES]:
         what = f"ZeRO {stage}: ‖gradient in {dtype} - float32 on the CPU‖ / ‖float32 on the CPU‖"
         limit = _ACCEPTED[dtype]

@@ -1,4 +1,4 @@
-"""The measurements and checks of a stage, in a file that grows with it: a crash loses none before it."""
+"""The measurements and checks of a stage, in a file that grows with it, so that a crash loses none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Record:
 
     @classmethod
     def of(cls, folder: Path, stage: str) -> Record:
-        """Return what a stage has written so far, which may be nothing."""
+        """Return the record of a stage so far, which may be empty."""
         record = cls(folder / f"{stage}.json")
         if record.path.is_file():
             found = read_json(record.path)
@@ -49,11 +49,11 @@ class Record:
         self._write(measured=self.measured | values)
 
     def skip(self, why: str) -> None:
-        """Record that there is nothing to do on this machine."""
+        """Record why the stage does not apply to this machine."""
         self._write(skipped=why)
 
     def fail(self, error: str) -> None:
-        """Record what ends the stage."""
+        """Record the error that ended the stage."""
         self._write(error=error)
 
     def _write(self, **values: Any) -> None:

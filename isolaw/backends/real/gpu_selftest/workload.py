@@ -1,7 +1,7 @@
 """The runs of the stages: small trainings on models of random weights and generated problems, in one folder.
 
-On GPUs the model has the shapes of Qwen2.5-0.5B. The sweep that is killed has a smaller one, whose state is
-written at once. On a CPU both are tiny.
+On GPUs the model has the shapes of Qwen2.5-0.5B. The sweep that is killed has a smaller model, so that
+writing its state takes no time. On a CPU both are tiny.
 
 The reward is the parity of a response's length in characters: about half of the responses of random weights
 earn it, so that advantages and gradients are not 0.

@@ -63,7 +63,7 @@ class SplitSettings:
 def difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
     """Return the set of a problem with ``correct`` of ``samples``, None if it belongs to none.
 
-    ``later`` counts the correct ones of the further samples of a problem that was not solved.
+    ``later`` is the number of correct answers in the further samples of an unsolved problem.
 
     >>> [difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
     [None, 'easy', 'easy', None, None, 'hard']
@@ -136,7 +136,7 @@ class SplitFolder:
 
     @property
     def left(self) -> int:
-        """Rollouts left, as far as is known: a problem that is never solved adds more."""
+        """Rollouts left, as far as known: each problem that is never solved adds more."""
         return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
 
     def _todo(self, stage: int) -> list[Problem]:
@@ -144,7 +144,7 @@ class SplitFolder:
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:
-        """Sample what is left; after each portion yield the rollouts done, and the currently known total."""
+        """Sample the remaining problems; after each portion yield the rollouts done and the known total."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():
             self._write_header()
@@ -215,6 +215,6 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
-    """Return seeds of a problem's samples, below 2^63, which depend on its content, not its position."""
+    """Return seeds of a problem's samples, below 2^63, from its content rather than its position."""
     stream = np.random.SeedSequence([seed, int(problem.digest[:16], 16), stage])
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]

@@ -35,7 +35,7 @@ from isolaw.errors import RunError
 LIMIT_S = 60.0
 AT_ONCE = 64
 _BATCH = ["prompts", "responses", "answers"]
-_SLACK_S = 1.0  # for an event loop to end what is late by itself
+_SLACK_S = 1.0  # time for an event loop to end late calls by itself
 
 
 class Function(Reward):
@@ -134,7 +134,7 @@ def serve(name: str, limit: float) -> None:
 
 
 def _of_batch(found: Any, count: int) -> list[float | str | None]:
-    """Return the replies for what a batched function returned, or raised."""
+    """Return the replies for a batched function's return value or exception."""
     if isinstance(found, BaseException):
         return [_checked(found)] * count
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str) or len(found) != count:

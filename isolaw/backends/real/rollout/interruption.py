@@ -1,4 +1,4 @@
-"""Forced interruptions: a response that does not end in its thinking budget is made to answer.
+"""Forced interruptions: a response that exceeds its thinking budget has to answer.
 
     draw up to a position in `Interruption.span`
     append the phrase to each response that has not ended
@@ -28,7 +28,7 @@ _PLACE, _ANSWER = 1, 2
 
 @dataclass(frozen=True)
 class Interruption:
-    """When a response is interrupted, with which tokens, and how many more it may have."""
+    """The position of an interruption, its tokens, and the number of tokens after it."""
 
     span: tuple[int, int]  # first and last position, in tokens
     phrase: list[int]

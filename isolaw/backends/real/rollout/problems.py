@@ -42,7 +42,7 @@ _Fault = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """What the model is given, and the answer that the reward compares its response with.
+    """The prompt that the model gets, and the answer that the reward compares the response with.
 
     ``prompt`` is text, or chat messages ``{"role": …, "content": …}``.
     """
@@ -111,7 +111,7 @@ def read_files(
 ) -> list[Problem]:
     """Read files as one; raise `SpecError` with everything that is wrong with them.
 
-    ``columns`` are their names of prompt, answer and id, with dots for fields of a field. With ``repeats``,
+    ``columns`` are the files' names of prompt, answer and id, with dots for nested fields. With ``repeats``,
     rows with the same prompt and no id are different problems.
     """
     columns = columns or {}
@@ -190,7 +190,7 @@ def _read(
             Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
         ]
     if not rows:
-        return [], _issues(path, faults) or [Issue(str(path), "empty: there is no problem in it")]
+        return [], _issues(path, faults) or [Issue(str(path), "empty: found no problem")]
     if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
         shown = _short(columns)
         nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
@@ -235,7 +235,7 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
 def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
     """Return the columns of a Parquet or Arrow file, and each row's values in the wanted columns.
 
-    Other columns may be large, or of a type that Python lacks.
+    Other columns are skipped: they may be large, or of a type that Python lacks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -310,7 +310,7 @@ def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) ->
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
     more = f" and {len(both) - _SHOWN:,} more" if len(both) > _SHOWN else ""
-    return [Issue(str(path), f"{len(both):,} of its problems occur in training, too: {shown}{more}")]
+    return [Issue(str(path), f"{len(both):,} of its problems also occur in training: {shown}{more}")]
 
 
 def words(prompt: str | list[Message]) -> str:

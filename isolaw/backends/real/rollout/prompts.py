@@ -15,9 +15,9 @@ from isolaw.errors import DataError, Issue, nearest
 
 @dataclass(frozen=True)
 class Chat:
-    """How prompts become conversations: a system message, and arguments of the chat template.
+    """The rules that turn prompts into conversations: a system message, and arguments of the chat template.
 
-    With either of them a prompt that is text becomes a user's message.
+    With either of them, a text prompt becomes a user's message.
 
     >>> Chat.of("Be brief.", {"enable_thinking": False}).messages(Problem("1", "1+1=", "2"))
     [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': '1+1='}]
@@ -30,7 +30,7 @@ class Chat:
 
     @classmethod
     def of(cls, system: str | None, arguments: Mapping[str, Any] | None) -> Chat:
-        """Return it for the keys of a section or the options of a command."""
+        """Return the `Chat` of a section's keys or a command's options."""
         return cls(system, json.dumps(arguments or {}, sort_keys=True))
 
     def messages(self, problem: Problem) -> list[Message] | None:
@@ -44,7 +44,8 @@ class Chat:
             return prompt
         if any(message["role"] == "system" for message in prompt):
             raise DataError(
-                f"problem {problem.id!r}: it has a system message of its own; expected no other one"
+                f"problem {problem.id!r}: found a system message in its prompt; expected none, "
+                "since `system` is set"
             )
         return [{"role": "system", "content": self.system}, *prompt]
 
@@ -69,13 +70,15 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
     """Return the token ids of each prompt, by a Hugging Face tokenizer.
 
     The tokenizer's chat template formats messages, up to where the assistant's turn begins. Raise `DataError`
-    if it has none for messages, or if the template refuses them.
+    if messages find no template, or if the template refuses them.
     """
     chats = [chat.messages(q) for q in problems]
     first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
     if first and not getattr(tokenizer, "chat_template", None):
         what = (
-            "its prompt is a list of messages" if isinstance(first.prompt, list) else "it is to be a message"
+            "its prompt is a list of messages"
+            if isinstance(first.prompt, list)
+            else "the settings make it a message"
         )
         raise DataError(
             f"problem {first.id!r}: {what}, and the tokenizer of "

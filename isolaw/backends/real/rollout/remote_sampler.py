@@ -11,10 +11,10 @@ The process gets two files: a socket to this one as its standard input, and the 
                         drawn    a ticket; its rollouts follow (`send_rollouts`)
                         failed   why the sampler ends
 
-Each end notices at once that the other one is gone, because the socket closes: the sampler then exits, and
-here whoever waits for it, now or next, gets a `RunError`. So it does where the sampler is stopped (SIGSTOP)
-for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other; a warning
-comes before that. Nobody waits for the sampler to read.
+Each end notices at once if the other one is gone, because the socket closes: the sampler then exits, and on
+this side every current or later wait raises `RunError`. A wait also raises it if the sampler is suspended
+(SIGSTOP) for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other,
+after a warning. No thread waits for the sampler to read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from isolaw.errors import RunError
 
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
 _ENDING_S = 10.0
-_LOOKING_S = 1.0  # between looks at a sampler that says nothing
+_LOOKING_S = 1.0  # seconds between checks of a silent sampler
 _WARNING_S = 900.0  # a model is loaded by then, and long responses are drawn
 
 
@@ -59,7 +59,7 @@ class RemoteSampler:
     def __init__(self, settings: SamplerSettings) -> None:
         self.needs_weights, self.version = True, 0
         self._tickets = 0
-        self._taken = False  # whether the sampler has taken over what was handed over last
+        self._taken = False  # whether the sampler has adopted the last weights
         self._drawn: dict[int, Rollouts | None] = {}  # by ticket; None: not yet
         self._number = os.memfd_create("isolaw-weights")
         self._memory = SharedWeights(self._number)
@@ -84,7 +84,7 @@ class RemoteSampler:
     def draw(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> int:
-        """Begin to draw, from the weights handed over last and those that follow; return a ticket."""
+        """Begin to draw from the last weights and those that follow; return a ticket."""
         self._tickets += 1
         asked = {"prompts": prompts, "seeds": seeds}
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
@@ -135,7 +135,7 @@ class RemoteSampler:
         os.close(self._number)
 
     def _listen(self) -> None:
-        """Read what the sampler sends, so that it never waits for the trainer."""
+        """Read the sampler's messages, so that it never waits for the trainer."""
         with contextlib.suppress(OSError, EOFError):
             while True:
                 message = json.loads(self._channel.recv_bytes())
@@ -144,7 +144,7 @@ class RemoteSampler:
         self._inbox.put(None)
 
     def _write(self) -> None:
-        """Write what is sent, so that the trainer never waits for a sampler that does not read."""
+        """Write the messages to the sampler, so that the trainer never waits for one that does not read."""
         with contextlib.suppress(OSError):  # it is gone, which `_receive` reports
             while (message := self._outbox.get()) is not None:
                 self._channel.send_bytes(json.dumps(message).encode())
@@ -153,7 +153,7 @@ class RemoteSampler:
         self._outbox.put(message)
 
     def _next(self) -> tuple[dict[str, Any], Rollouts | None] | None:
-        """Wait for a message, as long as there may be one."""
+        """Wait for a message; raise once none can come."""
         began = held_since = time.monotonic()
         warn_at = began + min(_WARNING_S, self._patience_s / 2)
         while True:
@@ -163,17 +163,17 @@ class RemoteSampler:
             held = children.stopped(self.process.pid)
             held_since = held_since if held else now
             if held and self.stopping():
-                self._give_up("is stopped, and the run was asked to end")
+                self._give_up("is suspended (SIGSTOP), and the run was asked to end")
             if now - held_since > children.STOPPED_S:
-                self._give_up(f"{held[0]} has been stopped for {children.STOPPED_S:.0f} s (SIGSTOP)")
+                self._give_up(f"{held[0]} has been suspended for {children.STOPPED_S:.0f} s (SIGSTOP)")
             if now > warn_at:
                 warn_at = math.inf
                 logging.getLogger(__name__).warning(
-                    f"the sampler's process {self.process.pid} has said nothing for {(now - began) / 60:.0f} "
+                    f"the sampler's process {self.process.pid} has been silent for {(now - began) / 60:.0f} "
                     f"minutes; the run fails after {self._patience_s / 3600:g} hours (real.timeout_hours)"
                 )
             if now - began > self._patience_s:
-                self._give_up(f"has said nothing for {self._patience_s / 3600:g} hours (real.timeout_hours)")
+                self._give_up(f"has been silent for {self._patience_s / 3600:g} hours (real.timeout_hours)")
 
     def _give_up(self, why: str) -> NoReturn:
         samplers.forget(self)

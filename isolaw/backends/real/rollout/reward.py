@@ -1,4 +1,4 @@
-"""`Reward`: what judges responses, one by one; and where a user's function is found."""
+"""`Reward`: the interface of rewards, which judge responses; and the import of a user's function."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Reward:
         self.one = one
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
-        """Return the reward of each response to the problem at its place."""
+        """Return the reward of each response to the problem at the same index."""
         return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
 
     def close(self) -> None:
-        """End what it started."""
+        """End all processes that it started."""

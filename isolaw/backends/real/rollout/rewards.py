@@ -1,4 +1,4 @@
-"""Rewards: what a response is worth, compared with a problem's answer.
+"""Rewards of responses, which compare them with the problems' answers.
 
 ``exact``
     1 if the response is the answer, apart from white space around them, else 0.
@@ -6,11 +6,11 @@
     1 if math-verify finds the answer's expression in the response (``\\boxed{1/2}`` for ``0.5``), else 0
     (`math_reward`).
 ``package.module:function``
-    the number that ``function(prompt, response, answer)`` returns, also asynchronous or of lists
+    the number that ``function(prompt, response, answer)`` returns; it may be asynchronous or take lists
     (`function_reward`).
 
 avg@k, best@k and worst@k count *correct* answers: those with a reward of at least 1. Of several rewards the
-first decides, and the weighted sum is what is trained on.
+first decides which answers are correct; training uses their weighted sum.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
 
 
 class Rewards:
-    """Several rewards of the same responses, each with its weight; the first decides what is correct."""
+    """Several rewards of the same responses, each with its weight; the first decides which are correct."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Rewards:
 
     @property
     def failures(self) -> int:
-        """How many responses any of them has given up on."""
+        """Number of responses without a verdict of one of the rewards."""
         return sum(own.failures for own in self._each)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
@@ -94,13 +94,13 @@ class Rewards:
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
 
     def close(self) -> None:
-        """End what they started."""
+        """End all processes that the rewards started."""
         for own in self._each:
             own.close()
 
 
 def check(name: str, where: str = "real.reward") -> list[Issue]:
-    """Return what is wrong with the name of a reward; this imports a function's module."""
+    """Return the issues of a reward's name; this imports a function's module."""
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     if name in NAMES:

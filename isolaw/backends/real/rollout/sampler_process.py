@@ -1,8 +1,8 @@
 """The process of a sampler: ``python -m isolaw.backends.real.rollout.sampler_process``.
 
-`remote_sampler` starts it and describes the messages. It draws while something is asked for (`streaming`),
-and reads messages between two steps. It exits at once when the trainer's end of the socket closes, however
-the trainer has ended.
+`remote_sampler` starts it and describes the messages. It draws while requests are open (`streaming`), and
+reads messages between two steps. It exits at once when the trainer's end of the socket closes, however the
+trainer has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolaw.errors import RunError
 def main() -> NoReturn:
     """Serve until the trainer's end closes."""
     channel, memory = Connection(os.dup(0)), os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no weight
+    os.dup2(2, 1)  # libraries' output must not reach the file of the weights
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # which a library's own processes would keep open
     inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
@@ -45,7 +45,7 @@ def main() -> NoReturn:
 
 
 def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) -> NoReturn:
-    """Do what the messages ask for; ``memory`` is the file of the weights."""
+    """Serve the messages' requests; ``memory`` is the file of the weights."""
     settings = inbox.get()["open"]
     with environment.importing():
         from isolaw.backends.real.rollout.remote_sampler import send_rollouts

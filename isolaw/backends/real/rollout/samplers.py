@@ -1,4 +1,4 @@
-"""Samplers: where rollouts come from.
+"""Samplers, which draw rollouts.
 
 `VLLMSampler` (`vllm_sampler`) is vLLM in the training process. `TransformersSampler` is plain, slow and easy
 to verify: the tests' reference, and the sampler where vLLM is not installed. `RemoteSampler`
@@ -46,7 +46,7 @@ class Rollouts:
 
     @property
     def lengths(self) -> list[int]:
-        """Return how many tokens of each response were drawn."""
+        """Return the number of drawn tokens of each response."""
         return [
             len(own) - (end - first) for own, (first, end) in zip(self.tokens, self.inserted, strict=True)
         ]
@@ -58,7 +58,7 @@ class Rollouts:
         return Rollouts(*(mine + vars(other)[name] for name, mine in vars(self).items()))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
-        """Return some of the rows."""
+        """Return the rows with these indices."""
         return Rollouts(*([values[i] for i in index] if values else [] for values in vars(self).values()))
 
 
@@ -74,7 +74,7 @@ class Sampler(Protocol):
     ) -> Rollouts:
         """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed.
 
-        ``max_tokens`` is of all, or of each rollout in the order of the result.
+        ``max_tokens`` is one limit for all rollouts, or a limit for each in the order of the result.
         """
 
     def load(self, weights: Weights) -> None:
@@ -85,12 +85,12 @@ class Sampler(Protocol):
         return
 
     def close(self) -> None:
-        """Release everything for good that Python would not."""
+        """Release for good everything that Python would not."""
         return
 
 
 def parameter_names(model: str) -> frozenset[str]:
-    """Return the names under which a trainer hands over the weights of a model's folder, tied ones once."""
+    """Return the names under which a trainer hands over a model's weights, tied weights once."""
     with environment.importing():
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -107,9 +107,9 @@ def recording(weights: Weights, names: set[str]) -> Weights:
 
 
 def check_complete(missing: Iterable[str], who: str) -> None:
-    """Raise `RunError` if weights are missing that ``who`` left out: the sampler would draw with stale ones.
+    """Raise `RunError` if ``who`` left out weights: the sampler would draw with stale ones.
 
-    The difference in log-probability that they make may stay within rounding for many updates.
+    Their effect on log-probabilities may stay within rounding for many updates.
     """
     if listed := sorted(missing):
         more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
@@ -236,7 +236,7 @@ def _draw(
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """What a sampler is opened with; the plain one uses model, dtype and head."""
+    """The settings of a sampler; the plain one uses model, dtype and head."""
 
     kind: str  # vllm or transformers
     model: str
@@ -246,26 +246,26 @@ class SamplerSettings:
     tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
     gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
     remote: bool = False  # in a process of its own
-    timeout_hours: float = 4.0  # so long such a process may say nothing
+    timeout_hours: float = 4.0  # limit of such a process's silence
 
 
 opened: dict[SamplerSettings, Sampler] = {}  # by `opening.open_sampler`
 
 
 def forget(sampler: Sampler) -> None:
-    """Open a new sampler next time: this one has ended."""
+    """Forget the open sampler, which has ended, so that the next call opens a new one."""
     for settings in [key for key, own in opened.items() if own is sampler]:
         del opened[settings]
 
 
 def import_sampler(kind: str) -> None:
-    """Import what a kind of sampler needs, as `environment.importing` says before there is a trainer."""
+    """Import the libraries of a kind of sampler, before a trainer exists (`environment.importing`)."""
     if kind == "vllm":
         with environment.importing():
             from vllm import LLM  # noqa: F401
 
 
 def close_samplers() -> None:
-    """Close all that are open."""
+    """Close all open samplers."""
     while opened:
         opened.popitem()[1].close()

@@ -1,8 +1,7 @@
-"""Weights in memory that trainer and sampler share: a file without a name, which the kernel frees with them.
+"""Weights in memory that trainer and sampler share: an unnamed file, which the kernel frees when both end.
 
-The trainer writes a version, the sampler copies it from there. The trainer waits until the sampler reports
-that it has taken a version before it writes the next one (`remote_sampler`), so that none is ever read half
-written.
+The trainer writes a version, and the sampler copies it. Before the trainer writes the next one, it waits
+until the sampler reports the copy (`remote_sampler`), so that no version is read half written.
 """
 
 from __future__ import annotations

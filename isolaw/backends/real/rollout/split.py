@@ -1,4 +1,4 @@
-"""``isolaw problems``: from its arguments to a `difficulty.Split` in a folder, and the model that samples."""
+"""``isolaw problems``: checks its arguments, opens the split in its folder, and loads the model."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def split(
 
 
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> SplitFolder:
-    """Return the split of the problems in ``pool`` (`hub.read_pool`) by the model in a folder, in ``out``.
+    """Return the split, in ``out``, of the problems in ``pool`` (`hub.read_pool`) by a folder's model.
 
-    ``options`` are ``part`` and ``columns`` of the pool, and the other fields of `SplitSettings`; without a
-    sampler vLLM, if it is installed. Raise `SpecError` with everything wrong with the model, problems, their
-    lengths, reward, and folder.
+    ``options`` are ``part`` and ``columns`` of the pool, and the other fields of `SplitSettings`; the default
+    sampler is vLLM, if it is installed. Raise `SpecError` with everything wrong with the model, problems,
+    their lengths, reward, and folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
     part, columns = options.pop("part", None), options.pop("columns", None)
@@ -102,7 +102,7 @@ def _out_issues(out: str) -> list[Issue]:
     above = next(path for path in (own, *own.parents) if os.path.lexists(path))
     if above.is_dir():
         return []
-    note = f"{above}: {'a file' if above.exists() else 'a link to nothing'}"
+    note = f"{above}: {'a file' if above.exists() else 'a broken link'}"
     return [Issue("--out", note, accepted="a new folder, or the folder of a split")]
 
 

@@ -5,8 +5,7 @@ key-value cache of earlier tokens stays as the old weights computed it (Pipeline
 3; ScaleRL, arXiv 2510.13786, section 3.1). The recorded log-probability belongs to the distribution that the
 token was drawn from, with this cache. The plain sampler adopts weights between two batches.
 
-Batches are admitted in the order of their requests, so that none is used earlier because its responses are
-short.
+Batches are admitted in the order of their requests, so that short responses do not let one overtake.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Stream(Protocol):
         """Begin a batch, by the arguments of `Sampler.generate`."""
 
     def busy(self) -> bool:
-        """Return whether `step` has something to do."""
+        """Return whether `step` has work left."""
 
     def step(self) -> Iterator[tuple[int, Rollouts]]:
         """Do the next piece of work, and yield the batches that it finishes, by ticket."""
@@ -54,8 +53,8 @@ def open_stream(settings: SamplerSettings) -> Stream:
 class VLLMStream:
     """vLLM's engine, step by step: each step draws one token of every active response.
 
-    This was run in vLLM 0.32 without a GPU, which schedules nothing ahead (``async_scheduling``): between two
-    steps no token is being drawn. vLLM labels each token with the weights that drew it.
+    It was tested with vLLM 0.32 without a GPU, where nothing is scheduled ahead (``async_scheduling``), so no
+    token is in progress between two steps. vLLM labels each token with the weights that drew it.
     """
 
     def __init__(self, sampler: VLLMSampler) -> None:

@@ -64,8 +64,8 @@ class VLLMSampler:
             "logprobs_mode": "processed_logprobs",
             "enable_prefix_caching": False,
             "seed": 0,
-            # Every weight is random until it has arrived: one that does not shows at the first comparison,
-            # though its name is among those of a fused parameter that vLLM reports as loaded.
+            # Weights are random until they arrive, so a missing one shows at the first comparison, even if
+            # vLLM reports the fused parameter that contains it as loaded.
             "load_format": "dummy",
         }
         if self.on_gpu:
@@ -196,9 +196,9 @@ class VLLMSampler:
             self.asleep = self.needs_weights = True
 
     def _wake(self, tag: str) -> None:
-        """Map the memory of a part again, without torch's cache, which vLLM cannot use.
+        """Map the memory of a part again, after emptying torch's cache, which vLLM cannot use.
 
-        A trainer's garbage is gone once the weights have woken; to look for it takes as long as to load them.
+        It collects garbage only before the weights wake, since a collection takes as long as loading them.
         """
         if tag == "weights":
             gc.collect()
@@ -247,7 +247,7 @@ def _collectable() -> Iterator[None]:
 
 
 def _other_tensors(model: torch.nn.Module) -> list[str]:
-    """Return names of a model's tensors that are neither parameter nor buffer nor KV cache."""
+    """Return names of a model's tensors that are neither parameters nor buffers nor KV cache."""
     return [
         f"{name}.{key}"
         for name, module in model.named_modules()

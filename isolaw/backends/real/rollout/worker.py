@@ -63,12 +63,12 @@ class RolloutWorker:
             timeout_hours=options.timeout_hours,
         )
         self.sampler: Sampler = open_sampler(settings)
-        self.sampler.needs_weights = True  # it has those of the base model or of the previous run
+        self.sampler.needs_weights = True  # the base model's or the previous run's weights
 
     def draw(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each of the problems ``visited`` in a part of the set.
+        """Return n rewarded rollouts of each problem in ``visited``, indices into a part of the set.
 
         Temperature and top_p are the recipe's or, if ``evaluating``, the evaluations'.
         """

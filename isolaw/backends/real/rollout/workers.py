@@ -36,7 +36,7 @@ LATE, FLOODED, MALFORMED = "late", "reply of more than 1 MB", "malformed reply"
 _START_S = 120.0
 _GRACE_S = 1.5  # time for an alarm to end a worker before the trainer does
 _LONGEST = 2**20  # bytes of a reply
-_LONGEST_TEXT = 2_000  # characters of what is wrong with a response
+_LONGEST_TEXT = 2_000  # characters of a message about a response
 _READY = b"ready"
 JsonRow = Sequence[Any]
 
@@ -64,9 +64,9 @@ class WorkerPool:
             self.idle.put(Worker(command, limit, what))
 
     def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
-        """Return the reply to each row, None without one; a worker gets ``at_once`` rows at a time.
+        """Return the reply to each row, or None; a worker gets ``at_once`` rows at a time.
 
-        Raises `RunError` where a worker does not start, and after `IN_A_ROW` failures.
+        Raises `RunError` if a worker does not start, and after `IN_A_ROW` consecutive failures.
         """
         cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
         return [reply for part in self._threads.map(self._replies, cut) for reply in part]
@@ -93,7 +93,7 @@ class WorkerPool:
         return out
 
     def _note(self, kind: str, row: JsonRow, lost: int) -> None:
-        """Count a failure, or what interrupts a series of them, where ``kind`` is empty."""
+        """Count a failure; an empty ``kind`` ends a series of failures."""
         with self._lock:
             self._in_a_row = self._in_a_row + 1 if kind else 0
             if kind:
@@ -149,9 +149,9 @@ class Worker:
             raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
 
     def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
-        """Return the process's next line, or why there is none, and what is left of ``asked``.
+        """Return the process's next line, or why there is none, and the unsent rest of ``asked``.
 
-        The line must arrive within ``seconds``, even if the process does not read what it is asked.
+        The line must arrive within ``seconds``, even if the process does not read its rows.
         """
         assert self.process is not None
         assert self.process.stdin is not None
@@ -181,7 +181,7 @@ class Worker:
         return line, asked
 
     def _lost(self, kind: str) -> str:
-        """End the process; return why it has no reply: ``kind`` or, where that is empty, how it ended."""
+        """End the process; return why it has no reply: ``kind`` or, if that is empty, how it ended."""
         assert self.process is not None
         if not kind:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -212,7 +212,7 @@ class Channel:
     def __init__(self) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this ends with its input
-        self._source, self._sink = os.dup(0), os.dup(1)  # which no program that is executed inherits
+        self._source, self._sink = os.dup(0), os.dup(1)  # not inherited by programs that the code executes
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -246,7 +246,7 @@ class Channel:
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Any:
-    """While entered, the kernel ends this process after so many seconds."""
+    """While entered, the kernel ends this process after the given seconds."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

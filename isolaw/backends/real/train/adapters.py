@@ -1,4 +1,4 @@
-"""LoRA's adapters in a model (peft): what is trained in place of its weights, and the sum of both.
+"""LoRA's adapters in a model (peft), which are trained in place of its weights, and the merged weights.
 
 The sampler draws from merged weights, W + (α / r) B A in float32, rounded once to the type of W. They are
 made one matrix at a time on the way to the sampler; W itself stays as it is, so nothing adds up over steps.
@@ -17,12 +17,12 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.errors import RunError
 
-_NAME = "default"  # peft's of the only adapter
+_NAME = "default"  # peft's name of the only adapter
 _WITHIN = ".base_layer"  # in the names of weights that peft has wrapped
 
 
 class Adapters:
-    """The adapters of a model, which gets them here; its own parameters are frozen."""
+    """The adapters of a model; creating them adds them to the model and freezes its own parameters."""
 
     def __init__(self, model: Any, lora: LoRA) -> None:
         with environment.importing():

@@ -1,12 +1,12 @@
 """A batch of rollouts, and the part of it that each process of a run holds.
 
-Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each, and so
-on, each time from the next sampler on. So the shares are equal for any B_p and n, also of the rollouts that
-are trained on, and a problem's rollouts, whose lengths are alike, are spread. Each process samples and
-rewards its own. The rewards and lengths of the whole batch are gathered, so that advantages and weights are
-the same for any number of ranks. Before training, rows move from processes with more tokens than the mean to
-those with fewer (`Batch.balance`). Processes that share one sampler's model (tensor parallel) draw the same
-rollouts and train on a part of them each.
+Rollouts are dealt to the samplers in turn: the first of every problem, then the second of each, and so on,
+each round starting with the next sampler. So all shares are equal for any B_p and n, including those of the
+rollouts in the gradient, and a problem's rollouts, whose lengths are alike, are spread over samplers. Each
+process samples and rewards its own. The rewards and lengths of the whole batch are gathered, so that
+advantages and weights are the same for any number of ranks. Before training, rows move from processes with
+more tokens than the mean to those with fewer (`Batch.balance`). Processes that share one sampler's model
+(tensor parallel) draw the same rollouts and train on a part of them each.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from isolaw.backends.real.train import process_group
 
 # Fields of the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
-_NEAR = 0.01  # of the mean: by so much a process's tokens may be more
+_NEAR = 0.01  # share of the mean by which a process's tokens may exceed it
 _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 
 @dataclass
 class Batch:
-    """Rollouts of some problems; fields in `_WHOLE` and `_PLAIN` cover all processes."""
+    """The rollouts of some problems; fields in `_WHOLE` and `_PLAIN` cover all processes."""
 
     visited: list[int]  # the problems, indices of the training set, (B_p,)
     rewards: torch.Tensor  # (B_p, n)
@@ -59,12 +59,12 @@ class Batch:
 
     @property
     def verdicts(self) -> torch.Tensor:
-        """The reward that decides what is correct, the first of several, (B_p, n)."""
+        """The reward that decides which responses are correct, the first of several, (B_p, n)."""
         return self.rewards if self.components is None else self.components[..., 0]
 
     @property
     def truncated_fraction(self) -> float:
-        """Share of responses that were cut."""
+        """Share of responses that were cut off."""
         return float(self.truncated.double().mean())
 
     @property
@@ -81,7 +81,7 @@ class Batch:
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
 
     def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Move rows, so that all processes train on about as many tokens; all of them take part.
+        """Move rows so that all processes train on about equally many tokens; all of them take part.
 
         ``enters``, (B_p, n), are the rows that enter the gradient, ``tokens``, (B_p, n), their costs. Each
         row is then held by one process.
@@ -179,7 +179,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The processes of a run: the rank of this one, and what they exchange."""
+    """The processes of a run: the rank of this one, and the exchanges between them."""
 
     rank: int
     world: int
@@ -206,7 +206,7 @@ class RankGroup:
         rewards: np.ndarray,
         components: np.ndarray | None = None,
     ) -> Batch:
-        """Return the batch from this process's `share` of rollouts and their rewards, or each of several."""
+        """Return the batch from this process's `share` of rollouts, with one or several rewards each."""
         rows = self.share(len(visited), n)
         truncated = [not finished for finished in rollouts.finished]
         whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
@@ -248,8 +248,9 @@ class RankGroup:
 def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]:
     """Return which rows move, each with the processes that give and take it, until all costs are alike.
 
-    ``held`` are each process's rows, ``cost`` is by row. The most loaded process gives the row that comes
-    closest to half its distance to the least loaded; attention's squares do not count.
+    ``held`` are each process's rows, ``cost`` is by row. The most loaded process gives the row whose cost is
+    closest to half its distance to the least loaded. Costs ignore that attention grows with the square of the
+    length.
 
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
     {1: (0, 1)}

@@ -110,7 +110,7 @@ class PassRates:
         return [Measurement("train", name, getattr(landscape, name), seen.size, n) for name in names]
 
     def state(self) -> list[float | None]:
-        """Return it as data for JSON."""
+        """Return the pass rates as data for JSON."""
         return [None if np.isnan(rate) else float(rate) for rate in self.rate]
 
     def restore(self, state: list[float | None]) -> None:

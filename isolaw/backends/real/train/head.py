@@ -18,7 +18,9 @@ _BLOCK = 2**14
 
 
 class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
-    """See `token_logprobs`; with p = softmax(z) and upstream gradients g of log p(token) and h of H,
+    """The autograd function of `token_logprobs`.
+
+    With p = softmax(z), and upstream gradients g of log p(token) and h of H,
 
         ∂/∂z_v = g (1[v = token] - p_v) - h p_v (log p_v + H),    z = (W x + b) / temperature
 
@@ -90,8 +92,8 @@ def token_logprobs(
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
 
     The result is (2, K), in nats. ``hidden``, (K, E), are the states that predict the ``tokens``, (K,);
-    logits have its type, what follows float32 or better. ``weight`` is (V, E), ``bias`` (V,) or None,
-    ``temperature`` the sampler's. Logits of ``chunk`` tokens exist at a time, by default 2²⁶ logits.
+    logits have its type, and later values are float32 or better. ``weight`` is (V, E), ``bias`` (V,) or None,
+    ``temperature`` is the sampler's. Logits of only ``chunk`` tokens exist at a time (default: 2²⁶ logits).
 
     >>> zeros = torch.zeros(1, 3), torch.zeros(4, 3)
     >>> logp, entropy = token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)

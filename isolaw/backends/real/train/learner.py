@@ -61,7 +61,7 @@ class Learner:
         return self.training().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """Make the updates of a step and return what they measure; none if no rollout enters them."""
+        """Make the updates of a step and return their metrics; empty if no rollout enters them."""
         recipe = self.recipe
         with self.clock("prepare"):
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
@@ -110,9 +110,9 @@ class Learner:
     def _backward(
         self, batch: Batch, advantages: Tensor, weights: Tensor, rows: list[int]
     ) -> dict[str, Tensor]:
-        """Accumulate the gradient of these of this process's rows; return the sums of their metrics.
+        """Accumulate the gradient of some of this process's rows; return the sums of their metrics.
 
-        ``advantages`` are those of all rows that this process holds, (R,) or, of each token, (R, T).
+        ``advantages`` cover all rows that this process holds: (R,), or (R, T) for each token.
         """
         trained, device = batch.rollouts.rows(rows), self.trainer.device
         own_advantages, own_weights = (x[rows].to(device) for x in (advantages, batch.own(weights)))
@@ -186,12 +186,12 @@ class Learner:
         return old, self.training().logprobs(batch.rollouts, self.temperature, self.reference)
 
     def save(self, folder: Path) -> None:
-        """Write the state of what learns; all processes take part, the first one writes."""
+        """Write the state of policy and critic; all processes take part, the first one writes."""
         for trainer in self._trainers():
             trainer.save(folder)
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
         self.sampler.sleep()
         for trainer in self._trainers():
             trainer.restore(folder)
@@ -205,7 +205,7 @@ class Learner:
         return [self.trainer, *([self.ppo.critic] if self.ppo else [])]
 
     def compare(self, rollouts: Rollouts, step: int) -> None:
-        """Check the log-probabilities of some responses of an evaluation, as `update` does of a batch's."""
+        """Check the log-probabilities of some responses of an evaluation, as `update` checks a batch."""
         some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
         at = self.spec.evaluated_at
         logprobs = self.training().logprobs(some, at["temperature"] or 1.0)

@@ -112,7 +112,7 @@ class Run:
     def draw(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each of the problems ``visited``, under the current weights."""
+        """Return n rewarded rollouts of each problem in ``visited``, under the current weights."""
         self._sync()
         return self.worker.draw(part, visited, n, stream, evaluating)
 
@@ -190,7 +190,7 @@ class Run:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
 
     def save(self, folder: Path) -> None:
-        """Write what continues the run; all processes take part, the first one writes."""
+        """Write the run's state; all processes take part, the first one writes."""
         self.learner.save(folder)
         waiting = [batch.gathered_state(self.ranks) for batch in self.waiting]
         if self.trainer.rank == 0:
@@ -206,7 +206,7 @@ class Run:
             (folder / "loop.json").write_text(json.dumps(state))
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
         try:
             state = json.loads((folder / "loop.json").read_text())
             self.learner.restore(folder)
@@ -226,7 +226,7 @@ class Run:
             raise UnreadableState(folder, error) from error
 
     def close(self) -> None:
-        """Release what the next run does not reuse."""
+        """Release everything that the next run does not reuse."""
         if self.pipeline:
             self.pipeline.close()
         self.worker.close()

@@ -129,7 +129,7 @@ def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
 def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
     """Return rows cut into micro-batches of at most so many tokens, the longest rows first.
 
-    Equal rows count once and are in one micro-batch. A row longer than a micro-batch is alone.
+    Equal rows count once and are in one micro-batch. A row longer than a micro-batch gets one of its own.
 
     >>> rows = Rollouts([[1], [1], [1], [1, 2]], [[5], [5], [6], [7, 8]], [], [])
     >>> micro_batches(rows, 4)

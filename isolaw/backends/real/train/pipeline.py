@@ -12,8 +12,8 @@ and the trainer waits while the oldest batch is incomplete. With k = 0 they alte
 as a sampler in the trainer's process.
 
 The problems of a batch and the seed of each rollout do not depend on timing; with k > 0 the ages do. A state
-holds which batches were requested, but not their tokens: a run that continues requests them again under the
-state's weights, and the bound holds again.
+records the requested batches without their tokens: a run that continues requests them again under the state's
+weights, so the bound still holds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Pipeline:
         self.sampler.version, self.sampler.needs_weights = step, True
 
     def ask(self, visited: list[int], stream: tuple[int, ...]) -> None:
-        """Ask for a batch, after the sampler was handed the current weights."""
+        """Request a batch, after the sampler received the current weights."""
         self.asked.append(_Asked(visited, stream))
 
     def take(self) -> Batch:
@@ -81,11 +81,11 @@ class Pipeline:
         return {"age": float(ages.mean()), "age_max": float(ages.max())} if self.staleness else {}
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the batches that were asked for, as data for JSON."""
+        """Return the requested batches, as data for JSON."""
         return [{"visited": one.visited, "stream": one.stream} for one in self.asked]
 
     def restore(self, state: Sequence[dict[str, Any]], step: int) -> None:
-        """Continue from `state` after so many steps; this asks for its batches again."""
+        """Continue from `state` after so many steps; this requests its batches again."""
         self.asked = deque(_Asked(list(one["visited"]), tuple(one["stream"])) for one in state)
         self.at(step)
 

@@ -61,8 +61,8 @@ class Policy(Backbone):
     def forward(self, packed: Packed, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities and entropies of response tokens, (2, R, T), zeros elsewhere.
 
-        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and would wait for ever for
-        a process that does not use the entropy.
+        They are one tensor: ZeRO-3 counts the gradients of a module's outputs, and would wait for ever for a
+        process that does not use the entropy.
         """
         head = self.model.get_output_embeddings()
         return packed.by_row(head(self.states(packed), packed.targets, temperature))
@@ -179,7 +179,7 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
         packed_logprobs = policy(packing.pack(rollouts, device, varlen=varlen), 1.0)[0]
     except NotImplementedError as error:
         raise _refusal(model, str(error)) from None
-    except (AttributeError, TypeError) as error:  # of a model of another build
+    except (AttributeError, TypeError) as error:  # models built differently raise
         raise _refusal(model, f"it cannot be called with packed rows ({error})") from error
     if _mixes(model, policy, rollouts, device):
         raise _refusal(model, "its layers pass something on from row to row")
@@ -192,7 +192,7 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     if not gap / count <= TOLERANCE[dtype]:
         raise _refusal(
             model,
-            "rows packed into one sequence have other log-probabilities than each by itself "
+            "packing rows into one sequence changes their log-probabilities "
             f"(by {gap / count:.3g} per token)",
         )
 
@@ -239,7 +239,7 @@ def _logits(model: Any, ids: Tensor) -> Tensor:
 
 
 def _longest(config: Any) -> int | None:
-    """Return the longest row whose positions do not depend on the other rows; None: any."""
+    """Return the length of the longest row whose positions do not depend on other rows; None: no limit."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
         return None

@@ -1,7 +1,7 @@
 """PPO's half of an update: the advantages of a batch from the critic, and the critic's own update.
 
-The critic's values at the start of a batch make advantages and targets (`algorithms.gae`), which stay for all
-updates on the batch.
+Advantages and targets come from the critic's values at the start of a batch (`algorithms.gae`), and stay
+fixed for all updates on the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolaw.config import Recipe
 
 @dataclass(frozen=True)
 class Targets:
-    """Of the rows that a process holds, (R, T) in float64, zeros in the padding; and what they measure."""
+    """A process's advantages and targets, (R, T) in float64, zeros in the padding; and their metrics."""
 
     advantages: Tensor  # whitened over the batch
     values: Tensor  # the critic's at the start of the batch

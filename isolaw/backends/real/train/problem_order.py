@@ -43,7 +43,7 @@ class ProblemOrder:
         self.retired.update(problems)
 
     def state(self) -> dict[str, Any]:
-        """Return what changes, as data for JSON."""
+        """Return the position in the order, as data for JSON."""
         return {"rng": self.rng.bit_generator.state, "waiting": self.waiting, "retired": sorted(self.retired)}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 On one machine the processes find each other by a file, and connect by loopback alone. On several they find
 each other by a store at the first machine's address, and connect by the interfaces that lead there. Neither
-asks who connects, so processes exchange data as JSON (`exchange`): whoever takes the place of one can send
-wrong numbers, but no code. torch's own collectives of objects are pickles; of those that libraries send, only
-plain data is read (`let_libraries_unpickle`).
+authenticates peers, so processes exchange data as JSON (`exchange`): an intruder can send wrong numbers, but
+no code. torch's own collectives of objects are pickles; of those that libraries send, isolaw reads only plain
+data (`let_libraries_unpickle`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def let_libraries_unpickle() -> None:
 def exchange(value: Any) -> list[Any]:
     """Return every process's value, by rank, at the same call in each; values are data for JSON.
 
-    A tuple arrives as a list, also in the process itself. Raises `RunError` where one sent something else.
+    A tuple arrives as a list, also in the process itself. Raises `RunError` if a process sends anything but
+    JSON.
     """
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
@@ -89,14 +90,14 @@ def exchange(value: Any) -> list[Any]:
         try:
             out.append(json.loads(told[:size].numpy().tobytes()))
         except (ValueError, RecursionError):
-            raise RunError(f"process {rank} of the run sent {size} bytes that are no JSON") from None
+            raise RunError(f"process {rank} of the run sent {size} bytes that are not JSON") from None
     return out
 
 
 def choose_interface(address: str | None) -> None:
-    """Make libraries listen on loopback alone or, on several machines, on what leads to ``address``.
+    """Make libraries listen on loopback alone or, on several machines, on the interface towards ``address``.
 
-    What the user has set for several machines stays.
+    The user's own settings for several machines stay.
     """
     if address is None:
         os.environ.update(dict.fromkeys(_INTERFACES, _interface("127.0.0.1") or _LOOPBACK))
@@ -110,7 +111,7 @@ def choose_interface(address: str | None) -> None:
 
 
 def _interface(address: str) -> str:
-    """Return the name of the interface with an address; empty where none has it."""
+    """Return the name of the interface with an address; empty if none has it."""
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             try:

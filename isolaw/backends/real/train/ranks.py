@@ -49,7 +49,7 @@ def main(address: str, port: int) -> None:
                     line.send({})
         line.end({"done": True})
     except RunError as error:
-        # Any process may find the fault; the others then only see that it has ended.
+        # Any process may find the fault; the others only see that it has ended.
         line.end({"failed": str(error)})
         raise
     environment.leave(0)
@@ -64,7 +64,7 @@ def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _choose_gpu() -> None:
-    """Make one GPU visible to each process before torch counts them; disable what needs its peers'."""
+    """Show each process one GPU before torch counts them; disable features that need the GPUs of peers."""
     if not environment.gpus():
         return
     visible, place = visible_gpus(), int(os.environ["LOCAL_RANK"])

@@ -44,7 +44,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
-    """Return a `Trainer`'s arguments but for the model, for a run and its section ``[real]``."""
+    """Return a `Trainer`'s arguments, except the model, for a run and its section ``[real]``."""
     recipe = spec.recipe
     return {
         **options.model_dump(include=_OPTIONS),
@@ -109,17 +109,17 @@ class Trainer:
             agrees(self.engine, dtype, self.device, varlen=self.varlen)
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
-        """Return the module that is trained."""
+        """Return the module to train."""
         how = {"float32_head": self._float32_head, "gradient_checkpointing": gradient_checkpointing}
         return load(folder, self.dtype, self.device, zero=self._zero, **how)
 
     def _train_beside(self, policy: Any) -> None:
-        """Make trainable what is trained beside adapters; of a policy nothing."""
+        """Make the parts trainable that are trained next to adapters; a policy has none."""
 
     def frozen(self, model: str) -> Any:
-        """Return the policy of a model's folder with constant weights, divided under ZeRO-3, too.
+        """Return the policy of a model's folder with constant weights; ZeRO-3 divides them, too.
 
-        With LoRA it is the trained one, without its adapters.
+        With LoRA it is the trained policy without its adapters.
         """
         if self.adapters:
             return self.adapters.without(self.engine.module)
@@ -139,7 +139,7 @@ class Trainer:
         return parts + [[]] * (int(count) - len(parts))
 
     def pack(self, rollouts: Rollouts) -> Packed:
-        """Return rows packed for this trainer; without rows one that counts for nothing."""
+        """Return rows packed for this trainer; without rows, one row of weight 0."""
         if not len(rollouts):  # other processes need this one's part in the exchange of weights
             rollouts = Rollouts([[0]], [[0]], [], [])
         return pack(rollouts, self.device, varlen=self.varlen)
@@ -169,7 +169,7 @@ class Trainer:
         ``loss_of`` returns a micro-batch's part of the loss, from the indices of its rows, their tensors and
         the module's outputs, for a policy log-probabilities (R, T) and entropy (R, T). ``inputs`` are the
         module's, for a policy the temperature. All processes call it equally often, so that all run a
-        reference model; without rows the tensors are of one row that counts for nothing.
+        reference model; without rows the tensors hold one row of weight 0.
         """
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
@@ -184,7 +184,7 @@ class Trainer:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
         whole = [p.grad for _, p in self._trained() if p.grad is not None and not _partitioned(p)]
-        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed only knows its own
+        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed accepts only its own
         self.engine.step()
         self.steps += 1
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
@@ -196,7 +196,7 @@ class Trainer:
         return {name: safe_get_full_grad(p).float().cpu().clone() for name, p in self._trained()}
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Return what the optimiser updates, by name."""
+        """Return the parameters that the optimiser updates, by name."""
         return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -212,7 +212,7 @@ class Trainer:
                 yield name, parameter.detach()
 
     def save(self, folder: Path) -> None:
-        """Write what is trained, and its moments; all processes take part, the first one writes."""
+        """Write the trained parameters and their moments; all processes take part, the first one writes."""
         trained = self._trained()
         shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in trained}
         for kind in self._kinds():
@@ -225,7 +225,7 @@ class Trainer:
             (folder / f"{self.prefix}optimizer.json").write_text(json.dumps({"steps": self.steps}))
 
     def restore(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
         steps = int(json.loads((folder / f"{self.prefix}optimizer.json").read_text())["steps"])
         if steps:
             self._materialise()
@@ -239,7 +239,7 @@ class Trainer:
                 state["step"].fill_(steps)
 
     def _kinds(self) -> tuple[str, ...]:
-        """Return what a state holds of each parameter: its value and, after a first step, AdamW's moments."""
+        """Return the parts of a parameter in a state: its value and, after a first step, AdamW's moments."""
         return ("model", *_MOMENTS) if self.steps else ("model",)
 
     def _materialise(self) -> None:
@@ -250,7 +250,7 @@ class Trainer:
         self.update(0.0)
 
     def close(self) -> None:
-        """Release the engine's memory, weights and moments too; nothing can follow."""
+        """Release the engine's memory, including weights and moments; the trainer is then unusable."""
         parts = [*self.engine.module.parameters(), *self.engine.module.modules()]
         self.engine.destroy()
         # DeepSpeed hangs its optimisers on the parameters, and autograd functions of ZeRO-3 on the modules,
@@ -285,7 +285,7 @@ def _config(
         "bf16": {"enabled": dtype == "bfloat16"},
         "steps_per_print": 10**9,
     }
-    if dtype == "bfloat16":  # its sums get worse with the number of micro-batches, and so with B
+    if dtype == "bfloat16":  # the error of its sums grows with the number of micro-batches, and so with B
         config["data_types"] = {"grad_accum_dtype": "fp32"}
         if zero_stage == 1:  # it exchanges the sum, not each micro-batch's gradient
             config["communication_data_type"] = "fp32"
@@ -315,7 +315,7 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
 
 
 def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
-    """While entered, ZeRO-3 has gathered parameters from all processes."""
+    """While entered, this process has whole parameters, which ZeRO-3 gathered from all processes."""
     if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
     from deepspeed import zero

@@ -1,1 +1,1 @@
-"""The model-size law: learning curves of several sizes, the law through them, its draws."""
+"""The model-size law: learning curves of several sizes, the law fitted to them, and its draws."""

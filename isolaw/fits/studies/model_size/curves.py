@@ -182,7 +182,7 @@ def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generat
 
 
 def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
-    """Split a run's deviation at ``step`` into measured steps, and others filled by mirroring at both ends.
+    """Split a run's deviation at ``step`` into measured values, and values mirrored at both ends.
 
     The two parts are drawn independently: the same errors repeated at other steps would cancel in K.
     """

@@ -41,7 +41,7 @@ class SizeLaw:
     loss: Loss
     fits: SizeFits  # the estimate, followed by D draws
     bends: Floats  # relative change of K per decade of X, (1 + D,); 0 under the law
-    unit: Literal["run", "block"]  # what was resampled; blocks if no size has two runs
+    unit: Literal["run", "block"]  # unit of resampling; blocks if no size has two runs
 
     @cached_property
     def N0(self) -> Quantity:
@@ -67,14 +67,14 @@ class SizeLaw:
 
     @cached_property
     def bend(self) -> Quantity:
-        """Relative change of K per decade of X: how far the curves are from straight."""
+        """Relative change of K per decade of X; 0 for straight curves."""
         return estimated(self.bends)
 
     def _by_size(self, values: Floats) -> dict[float, Quantity]:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """A quantity that diverges with N0: unknown, or open, where the search's end is reached."""
+        """Return a quantity that diverges with N0: open or unknown if the search reaches its end."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
@@ -117,8 +117,8 @@ class SizeLaw:
         S = len(self.curves.sizes)
         if S < _LEAST_SIZES_FOR_E:
             raise Refused(
-                f"N = {size:g} was not fitted, and E(N) is extrapolated from {_LEAST_SIZES_FOR_E} sizes or "
-                f"more; there are {S}. Add runs of another size, or a short one of this size"
+                f"N = {size:g} was not fitted, and extrapolating E(N) needs {_LEAST_SIZES_FOR_E} sizes or "
+                f"more; found {S}. Add runs of another size, or a short run of this size"
             )
         rows = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
         inverse = np.linalg.pinv(rows.transpose(0, 2, 1) @ rows)
@@ -154,18 +154,18 @@ class SizeLaw:
 
     @property
     def warnings(self) -> list[str]:
-        """The flags in words."""
+        """The texts of `flags`."""
         return [flag.text for flag in self.flags]
 
     @property
     def flags(self) -> list[Flag]:
-        """What a reader must know before trusting the numbers."""
+        """Reasons for care before trusting the numbers."""
         out = []
         low, high = bounds(self.curves.sizes)
         if self.fits.log_n0[0] >= high:
             text = (
-                f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: no saturation is seen, "
-                "and K_max and N0 are not identified. Add runs of larger models"
+                f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: the runs show no "
+                "saturation, so K_max and N0 are not identified. Add runs of larger models"
             )
             out.append(Flag(Code.UNSATURATED, text))
         elif self.fits.log_n0[0] <= low:
@@ -179,7 +179,7 @@ class SizeLaw:
             text = (
                 f"the curves are less straight than the law assumes: K changes by {self.bends[0]:+.0%} in a "
                 f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
-                "checkpoints extrapolate straight lines, and their intervals leave the change out"
+                "checkpoints extrapolate straight lines, and their intervals ignore the change"
             )
             out.append(Flag(Code.BENT, text))
         if self.unit == "block" and len(self.fits.kappa) > 1:
@@ -192,8 +192,8 @@ class SizeLaw:
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 
-    ``loss`` is ``reward`` for squared error in L, as the authors have it, or ``log`` for log10 L;
-    ``draws`` and ``seed`` are the number of draws and their seed.
+    ``loss`` is ``reward`` for squared error in L, as in the paper, or ``log`` for log10 L; ``draws`` and
+    ``seed`` are the number of draws and their seed.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed:
     kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
     if kappa <= _LEAST_EXPONENT:
         raise Refused(
-            f"reward does not rise with {curves.x_name}: no speed of learning. Add later checkpoints"
+            f"reward does not rise with {curves.x_name}: no learning speed to fit. Add later checkpoints"
         )
     unit: Literal["run", "block"] = "run" if curves.freedom else "block"
     bends = problem.bend(y, estimate)

@@ -325,7 +325,7 @@ def test_wrong_input_is_told_at_once(
     for out, told in (
         ("file/o", "a file"),
         ("loop", "not a folder's name"),
-        ("nowhere", "a link to nothing"),
+        ("nowhere", "a broken link"),
     ):
         wrong = ["--out", tmp_path / out, "--temperature", "nan", "--validation", 68, "--dry-run"]
         code, _, stderr = isolaw(*sums, *wrong, "--max-response-tokens", 23, "--reward", "math_")

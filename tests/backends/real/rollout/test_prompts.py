@@ -76,7 +76,7 @@ def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
 
 def test_two_system_messages(thinking: Any) -> None:
     own = [{"role": "system", "content": "1"}, {"role": "user", "content": "2"}]
-    with pytest.raises(DataError, match="problem 'a': it has a system message of its own"):
+    with pytest.raises(DataError, match="problem 'a': found a system message in its prompt"):
         encode([Problem("a", own, "3")], thinking, Chat.of("3", None))
     assert len(encode([Problem("a", own, "3")], thinking, Chat.of(None, {"level": 1}))[0]) == 8
 
@@ -88,7 +88,7 @@ def test_arguments_that_a_template_ignores(thinking: Any, tokenizer: Any) -> Non
         "(did you mean 'enable_thinking'?)",
         "real.chat_template.tokenize: isolaw sets it; expected an argument of the template",
     ]
-    with pytest.raises(DataError, match=r"problem 'a': it is to be a message, .* no chat template"):
+    with pytest.raises(DataError, match=r"problem 'a': the settings make it a message, .* no chat template"):
         encode([Problem("a", "4", "4")], tokenizer, Chat.of("3", None))
 
 

@@ -1,1 +1,1 @@
-"""The memory planner: a model's sizes, the bytes that a run takes on each GPU, and settings that fit."""
+"""The memory planner: a model's sizes, a run's bytes on each GPU, and settings that fit."""

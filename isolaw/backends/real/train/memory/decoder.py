@@ -1,7 +1,7 @@
 """The sizes of a decoder's weights, from its ``config.json`` alone.
 
-Known are the decoders of one kind of layer that `transformers` calls Llama, Mistral, Qwen2 and Qwen3:
-grouped-query attention, a gated MLP, RMSNorm before each, an embedding and a head that may be tied to it.
+It covers decoders with one kind of layer, which `transformers` calls Llama, Mistral, Qwen2 and Qwen3:
+grouped-query attention, a gated MLP, RMSNorm before each, an embedding, and a head that may be tied to it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Decoder:
 
     @property
     def critic(self) -> Decoder:
-        """The decoder with a critic's head: one number, which is left out."""
+        """The decoder with a critic's scalar head, which is neglected."""
         return replace(self, tied=True)
 
     def splits(self, processes: int) -> bool:
-        """Return whether vLLM can split it: query heads evenly, key heads evenly or each to several."""
+        """Return whether vLLM can split the heads: queries evenly, keys evenly or each to several."""
         heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
         return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)
 

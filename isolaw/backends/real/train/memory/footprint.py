@@ -26,9 +26,9 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
         optimiser     (16 + b) P' / w for each process, if offloaded, from then on
         state         the largest tensor in float32 for each process, while a state is written or read
 
-A phase takes what its largest moment does: for training the backward pass of the head, that of the first
+A phase takes as much as its largest moment: for training the backward pass of the head, the one of the first
 layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
-without data and agrees with these equations. What no tensor holds is in `GUESSES`.
+without data and agrees with these equations. `GUESSES` covers memory outside tensors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Guesses:
-    """Bytes that belong to no tensor: from one H200 with one process (docs/gpu), for several a guess."""
+    """Bytes outside tensors: measured on one H200 with one process (docs/gpu), guessed for several."""
 
     driver: int = round(0.65 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs (0.60)
     context: int = round(1.7 * GIB)  # CUDA's, with the kernels of torch, DeepSpeed and cuBLAS (1.29 to 1.67)
@@ -73,7 +73,7 @@ GUESSES = Guesses()
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run demands of GPU memory, apart from its section ``[real]``."""
+    """A run's demands on GPU memory, apart from its section ``[real]``."""
 
     model: Decoder
     gpu_bytes: int  # of the smallest card
@@ -144,7 +144,7 @@ class Footprint:
         return processes * GUESSES.program + max(loading, kept + max(again, state))
 
     def sampler_minimum(self) -> int:
-        """Return the least that vLLM takes: weights, work space, and the cache of one row of full length."""
+        """Return the least memory of vLLM: weights, work space, and the cache of one row of full length."""
         b, model = self.b, self.model
         tokens = b * GUESSES.sampler_tokens
         tokens *= 3 * model.intermediate // self.tensor_parallel + 4 * model.hidden
@@ -170,7 +170,7 @@ class Footprint:
         }
 
     def _critic(self) -> int:
-        """Return what the critic keeps; its passes come after the policy's and take less."""
+        """Return the bytes that the critic keeps; its passes come after the policy's and take less."""
         if not self.demand.critic:
             return 0
         demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
@@ -203,11 +203,12 @@ class Footprint:
         return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
     def _training(self) -> BytesByPart:
-        """Return the largest moment of the passes and the update, beyond what is kept."""
+        """Return the largest moment of the passes and the update, beyond the bytes kept throughout."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
-        # The head's gradient waits for the embedding's; so does the weight under ZeRO-3, unless too large.
+        # The head's gradient stays until the embedding's exists; so does the weight under ZeRO-3, unless too
+        # large.
         waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
         tied = waiting * b * model.embedding if model.tied and stage and not self.adapters else 0
         saved, reference = self._saved(), self._gathered_reference()
@@ -231,7 +232,7 @@ class Footprint:
         return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
     def _saved(self) -> int:
-        """Return the activations kept from the forward for the backward pass."""
+        """Return the activations that the forward pass keeps for the backward pass."""
         b, e, model = self.b, self.model.hidden, self.model
         each = b * e
         if not self.options.gradient_checkpointing:
@@ -278,10 +279,10 @@ class Footprint:
         return {"sampler's weights": weights, "sampler's cache": cache}
 
     def _sampler_weights(self) -> int:
-        untied = self.model.embedding if self.model.tied and self.vllm else 0  # vLLM's head is loaded apart
+        untied = self.model.embedding if self.model.tied and self.vllm else 0  # vLLM loads it separately
         return self.b * (self.model.parameters + untied) // self.tensor_parallel
 
     def _syncing(self) -> int:
-        """Return what it takes to hand over weights one by one, each gathered or merged."""
+        """Return the bytes of handing over weights one by one, each gathered or merged."""
         merging = (8 + self.b) * max(self.model.matrices) if self.adapters else 0
         return merging + (self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0)

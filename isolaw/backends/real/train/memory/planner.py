@@ -1,9 +1,9 @@
-"""The memory that a run takes of each GPU, and the settings that make it fit.
+"""Plan the memory of a run on each GPU, and choose settings that make it fit.
 
 GPUs are those of `environment`: this machine's, or those of the machine that is planned for. The planner
-fills in what the section ``[real]`` leaves open so that every phase leaves a twentieth of the card free, the
-cheapest way first: the largest micro-batch, then the optimiser in host memory. The sampler gets what the
-trainer leaves. A run that cannot fit is refused before anything is loaded.
+fills in open keys of the section ``[real]`` so that every phase leaves a twentieth of the card free. It tries
+the cheapest way first: the largest micro-batch, then the optimiser in host memory. The sampler gets the rest
+of the card. A run that cannot fit is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
             continue
         if tight is None and plan.fits(spare=0.0):
             tight = plan
-        if not plan.host_fits():  # the optimiser there would need more
+        if not plan.host_fits():  # the optimiser in host memory would need more
             break
     return tight or plan
 
@@ -120,7 +120,8 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
 def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     """Fill in the largest micro-batch that fits, or else the smallest: one longest row.
 
-    Where activations are kept it is of a usual size at least: a smaller one takes the time that they save.
+    If activations are kept, the micro-batch has at least a usual size: a smaller one would take the time that
+    they save.
     """
     if options.micro_batch_tokens is not None:
         return options
@@ -146,7 +147,7 @@ def plan(spec: RunSpec) -> MemoryPlan | None:
 
 
 def runs_at_a_time(spec: RunSpec) -> int:
-    """Return how many such runs this machine's own memory holds, at least one; unknown memory holds any."""
+    """Return how many such runs this machine's own memory holds, at least one; no limit if unknown."""
     own = plan(spec)
     if own is None or not own.demand.host_bytes:
         return environment.gpus() or 1
@@ -344,7 +345,7 @@ def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "
 
 
 def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
-    """Return by key what has to change: keys that were set, and those that differ from their defaults."""
+    """Return the keys that have to change, with values: set keys, and those away from their defaults."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
         for name in ("processes", "zero_stage", *_CHOSEN)
