@@ -21,7 +21,7 @@ compute = 1_500_000
 seeds = 2
 [grid]
 problems_per_batch = [8]
-rollouts_per_problem = [2, 8, 32, 128]
+rollouts_per_problem = [2, 4, 8, 16, 32, 64, 128]
 [problems]
 n_train = 200
 n_validation = 100
