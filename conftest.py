@@ -34,6 +34,7 @@ _LONG = (
 # Where a shell started pytest in the background, it ignores SIGINT, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 _IMPORTS_TORCH = re.compile(rb"^(import torch|from torch|torch = pytest\.importorskip)", re.MULTILINE)
+_MARK = re.compile(rb"\bmark\.(slow|nightly|gpu|real)\b")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -43,8 +44,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     of_the_package = collection_path.is_relative_to(ROOT / "isolaw")
     if of_the_package and b">>>" not in collection_path.read_bytes():
         return True
-    without_torch = "not real" in config.getoption("markexpr") or (of_the_package and not TORCH)
-    return True if without_torch and imports_torch(collection_path) else None
+    expression = config.getoption("markexpr")
+    without_torch = "not real" in expression or (of_the_package and not TORCH)
+    if without_torch and imports_torch(collection_path):
+        return True
+    wanted = not expression or takes_unmarked(expression) or has_marks(collection_path)
+    return None if wanted else True
+
+
+@functools.cache
+def takes_unmarked(expression: str) -> bool:
+    """Return whether ``-m`` with this expression takes tests without a mark."""
+    return bool(eval(re.sub(r"\b(?!(?:and|or|not)\b)\w+", "False", expression), {"__builtins__": {}}))
+
+
+def has_marks(path: Path) -> bool:
+    """Return whether a module may have tests with one of isolaw's own marks."""
+    return imports_torch(path) or _MARK.search(path.read_bytes()) is not None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -110,6 +110,7 @@ for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
     if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
         importlib.import_module(module.name)
 sys.modules["isolaw.report.page.budgets"]._E12 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
+sys.modules["isolaw.report.figures.paper"]._BUDGETS = 6  # so are these
 {_COMPILING[0]}
 """
 
@@ -162,8 +163,9 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
-        "  *--draws*|*--points*|*--help*) ;;\n"
-        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
+        "  *--draws*|*--points*|*--help*|*--to-target*|answer*law.json*) ;;\n"
+        '  fit*|answer*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
+        '  plan*) set -- "$@" --repetitions 1 ;;\n'
         "esac\n"
         f'exec "{preloaded / "isolaw"}" "$@"\n'
     )

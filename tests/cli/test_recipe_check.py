@@ -81,7 +81,7 @@ def test_mistakes(isolaw, file: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_check_ends_as_one_that_was_not(command: str, file: Path, tmp_path: Path) -> None:
     def arguments(out: str) -> list[str]:
-        keys = ["--set", "sweep.compute=1.5e6", "--set", "problems.n_train=200", "--jobs", "2", "--json"]
+        keys = ["--set", "sweep.compute=4e5", "--set", "problems.n_train=200", "--jobs", "2", "--json"]
         return [command, "sweep", "--recipe-check", str(file), "--out", str(tmp_path / out), *keys]
 
     started = time.monotonic()

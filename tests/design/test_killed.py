@@ -69,7 +69,8 @@ def test_killed_again_and_again(file: Path, whole, command: str, tmp_path: Path)
     pd.testing.assert_frame_equal(points, whole[1])
 
 
-@pytest.mark.parametrize("executor", [pytest.param("ray", marks=pytest.mark.nightly), "slurm"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("executor", ["ray", "slurm"])
 def test_any_executor_comes_to_the_same_decisions(
     file: Path, whole, command: str, tmp_path: Path, executor: str
 ) -> None:

@@ -84,6 +84,7 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 # submitit's local executor
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""

@@ -11,7 +11,7 @@ import pytest
 import isolaw
 from isolaw.replication.jitter import constants_of, jittered
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 FINE = [0.01 * 2 ** (k / 2) for k in range(-12, 11)]
 PRESETS = [(kind, index) for kind in ("easy", "hard") for index in range(2)]

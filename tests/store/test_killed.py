@@ -127,6 +127,7 @@ def test_many_kills(sweeper: Callable[..., Sweeper], uninterrupted: pd.DataFrame
     assert not list(victim.out.rglob("*.tmp"))
 
 
+@pytest.mark.nightly
 def test_killed_while_being_extended(sweeper: Callable[..., Sweeper], same) -> None:
     first, then = ("--set", "sweep.compute=1e6"), ("--set", "sweep.compute=4e6")
     sweeper("through", 2, *first).finish()

@@ -362,11 +362,11 @@ def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., An
 # -- sweeps -----------------------------------------------------------------------------------------------
 
 LEARNS: dict[str, dict[str, Any]] = {
-    "sweep": {"compute": 16_384},
+    "sweep": {"compute": 8_192},
     "grid": {"problems_per_batch": [32]},
     "recipe": {"lr": 1.5e-3, "warmup_steps": 10},
     "problems": {"n_train": None, "n_validation": None},
-    "evaluation": {"points": 8},
+    "evaluation": {"points": 7, "start": 128, "end": 8_192},
 }
 
 
@@ -390,23 +390,22 @@ def test_a_sweep_learns(learned: Path) -> None:
     table = pd.read_parquet(learned / "points.parquet")
     held_out = table[(table.eval_set == "validation") & (table.metric == "avg@4")].set_index("step")["value"]
     assert held_out.index.min() == 0
-    assert held_out.index.max() == 128
+    assert held_out.index.max() == 64
     assert held_out.iloc[-1] - held_out.loc[0] >= 0.15
     assert table["wall_s"].max() < 240
     training = table[table.eval_set == "train"].pivot_table(index="step", columns="metric", values="value")
     assert len(training) == len(held_out) - 1
     assert training["mismatch_max"].max() <= 1e-4
-    assert training["reward"].iloc[-1] > training["reward"].iloc[0] + 0.15
+    assert training["reward"].iloc[-1] > training["reward"].loc[:8].mean() + 0.15
     assert engine.status(learned)["done"] == 1
 
 
 @pytest.mark.real
 @pytest.mark.slow
 def test_ppo_learns(train, made) -> None:
-    """By half of the rollouts that `LEARNS` has."""
     problems = {**LEARNS["problems"], "set": str(made.sums)}
     recipe = {**LEARNS["recipe"], "algorithm": "ppo"}
-    curve = train(**{**LEARNS, "sweep": {"compute": 8_192}, "problems": problems, "recipe": recipe})
+    curve = train(**{**LEARNS, "problems": problems, "recipe": recipe})
     assert curve["avg@4"][64] - curve["avg@4"][0] >= 0.15
     explained = curve["train", "explained_variance"]
     assert explained[64] > 0.005 > abs(explained[1])  # rewards are rare, and noisy
@@ -452,15 +451,19 @@ def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_ru
     learned: Path, made, sections: Callable[..., Any], same, tmp_path: Path
 ) -> None:
     # Another run first: what it leaves in vLLM and DeepSpeed must not matter.
-    more = {**LEARNS, "problems": {**LEARNS["problems"], "set": str(made.sums)}}
+    problems = {**LEARNS["problems"], "set": str(made.sums)}
     engine.sweep(sections(recipe={"lr": 5e-2}), tmp_path / "other")
-    again = engine.sweep(sections(**more), tmp_path / "again")
-    same(again, pd.read_parquet(learned / "points.parquet"))
+    again = engine.sweep(sections(**{**LEARNS, "sweep": {"compute": 2_048}, "problems": problems}))
+    first = pd.read_parquet(learned / "points.parquet").query("step <= 16").reset_index(drop=True)
+    assert first["step"].max() == 16
+    same(again, first)
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], same, tmp_path: Path) -> None:
+def test_a_process_in_which_vllm_was_first(
+    made, sections: Callable[..., Any], preloaded: Path, same, tmp_path: Path
+) -> None:
     """As where problems were split before: the process group is vLLM's then."""
     code = (
         "import json, sys\nfrom isolaw import engine\n"
@@ -470,7 +473,7 @@ def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], s
         "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"
     )
     data = sections()
-    words = [sys.executable, "-c", code, str(made.model), json.dumps(data), str(tmp_path / "out")]
+    words = [preloaded / "python", "-c", code, str(made.model), json.dumps(data), str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     same(pd.read_parquet(tmp_path / "out" / "points.parquet"), engine.sweep(data))

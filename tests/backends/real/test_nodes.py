@@ -27,6 +27,7 @@ def one(sections: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     return engine.sweep(sections(), tmp_path_factory.mktemp("one")).to_pandas()
 
 
+@pytest.mark.nightly
 def test_two_machines_of_a_ray_cluster(
     sections: Callable[..., Any], cluster: Any, one: pd.DataFrame, compare, tmp_path: Path
 ) -> None:
@@ -45,7 +46,7 @@ def test_a_job_of_two_processes(sections: Callable[..., Any], compare, tmp_path:
 
 
 def test_two_machines_of_a_slurm_job(
-    sections: Callable[..., Any], command: str, compare, tmp_path: Path
+    sections: Callable[..., Any], command: str, preloaded: Path, compare, tmp_path: Path
 ) -> None:
     """``srun isolaw run-one`` is a task on each; told to end, they keep the state; one machine finishes."""
     data = sections(
@@ -60,7 +61,7 @@ def test_two_machines_of_a_slurm_job(
     store.write_spec(spec, None)
     run = store.run(planned.run_id)
     run.create(planned)
-    words = [command, "run-one", str(run.folder)]
+    words: list[Any] = [command, "run-one", str(run.folder)]
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "localhost"}
 
     # The second task is first to come, and finds what an earlier job has left.
@@ -84,6 +85,7 @@ def test_two_machines_of_a_slurm_job(
     stopped_at = run.recorded().checkpoints[-1]["step"]
     assert 0 < stopped_at < 30
 
+    words[0] = preloaded / "isolaw"
     assert subprocess.run(words, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode == 0
     assert [line["step"] for line in run.recorded().checkpoints].count(stopped_at) == 1
     alone = engine.sweep({**data, "real": {**data["real"], "processes": 1}}, tmp_path / "alone").to_pandas()

@@ -33,7 +33,14 @@ def everything(synthetic: Make) -> Runs:
     return Runs(pd.concat([points, best, worst], ignore_index=True))
 
 
+@pytest.fixture
+def few_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that is recommended at six budgets instead of thirty: each is a prediction."""
+    monkeypatch.setattr(paper, "_BUDGETS", 6)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_predictions")
 def test_all_that_these_runs_can_carry(synthetic: Make, tmp_path: Path) -> None:
     paths, reasons = paper_figures(everything(synthetic), tmp_path / "new", **QUICK)
     assert list(FIGURES) == [
@@ -77,6 +84,7 @@ def test_fixed_b_draws_a_pair(synthetic: Make) -> None:
     assert right.get_xlabel() == "M, update steps"
 
 
+@pytest.mark.usefixtures("few_predictions")
 def test_joint_draws_the_batch_that_is_recommended(synthetic: Make) -> None:
     material = Material(everything(synthetic), options=QUICK)
     right = next(a for a in FIGURES["joint"](material).axes if "n and B_p" in a.get_title(loc="left"))

@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "20"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         few_budgets(patch)
-        assert run(["report", str(sweep), "-o", str(page)]) == 0
+        assert run(["report", str(sweep), "-o", str(page), "--hold", "nothing", "--draws", "20"]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
 
@@ -145,7 +145,7 @@ def test_responses_stay_text_and_are_searched(
     ]
     monkeypatch.setattr(responses, "kept", lambda store: iter([responses.Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
-    assert run(["report", str(made.sweep), "-o", str(out), "--law", str(made.law)]) == 0
+    assert run(["report", str(made.sweep), "-o", str(out), "--hold", "nothing", "--draws", "20"]) == 0
     page = visit(out)
     assert page.locator("#responses h2").inner_text() == "Responses"
     page.locator("#responses summary").click()

@@ -352,7 +352,7 @@ def test_the_length_penalty_is_taken_off_correct_responses(run, reward, several:
     torch.testing.assert_close(one.learner.penalties(batch), over)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_scale_rl_learns(train, made, seed: int) -> None:
     recipe = {**SCALE_RL, "interrupt_at": [4, 5], "answer_tokens": 4, "lr": 1.5e-3, "warmup_steps": 10}
     curve = train(
