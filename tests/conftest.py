@@ -163,9 +163,8 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
-        "  *--draws*|*--points*|*--help*|*--to-target*|answer*law.json*) ;;\n"
-        '  fit*|answer*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
-        '  plan*) set -- "$@" --repetitions 1 ;;\n'
+        "  *--draws*|*--points*|*--help*) ;;\n"
+        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
         "esac\n"
         f'exec "{preloaded / "isolaw"}" "$@"\n'
     )

@@ -30,44 +30,18 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
     return re.findall(rf"^```(sh|python)\n(.*?)^```\n{shown}", page.read_text(), flags=re.M | re.S)
 
 
-def squeezed(line: str, cut: bool) -> str:
-    """A line; of one that few draws change what comes before its first number."""
-    words = " ".join(line.split())
-    return re.split(r"-?\d", words.removesuffix(" --draws 60"))[0] if cut else words
-
-
-def shows_intervals(page: Path) -> bool:
-    return any("interval" in shown for _, _, shown in blocks(page))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
 def test_blocks_run(page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path) -> None:
-    """With few draws, so that where intervals are shown lines are compared up to a number."""
-    run_blocks(page, shell, preloaded, tmp_path, every_draw=False)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if shows_intervals(p)], ids=lambda p: p.name)
-def test_intervals_are_printed_as_shown(
-    page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path
-) -> None:
-    run_blocks(page, shell, preloaded, tmp_path, every_draw=True)
-
-
-def run_blocks(page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path, every_draw: bool) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    whole = {**shell, "PATH": shell["PATH"].partition(os.pathsep)[2]}
+    every_draw = {**shell, "PATH": shell["PATH"].partition(os.pathsep)[2]}
     for kind, text, shown in blocks(page):
         command = ["sh", "-euc", text] if kind == "sh" else [preloaded / "python", "-c", text]
-        env, cut = shell, "interval" in shown
-        if cut and every_draw:
-            env, cut = whole, False
+        env = every_draw if "interval" in shown else shell
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
         printed, lines = (
-            [squeezed(line, cut) for line in own.splitlines()]
+            [" ".join(line.split()) for line in own.splitlines()]
             for own in (f"{done.stdout}\n{done.stderr}", shown.strip())
         )
         if {*lines} & {*printed} - {""}:  # else it is another text, such as a file

@@ -79,8 +79,8 @@ class ShapeComparison(Flagged, Shown):
 
     ``quantity`` names the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a reward.
     ``difference`` is A − B for rewards and A / B otherwise. ``probability`` is the probability that A is
-    better, ``equal`` that rewards are within ``tolerance`` of each other, ``neither`` that neither reaches the
-    reward; None without draws.
+    better, ``equal`` that rewards are within ``tolerance`` of each other, ``neither`` that neither reaches
+    the reward; None without draws.
     """
 
     shapes: tuple[BatchShape, BatchShape]
