@@ -1,4 +1,4 @@
-"""`LawDocument`: the content of ``law.json``. docs/modules.md shows this file as the reference of its keys."""
+"""`LawDocument`: the content of ``law.json``. docs/modules.md shows this file as its reference."""
 
 from __future__ import annotations
 
