@@ -202,11 +202,12 @@ def fingerprint() -> dict[str, list[float]]:
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Return the tables: totals over the cells of a half, losses of rivals, and every missed check."""
+    """Return the tables: totals over the cells of a half, losses of rivals, and the missed checks."""
     return "\n\n".join([_overall(summary), _against(summary), _missed(summary)])
 
 
-TABLED = ("1", "3", "9.9")  # budgets of which the page names every missed check
+TABLED = ("1", "3", "9.9")  # budgets of which the page has the missed checks
+WORST = 3  # cells that it names for each
 BEYOND = ("3", "9.9")
 SHOWN = ("highest", "paper", "process")  # rules beside isolaw in the summary; the next table has all
 _OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper", *rivals.NAMES)
@@ -265,15 +266,28 @@ def _against(summary: dict[str, Any]) -> str:
 
 
 def _missed(summary: dict[str, Any]) -> str:
-    """Return every cell that misses a check, with the two numbers that the check compares."""
+    """Return how many cells miss each check, and the worst with the two numbers that the check compares."""
     rows = []
     for budget in TABLED:
         at = {name: cell["budgets"][budget] for name, cell in summary["cells"].items()}
         for check in next(iter(at.values()))["checks"]:
-            missed = [f"{n} {_compared_by(check, a)}" for n, a in at.items() if a["checks"][check] is False]
-            rows += [[f"{budget} ×", check, ", ".join(missed)]] if missed else []
-    title = "**Every missed check, with the two numbers it compares**"
-    return f"{title}\n\n" + _table(["budget", "check", "cells"], rows)
+            missed = [name for name, a in at.items() if a["checks"][check] is False]
+            judged = sum(a["checks"][check] is not None for a in at.values())
+            worst = sorted(missed, key=lambda name: -_missed_by(check, at[name]))[:WORST]
+            named = ", ".join(f"{name} {_compared_by(check, at[name])}" for name in worst)
+            rows += [[f"{budget} ×", check, f"{len(missed)} of {judged}", named]] if missed else []
+    title = "**The missed checks, and the two numbers that they compare in the worst cells**"
+    return f"{title}\n\n" + _table(["budget", "check", "missed in", "worst cells"], rows)
+
+
+def _missed_by(check: str, at: dict[str, Any]) -> float:
+    """By how much a check of `_checks` is missed, to order cells."""
+    if check == "held":
+        return -float(at["n_star"]["coverage"])
+    if check == "refused":
+        return float(at["n_star"]["refused"])
+    found, accepted = _numbers(check, at)
+    return found - accepted
 
 
 def _compared_by(check: str, at: dict[str, Any]) -> str:
@@ -282,16 +296,17 @@ def _compared_by(check: str, at: dict[str, Any]) -> str:
         return f"{at['n_star']['coverage']:.0%}"
     if check == "refused":
         return f"{at['n_star']['refused']:.0%}"
+    return "/".join(map(_number, _numbers(check, at)))
+
+
+def _numbers(check: str, at: dict[str, Any]) -> tuple[float, float]:
+    """The two losses that a check compares."""
     if check == "regret":
-        return _pair(at["realised_where_expected"]["mean"], at["expected_regret"]["mean"])
+        return at["realised_where_expected"]["mean"], at["expected_regret"]["mean"]
     ours = check == "rivals"
     others = [o for name, o in at["baselines"].items() if (name in rivals.NAMES) is ours]
     worst = max(others, key=lambda o: o["own"] - o["regret"]["mean"])
-    return _pair(worst["own"], worst["regret"]["mean"])
-
-
-def _pair(found: float, other: float) -> str:
-    return f"{_number(found)}/{_number(other)}"
+    return worst["own"], worst["regret"]["mean"]
 
 
 def compared(now: dict[str, Any], before: dict[str, Any]) -> str:

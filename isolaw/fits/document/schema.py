@@ -1,4 +1,4 @@
-"""`LawDocument`: the content of ``law.json``, as documented in docs/formats.md."""
+"""`LawDocument`: the content of ``law.json``. docs/modules.md shows this file as its reference."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FrontierPoint:
     """n* at one budget x."""
 
     x: float
-    n_star: Quantity  # as the fit's method defines it
+    n_star: Quantity  # the n with the highest fitted reward
     band: Interval | None  # simultaneous 95 % band: it holds n* at all x at once in 95 % of draws
     n_star_strict: int  # the n of the highest curve
     n_star_tolerance: int  # the smallest n within the tolerance of it
@@ -182,28 +182,28 @@ class LawDocument(Flagged):
     format: ClassVar[str] = FORMAT
 
     setting: Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
-    fixed: dict[str, Any]
+    fixed: dict[str, Any]  # the values that the setting holds constant
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
     curve: Literal["exp", "hill", "power"]
-    records: float | None
+    records: float | None  # width of the bins of record points
     robust: bool
     x: Axis
     grid: tuple[GridEntry, ...]
-    sources: tuple[str, ...]
-    n_train_problems: int | None
-    epochs_seen: float | None
-    params: dict[str, Quantity]
+    sources: tuple[str, ...]  # files of the runs
+    n_train_problems: int | None  # D
+    epochs_seen: float | None  # passes of the runs over the D problems
+    params: dict[str, Quantity]  # b, L, k, x0 of the logistic law (x0 is log10 C0, or M0), and saturation
     frontier: tuple[FrontierPoint, ...]
-    crossovers: tuple[Crossing, ...]
+    crossovers: tuple[Crossing, ...]  # for each pair of n
     curves: tuple[CurveEntry, ...]
     bootstrap: DrawsInfo
     comparison: Comparison
     health: HealthInfo
-    surface: SurfaceInfo | None = None
+    surface: SurfaceInfo | None = None  # None with the paper's method
     tolerance: float = TOLERANCE  # rewards this close count as equal; in the metric's own units
-    flags: tuple[Flag, ...] = ()
+    flags: tuple[Flag, ...] = ()  # "warnings" in the file
 
     @property
     def axis(self) -> AxisName:
