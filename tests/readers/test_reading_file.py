@@ -91,7 +91,7 @@ def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
 ) -> None:
     code, out, _ = isolaw("read", logs, "--save")
     assert (code, out) == (
-        0, f"Saved: {logs}/isolaw.toml. Fill in what is needed there, then: isolaw read {logs}\n",
+        0, f"Saved: {logs}/isolaw.toml. Fill in the missing values there, then: isolaw read {logs}\n",
     )  # fmt: skip
     file = logs / "isolaw.toml"
     assert tomllib.loads(file.read_text()) == {"set": {}}

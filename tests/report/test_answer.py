@@ -128,7 +128,7 @@ def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
     own = isolaw.answer(found.law, 5e5)
     assert own.gain is None
     assert "Three n or more ran to this budget (to C = " in repr(own)
-    assert own.backtest == "it requires the runs, and this is their law"
+    assert own.backtest == "it requires runs, and the source is a law"
 
 
 def test_too_far_for_an_allocation(found: Answer) -> None:

@@ -13,7 +13,8 @@ _SHOWN = 8  # configurations
 
 
 def document(found: Prediction) -> Document:
-    """Return what an ensemble recommends (`isolaw.predict_by_simulation`), and a law's answer to the same."""
+    """Return an ensemble's recommendation (`isolaw.predict_by_simulation`), and a law's for the same
+    budget."""
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
