@@ -114,7 +114,7 @@ FAULTS = {
     ),
     "CUDA builds beside a CPU torch": (
         changed(REAL, torchvision="0.28.0", torchaudio="2.13.0", torchcodec="0.14.0"), "real",
-        "CUDA builds of torchvision, torchaudio, torchcodec beside a CPU build of torch",
+        "CUDA builds of torchvision, torchaudio, torchcodec next to a CPU build of torch",
         "pip uninstall -y torchvision torchaudio torchcodec",
     ),
     "transformers too new": (

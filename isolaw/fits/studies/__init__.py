@@ -1,1 +1,1 @@
-"""Studies beside the law: recipes compared, a learning rate re-tuned, a backtest, model size."""
+"""Studies next to the law: comparison of recipes, re-tuned learning rate, backtest, model size."""

@@ -1,7 +1,8 @@
-"""Studies along one axis of a sweep: a law for each value, or each value's recipe against one of them.
+"""Studies along one axis of a sweep: a law for each value, or each value's recipe compared with a base
+value's.
 
 Along ``without``, which removes parts of ScaleRL, this is the leave-one-out comparison of arXiv 2510.13786
-(section 4) with intervals: a difference no larger than that between identical runs means nothing.
+(section 4) with intervals: a difference no larger than the one between identical runs means nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class AxisComparison(Encoded, Shown):
 
     @property
     def simulated(self) -> Simulated:
-        """Whether any of it rests on simulated runs."""
+        """Whether any of the runs are simulated."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
 
 

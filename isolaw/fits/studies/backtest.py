@@ -159,7 +159,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 
 
 def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
-    """Return what a practitioner would choose without a law, the same at every budget."""
+    """Return the choices that a practitioner would make without a law; they are the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
@@ -194,7 +194,8 @@ def _judge(
 
 
 def _where(judge: Slices, place: BatchShape) -> int | None:
-    """Index of the allocation (B_p, n), with n clipped to the measured range; None if there is none."""
+    """Return the index of the allocation (B_p, n), with n clipped to the measured range; None if there is
+    none."""
     b, n = np.log2(place)
     held_b = b + n  # B, if it is fixed
     n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))

@@ -1,8 +1,8 @@
 """Dead groups: the share of groups of n rollouts that are all right or all wrong, and so have no advantage.
 
 For a problem that the model solves with probability p this is p^n + (1 − p)^n, averaged over problems. p is
-itself estimated, from c correct of k samples, and to put c / k in its place overestimates the share, since
-p^n and (1 − p)^n are convex (by how much: ``plugged_in``). Two estimates are free of that:
+itself estimated, from c correct of k samples. To put c / k in its place overestimates the share, since p^n
+and (1 − p)^n are convex (``plugged_in`` is this estimate). Two estimates avoid this bias:
 
 - n ≤ k: C(c, n) / C(k, n) + C(k − c, n) / C(k, n), unbiased for every problem (Chen et al. 2021, arXiv
   2107.03374: worst@n and 1 − best@n of `isolaw.metrics`).
@@ -13,8 +13,8 @@ p^n and (1 − p)^n are convex (by how much: ``plugged_in``). Two estimates are 
   (Bonferroni) 95 % intervals, which two linear programs find. It can be wide; more samples of each problem
   narrow it.
 
-For n ≤ k intervals are of a bootstrap over problems: the problems are taken as a sample of those trained on.
-Pass rates are those of the model that was sampled, and change as it is trained.
+For n ≤ k, intervals come from a bootstrap over problems, taken as a sample of the training problems. Pass
+rates are those of the sampled model; they change during training.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """What groups of one size are like, on average over problems."""
+    """The shares of dead groups of one size, averaged over problems."""
 
     DERIVED = ("live", "per_thousand_rollouts")
 
@@ -53,12 +53,12 @@ class GroupSize(Encoded):
     dead: Quantity  #: share without a signal
     wrong: float  #: share that is all wrong
     right: float  #: share that is all right
-    plugged_in: float  #: the share with c / k for p, which is too high
-    basis: Literal["unbiased", "model"]  #: the model is for n above the samples of a problem
+    plugged_in: float  #: the share with c / k in place of p; biased high
+    basis: Literal["unbiased", "model"]  #: ``model`` applies to n above the samples of a problem
 
     @property
     def live(self) -> float:
-        """The share with a signal: B_p of them are B_p · live problems that count."""
+        """The share with a signal: of B_p problems, B_p · live count."""
         return 1.0 - (self.dead.value or 0.0)
 
     @property
@@ -86,12 +86,12 @@ def dead_groups(
     """Return the share of dead groups of a problem set, for groups of these sizes.
 
     ``correct`` of ``samples`` answers to each problem were right, both (problems,), or one number of samples
-    for all. ``seed`` is that of the bootstrap.
+    for all. ``seed`` is the bootstrap seed.
 
     Raises
     ------
     InputError
-        there are no problems, or counts that cannot be.
+        there are no problems, or invalid counts.
 
     >>> found = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
     >>> [round(own.dead.value, 3) for own in found.sizes]
@@ -138,13 +138,12 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
     A ``counts.jsonl`` of `isolaw problems` (its first samples of each ``id``, since whether there are
     more depends on them), or another .jsonl, .csv or .parquet file, a row for each problem. With
-    ``problem_id`` rows of one problem are added; with ``step`` only the first step counts, the base
-    model.
+    ``problem_id``, rows of one problem are summed; with ``step``, only the first step counts: the base model.
 
     Raises
     ------
     DataError
-        the file is no such table.
+        the file is not such a table.
     """
     import pandas as pd
 
@@ -186,7 +185,7 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
-    """The unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
+    """Return the unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
     right, wrong = (
         np.array(
             [float(per_problem(f"worst@{n}", [c], int(k))[0]) for c, k in zip(own, seen[:, 1], strict=True)]
@@ -198,11 +197,11 @@ def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
 
 # log a, log b of the beta distribution, and the logit of the mass at p = 0
 _START = np.array([0.0, 0.0, -3.0])
-_WIDE = np.array([3.0, 3.0, 4.0])  # a weak prior's deviations: parameters at infinity are none
+_WIDE = np.array([3.0, 3.0, 4.0])  # standard deviations of a weak prior, which keeps parameters finite
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
-    """The most likely parameters given how often each (c, k) was seen."""
+    """Return the most likely parameters given the frequency of each (c, k)."""
     from scipy.optimize import minimize
 
     c, k = seen.T.astype(np.float64)
@@ -220,7 +219,7 @@ def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
 
 
 def _of_model(theta: Floats, n: int) -> tuple[float, float]:
-    """E[p^n] and E[(1 − p)^n]."""
+    """Return E[p^n] and E[(1 − p)^n]."""
     a, b = np.exp(np.clip(theta[:2], -8, 8))
     zero = float(expit(theta[2]))
     right, wrong = (math.exp(betaln(x + n, y) - betaln(a, b)) for x, y in ((a, b), (b, a)))
@@ -228,9 +227,10 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 
 
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
-    """The least and the largest share of distributions of p that agree with the counts of k samples.
+    """Return the least and the largest share among distributions of p that agree with the counts of k
+    samples.
 
-    Counts of more samples give the frequencies of k of them without bias (hypergeometric).
+    Counts of more than k samples give unbiased frequencies for k of them (hypergeometric).
     """
     from scipy.optimize import linprog
     from scipy.stats import binom, hypergeom, norm
@@ -244,7 +244,7 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
     ends = []
     for sign in (1.0, -1.0):
         wide = norm.ppf(1 - 0.025 / (k + 1))
-        for _ in range(6):  # wider where chance makes no distribution agree
+        for _ in range(6):  # widened if by chance no distribution agrees
             within = np.concatenate([frequency + wide * spread, wide * spread - frequency])
             found = linprog(
                 sign * share, np.vstack([chance, -chance]), within, np.ones((1, _P.size)), [1.0], (0, None)

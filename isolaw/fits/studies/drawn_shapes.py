@@ -22,7 +22,7 @@ _SMALL = 1e-9
 
 
 class DrawnShapes:
-    """Rewards of two configurations, drawn together from what runs say."""
+    """Joint draws of the rewards of two configurations."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class DrawnShapes:
         self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
 
     def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
-        """Return rewards at a compute each, (1 + D, 2)."""
+        """Return rewards, each configuration at its own compute, (1 + D, 2)."""
         self._check(np.array(compute), flags)
         return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
     def curves(self, most: float) -> tuple[Floats, Floats]:
-        """Return C (P,) up to ``most``, and the rewards of both there, (1 + D, 2, P)."""
+        """Return C (P,) up to ``most``, and the rewards of both at these C, (1 + D, 2, P)."""
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
         compute = np.geomspace(start, most, _POINTS)
         u, v = (np.repeat(x, _POINTS) for x in self.places.T)
@@ -54,7 +54,7 @@ class DrawnShapes:
         return compute, found.reshape(len(found), 2, _POINTS)
 
     def at(self, compute: Floats, flags: list[Flag]) -> Floats:
-        """Return rewards at a compute of each draw's own, (1 + D, 2)."""
+        """Return rewards with a different compute for each draw, (1 + D, 2)."""
         self._check(compute[0], flags)
         grid, found = self.curves(float(compute.max()))
         x = np.log(grid)
@@ -64,7 +64,7 @@ class DrawnShapes:
         return out
 
     def run_variance(self) -> Floats:
-        """Return the variance of the reward of one run about the mean over runs, of both, (2,)."""
+        """Return for both the variance of one run's reward about the mean over runs, (2,)."""
         process = self.surface.process
         p, o = process.named(self.surface.mode), process.observations
         away = self.places[:, 0] - o.places[o.run_place, 0].mean()
@@ -76,7 +76,7 @@ class DrawnShapes:
         return ModelPool(self.surface) if past or self.outside else self.surface
 
     def _check(self, compute: Floats, flags: list[Flag]) -> None:
-        """Refuse what is too far past the runs, and say what is past them."""
+        """Raise `Refused` too far past the runs, and flag any compute past them."""
         ends = np.exp(self.until)
         over = compute / ends
         if over.max() > FAR:
@@ -92,7 +92,7 @@ class DrawnShapes:
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
-    """Raise `Refused` for a configuration far off, or unlike all runs in an axis that they do not vary."""
+    """Raise `Refused` for a configuration far from all runs, or off an axis that the runs do not vary."""
     wrong = []
     for axis, name in enumerate(("B_p", "n")):
         known = sorted({c.key[axis] for c in configurations})
@@ -111,7 +111,7 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
 def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     """Return draws of the seconds of a step of both, (1 + D, 2).
 
-    Half of the variance of their logarithm is common to both.
+    The configurations share half of the variance of their log seconds.
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")

@@ -86,7 +86,7 @@ class Profile:
         return Quantity(value, ends, status)
 
     def p_value(self, held: Sequence[tuple[Combination, float]]) -> float:
-        """Return how often chance alone makes it as much less likely that combinations have these values."""
+        """Return the p-value of the hypothesis that combinations have these values."""
         ratio = 2 * max(self._held(held, self.theta)[0] - self._best[0], 0.0)
         statistic = math.expm1(ratio / self.observations) * self.freedom / len(held)
         return float(fisher.sf(statistic, len(held), self.freedom))
@@ -97,7 +97,7 @@ class Profile:
         return self._search(found[1])
 
     def _end(self, combination: Combination, value: float, edge: float) -> float | None:
-        """Where the likelihood becomes too low on the way to ``edge``; None where it does not.
+        """Return where the likelihood becomes too low on the way to ``edge``; None if it does not.
 
         The root of twice its fall is nearly linear in the distance, so the secant is quick.
         """
@@ -132,14 +132,14 @@ class Profile:
         return row
 
     def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
-        """The least loss with linear combinations of parameters held at values, and where it is."""
+        """Return the least loss, and its θ, with linear combinations of parameters held at values."""
         g = np.array([self._row(combination) for combination, _ in held])
         nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
         return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)
 
     @cached_property
     def _inverse(self) -> Floats:
-        """The inverse of the curvature at the maximum, about: with it searches take few steps."""
+        """Return approximately the inverse curvature at the maximum, which makes searches short."""
         slopes = [
             (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
             for step in _STEP * np.eye(self.theta.size)
@@ -149,9 +149,9 @@ class Profile:
         return np.asarray((vector / np.maximum(value, _LEAST_CURVATURE)) @ vector.T)
 
     def _search(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
-        """The least loss from a start along some directions, and where it is.
+        """Return the least loss from a start along some directions, and its place.
 
-        Beyond its bounds a parameter counts as at them, and the distance as a loss.
+        A parameter beyond its bounds is set to the bound, and the distance is added to the loss.
         """
         from scipy.optimize import minimize
 

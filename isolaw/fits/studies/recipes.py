@@ -55,7 +55,7 @@ class TwoRecipes(NamedTuple):
 class Contrast:
     """The two recipes at one configuration, or on average."""
 
-    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean is over
+    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean covers
     #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
     #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
     #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
@@ -74,7 +74,7 @@ class RecipeComparison(Flagged, Shown):
     DERIVED = ("simulated", "notes")
 
     names: tuple[str, str]
-    facts: dict[str, tuple[Any, Any]]  # both values of everything in which the recipes differ
+    facts: dict[str, tuple[Any, Any]]  # each setting in which the recipes differ, with both values
     metric: str
     eval_set: str
     compute: float | None
@@ -82,7 +82,7 @@ class RecipeComparison(Flagged, Shown):
     mean: Contrast  # its A, B and C_mid are means over configurations where both curves are determined
     paired: bool  # whether draws pair the runs by seed
     units: tuple[Unit, Unit]  # what was resampled, for each recipe
-    flags: list[Flag]  # what a reader must know before trusting the numbers
+    flags: list[Flag]  # cautions about the numbers
 
     @property
     def notes(self) -> list[str]:
@@ -239,7 +239,8 @@ def foresee(
 ) -> dict[str, Foreseen]:
     """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
 
-    ``sample`` (1 + D, P) is what draws add to the mean of the runs; ``end`` is the largest common compute.
+    ``sample`` (1 + D, P) holds the draws' deviations from the mean of the runs; ``end`` is the largest common
+    compute.
     """
     at, reward = c.checkpoints, c.mean + sample
     whole = pooled(at, reward, c.runs_at[None], seed, bounds)
@@ -300,7 +301,7 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
 def _flags(
     sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
 ) -> list[Flag]:
-    """Flag what the intervals leave out."""
+    """Return flags for everything that the intervals leave out."""
     out = []
     for side, name, unit in zip(sides, names, units, strict=True):
         if unit == "block":
@@ -322,7 +323,7 @@ def _flags(
 
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
-    """Return both values of everything in which the recipes differ."""
+    """Return each setting in which the recipes differ, with both values."""
     own = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]

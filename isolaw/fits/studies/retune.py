@@ -8,7 +8,7 @@ annealing in disguise. As a control, every n gets the best lr for it at each bud
 where r_s(n, C; l) is the reward of seed s at learning rate l. The *other* seeds choose the lr, so that the
 luck of one run earns nothing. A run at constant lr that has reached C equals the run whose budget was C. The
 result is a table of runs, one for each (B_p, n, seed), that is fitted like any other; intervals over seeds
-ignore that seeds choose for each other.
+ignore that seeds choose the lr for each other.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RetunedLaws:
         return {"one": self.one.document, "retuned": self.retuned.document}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return both laws and what was chosen, as ``isolaw fit --retune --json`` prints them."""
+        """Return both laws and the choices, as ``isolaw fit --retune --json`` prints them."""
         return {
             "simulated": self.tuned.runs.simulated.json,
             "retune": self.name,
@@ -159,9 +159,9 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
-    """Rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
+    """Return rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
 
-    A value at which a run diverged is thus not eligible from there on.
+    A value at which a run diverged is thus not eligible after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", "VALUE")
@@ -178,7 +178,8 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
 
 
 def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Reward of each seed (rows) at the value that the other seeds choose at each step (columns)."""
+    """Return the reward of each seed (rows) at the value that the other seeds choose at each step
+    (columns)."""
     seeds = rewards.index.get_level_values("seed")
     out = {}
     for seed in seeds.unique():

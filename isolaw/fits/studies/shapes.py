@@ -1,8 +1,8 @@
 """Two configurations (B_p, n) compared: at a budget of rollouts, of hours, or on the way to a reward.
 
 Both rewards are drawn together, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
-past them, from the pool (`isolaw.fits.surface.pool`). So runs of other configurations count, a configuration
-without runs has the wider interval that this costs, and what both share cancels in the difference. In draw d
+past them, from the pool (`isolaw.fits.surface.pool`). So runs of other configurations count, a
+configuration without runs has a wider interval, and shared errors cancel in the difference. In draw d
 
     at C          Δ_d = r_d(A, C) − r_d(B, C)
     in h hours    Δ_d = r_d(A, C_A) − r_d(B, C_B),  C_X = h / S_d(X) · B_p · n
@@ -51,7 +51,7 @@ from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
-_MOST_RUNS = 16  # further ones of a configuration
+_MOST_RUNS = 16  # most further runs of a configuration
 _ONE_SIDE, _TWO_SIDES = 1.645, 1.96
 
 
@@ -64,22 +64,20 @@ class FurtherRuns(Encoded):
     a: int  #: runs of A
     b: int  #: runs of B
     compute: tuple[float, float]  #: C of a run of A and of B
-    shows: Literal["better", "equal"]  #: that one is better, or that they are within 0.005
+    shows: Literal["better", "equal"]  #: the expected outcome: one is better, or they are within 0.005
 
     @property
     def rollouts(self) -> float:
-        """What they generate."""
+        """Rollouts that these runs generate."""
         return self.a * self.compute[0] + self.b * self.compute[1]
 
 
 @dataclass(frozen=True)
 class ShapeComparison(Flagged, Shown):
-    """What `compare_shapes` found.
-
-    ``quantity`` is what is compared: the ``reward``, or what a reward takes in ``rollouts`` or ``hours``.
-    ``difference`` is A − B of rewards and A / B of the others. ``probability`` is that A is better, ``equal``
-    that rewards are within 0.005 of each other, ``neither`` that no one reaches the reward; None without
-    draws.
+    """The result of `compare_shapes`.  ``quantity`` is compared: the ``reward``, or the ``rollouts`` or
+    ``hours`` to reach a reward. ``difference`` is A − B for rewards and A / B for the others. ``probability``
+    is the probability that A is better, ``equal`` that rewards are within 0.005 of each other, ``neither``
+    that neither reaches the reward; None without draws.
     """
 
     shapes: tuple[BatchShape, BatchShape]
@@ -117,11 +115,11 @@ def compare_shapes(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> ShapeComparison:
-    """Compare two configurations (B_p, n) by the runs of a source, of which neither must have any.
+    """Compare two configurations (B_p, n) by the runs of a source; neither needs runs of its own.
 
-    One of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost`` of a
-    step) and ``target`` (a reward; in hours with a ``cost``) says at what. ``where`` holds columns of runs at
-    a value, ``draws`` is the number of draws.
+    Give one of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost``
+    of a step) and ``target`` (a reward; compared in hours with a ``cost``). ``where`` holds columns of runs
+    at a value, ``draws`` is the number of draws.
 
     Raises
     ------
@@ -130,7 +128,7 @@ def compare_shapes(
     DataError
         the runs lack the metric, or differ in something not fixed.
     Refused
-        the runs say nothing of a configuration: it is too far from them.
+        a configuration is too far from all runs.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -188,7 +186,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """The fields of a comparison of rewards."""
+    """Return the fields of a comparison of rewards."""
     difference = rewards[:, 0] - rewards[:, 1]
     some = len(difference) > 1
     return {
@@ -207,7 +205,7 @@ def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) ->
 def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]) -> FurtherRuns | None:
     """Return the cheapest runs that would settle a comparison (see the module); None where 16 of each do not.
 
-    ``rewards`` are draws of both, (D, 2), ``variance`` is that of a run of each, (2,).
+    ``rewards`` are draws of both, (D, 2); ``variance`` is the variance of one run of each, (2,).
 
     >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
     >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
@@ -234,7 +232,7 @@ def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """The fields of a comparison of what a reward takes."""
+    """Return the fields of a comparison of rollouts or hours to a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
@@ -265,7 +263,7 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
 
 
 def _ratio(needed: Floats, draws: Floats) -> Quantity:
-    """A / B: of draws in which one of them does not reach the reward, 0 or infinite."""
+    """Return A / B; 0 or infinite in draws in which one of them does not reach the reward."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
     found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
@@ -276,7 +274,7 @@ def _ratio(needed: Floats, draws: Floats) -> Quantity:
 
 
 def _crossing(compute: Floats, curve: Floats, target: float) -> float:
-    """The first C at which a curve reaches the target, linear in log C; infinite where it does not."""
+    """Return the first C at which a curve reaches the target, linear in log C; infinite if it does not."""
     at = int(np.argmax(curve >= target))
     if curve[at] < target:
         return math.inf
@@ -287,7 +285,8 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
-    """A quantity, infinite draws of which open an end of its interval; a bound past the middle."""
+    """Return a quantity; infinite draws open an end of its interval, or beyond half of them make it a
+    bound."""
     middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(middle):
         return from_draws(middle, draws if len(draws) > 1 else ())

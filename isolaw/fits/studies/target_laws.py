@@ -44,7 +44,7 @@ class LrChoice(Cell):
 
     @property
     def beyond(self) -> bool:
-        """Whether no run had an lr so small, or so large."""
+        """Whether the best lr is outside the lr that ran."""
         return not self.tried[0] <= self.lr <= self.tried[1]
 
 
@@ -52,9 +52,9 @@ class LrChoice(Cell):
 class LrLaw(Encoded):
     """lr* ∝ B_p^α n^β.
 
-    ``alpha`` and ``beta`` are by target; ``beta`` (``alpha``) is empty where lr was varied at one n (B_p)
-    only. ``p_values`` are by the rules of ``recipe.lr_scaling``, ``supported`` those that are not rejected at
-    5 %.
+    ``alpha`` and ``beta`` have a value per target; ``beta`` (``alpha``) is empty if lr was varied at only one
+    n (B_p). ``p_values`` has one for each rule of ``recipe.lr_scaling``; ``supported`` are the rules not
+    rejected at 5 %.
     """
 
     DERIVED = ("supported",)
@@ -72,7 +72,7 @@ class LrLaw(Encoded):
 
 
 def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
-    """Return the critical batch of each n; ``flags`` gets the targets that have none."""
+    """Return the critical batch of each n; ``flags`` collects the targets that have none."""
     out: list[CriticalBatch] = []
     for n in np.unique(data.rollouts):
         at = data.rollouts == n

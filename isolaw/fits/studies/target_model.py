@@ -8,12 +8,12 @@ With N the rollouts that run k of (B_p, n, lr) generates until its reward is at 
     lr*_T = λ B_p^α n^β
 
 The first is the trade-off of McCandlish et al. (arXiv 1812.06162), (S / S_min − 1) (N / N_min − 1) = 1: in
-steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while
-log B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom
-with curvature p; far below lr* it gives N ∝ lr^(−p). Blocks are what else runs differ by (a version of code,
-the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is what a run's targets share,
-e ~ Normal(0, σ²) what they do not. A run that has not reached T by its end C is censored: it says N > C, with
-the probability of that (Tobin 1958).
+steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while log
+B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom with
+curvature p; far below lr* it gives N ∝ lr^(−p). Blocks are other differences between runs (a version of code,
+the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is the error that a run's targets share, e
+~ Normal(0, σ²) the independent one. A run that has not reached T by its end C is censored: it says N > C,
+with the probability of that (Tobin 1958).
 
 Estimates have the highest likelihood, u_k integrated out by Gauss-Hermite quadrature. Intervals are of its
 profile (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k holds
@@ -47,7 +47,7 @@ _FARTHEST = 3.0  # largest exponent
 
 @dataclass(frozen=True)
 class TargetData:
-    """What K runs needed for J targets."""
+    """The rollouts that K runs needed for J targets."""
 
     targets: Floats  # rewards, ascending, (J,)
     log_rollouts: Floats  # log N, or log of the rollouts at the end where a target was not reached, (K, J)
@@ -81,7 +81,7 @@ class TargetModel:
     """
 
     def __init__(self, data: TargetData, form: Form) -> None:
-        if form == "cells":  # where no run reaches a target, a level of its own makes anything likely
+        if form == "cells":  # if no run reaches a target, its free level would make any value likely
             _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
             any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
             data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
@@ -146,7 +146,7 @@ class TargetModel:
         nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
         logs = np.zeros((1, 1))
         if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
-            # Given the targets that a run reached u_k is normal; what it did not reach needs the nodes.
+            # Given the targets that a run reached, u_k is normal; the other targets need the nodes.
             variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
             shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
             nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
@@ -191,9 +191,9 @@ class TargetModel:
         return self.profile.quantity(self._of_target(name, target), (-_FARTHEST, _FARTHEST))
 
     def p_values(self) -> dict[str, float]:
-        """How often chance alone makes each rule of ``recipe.lr_scaling`` fit as much worse.
+        """The p-value of each rule of ``recipe.lr_scaling``.
 
-        A rule is held at the mean target; its exponents may change with the target as the data have it.
+        A rule is tested at the mean target; elsewhere its exponents may change with the target.
         """
         free = [name for name in ("alpha", "beta") if self.has(name)]
         out = {}
@@ -203,16 +203,16 @@ class TargetModel:
         return out
 
     def best_lr(self, problems: float, rollouts: float, target: float) -> float:
-        """lr* at (B_p, n) for a target reward, which may be beyond those of the data."""
+        """Return lr* at (B_p, n) for a target reward, which may be beyond those of the data."""
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
     def log_critical(self, target: float) -> float:
-        """Log B_crit for a target reward, which may be beyond those of the data."""
+        """Return log B_crit for a target reward, which may be beyond those of the data."""
         return float(self._line(self.theta, "bc", self._scaled(target))[0])
 
     def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
-        """log N − log N_min of form ``critical``, at lr* or at an lr; the target may be any reward."""
+        """Return log N − log N_min of form ``critical``, at lr* or at an lr; the target may be any reward."""
         out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
         if lr is not None and self.with_lr:
             away = math.log(lr / self.best_lr(problems, rollouts, target))
@@ -223,7 +223,7 @@ class TargetModel:
         return np.array([(target - self._middle) / self._span])
 
     def _linear(self, several: bool) -> list[tuple[str, Floats]]:
-        """The linear parameters and what each multiplies, (K, J)."""
+        """Return the linear parameters, each with its factor, (K, J)."""
         d = self.data
         shape = d.reached.shape
         of_target = [(f"N{j}", np.broadcast_to(np.arange(shape[1]) == j, shape)) for j in range(shape[1])]
@@ -242,7 +242,7 @@ class TargetModel:
         return [(name, own.astype(np.float64)) for name, own in out]
 
     def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
-        """A parameter that is linear in the target, (J,); 0 where the data do not have it."""
+        """Return a parameter that is linear in the target, (J,); 0 if the data cannot determine it."""
         t = self.t if t is None else t
         if name not in self.at:
             return np.zeros_like(t)
@@ -265,7 +265,7 @@ class TargetModel:
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Starts: a small and a large critical batch; the rule of the fastest lr, and the root of B_p.
+        """Return starts: a small and a large critical batch; the rule of the fastest lr, and the root of B_p.
 
         Levels are those of the fastest runs.
         """
@@ -303,7 +303,7 @@ class TargetModel:
         return out
 
     def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
-        """Rules of the lr through these runs: by least squares, and with an exponent of a half."""
+        """Return rules of the lr through these runs: by least squares, and with an exponent of a half."""
         assert self.data.lr is not None
         free = [name for name in ("alpha", "beta") if self.has(name)]
         x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
@@ -315,7 +315,7 @@ class TargetModel:
 
 
 def _varied(data: TargetData) -> list[str]:
-    """Which parts of the rule of the lr the data have."""
+    """Return which exponents of the lr rule the data can determine."""
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}
@@ -329,6 +329,6 @@ def _varied(data: TargetData) -> list[str]:
 
 
 def _exp(q: Quantity, factor: float = 1.0) -> Quantity:
-    """Of a logarithm, the number."""
+    """Turn the log of a quantity back into the quantity."""
     value, *ends = (None if v is None else math.exp(v) * factor for v in (q.value, *(q.interval or ())))
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)

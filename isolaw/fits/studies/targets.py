@@ -1,4 +1,4 @@
-"""What it takes to reach a reward: rollouts, steps and hours of every configuration, and two laws of them.
+"""Rollouts, steps and hours that every configuration needs to reach a reward, and two laws of them.
 
     rollouts   N(B_p, n, lr) to a target, at the first crossing of a smoothed curve
     laws       the critical batch B_crit of each n, and how the best lr grows with B_p and n
@@ -8,7 +8,7 @@ A run's curve is smoothed by isotonic regression up to its peak: the rising step
 squared distance, whose steps are as long as the noise requires. It crosses a target between the centres of
 two steps, and only if at least two evaluations are at or above: one lucky evaluation reaches nothing. A run
 that collapses counts until then. Runs of one configuration are pooled: N is their geometric mean, and only a
-lower bound where one of them does not reach the target, so the luckier run never stands for both.
+lower bound where one of them does not reach the target, so that the luckier run never represents both.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _MOST_BLOCKS = 12
 class TargetRow(Cell):
     """What one configuration needs for a target.
 
-    ``lr`` is the optimiser's at this batch (None: not recorded), ``recipe`` what else the runs of the sweep
-    differ by. The interval of ``rollouts`` is of the geometric mean of runs that reach the target, with the
-    deviation of log N between runs of one configuration, over all configurations; none without repeats.
+    ``lr`` is the optimiser's at this batch (None: not recorded), ``recipe`` has the other settings in which
+    the runs of the sweep differ. The interval of ``rollouts`` is of the geometric mean of runs that reach the
+    target, with the deviation of log N between runs of one configuration, over all configurations; none
+    without repeats.
     """
 
     lr: float | None
@@ -61,12 +62,12 @@ class TargetRow(Cell):
     reached: int  #: how many of them
     rollouts: Quantity
     steps: Quantity
-    spent: Spent | None  #: None without a cost, or where it does not know steps of this size
+    spent: Spent | None  #: None without a cost, or if the cost does not cover steps of this size
 
 
 @dataclass(frozen=True)
 class TargetStudy(Flagged, Shown):
-    """What `to_target` found."""
+    """The result of `to_target`."""
 
     metric: str
     eval_set: str
@@ -91,17 +92,10 @@ def to_target(
 ) -> TargetStudy:
     """Return what every configuration needs to reach rewards, the critical batch and the rule of the lr.
 
-    Parameters
-    ----------
-    runs
-        recorded runs, or what `isolaw.read` reads with ``reading``. They may differ in B_p, n, lr and seed; a
-        level of its own (in log N) is fitted for each recipe in which they differ otherwise.
-    targets
-        rewards; by default five from half to nine tenths of the rise that half of the configurations reach.
-    metric, eval_set, where
-        as for `isolaw.fit`.
-    cost, price
-        what a step costs (`isolaw.read_cost`), and the price of an hour of it.
+    Parameters ---------- runs recorded runs, or what `isolaw.read` reads with ``reading``. They may differ in
+    B_p, n, lr and seed; for other differences, each recipe gets its own level (in log N). targets rewards; by
+    default five from half to nine tenths of the rise that half of the configurations reach. metric, eval_set,
+    where as for `isolaw.fit`. cost, price the cost of a step (`isolaw.read_cost`), and the price of an hour.
 
     Raises
     ------
@@ -150,7 +144,7 @@ def to_target(
 
 
 def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mapping[str, Any]) -> LrLaw | None:
-    """Return the rule of the best lr that runs show at the default targets; None where they show none."""
+    """Return the rule of the best lr that runs show at the default targets; None if they show none."""
     try:
         return to_target(runs, None, metric, eval_set=eval_set, where=where).lr
     except (Refused, DataError):
@@ -160,8 +154,8 @@ def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mappin
 def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the centres (S,) of the steps of a curve's isotonic fit, their rewards, and their sizes.
 
-    ``compute`` and ``reward`` (P,) are one run's, in order. What comes after the peak of the running median
-    is left out.
+    ``compute`` and ``reward`` (P,) are one run's, in order. Checkpoints after the peak of the running median
+    are left out.
     """
     from scipy.optimize import isotonic_regression
 
@@ -190,7 +184,7 @@ def crossing(compute: Floats, reward: Floats, target: float) -> float:
 
 
 def _lr(table: pd.DataFrame) -> Any:
-    """The lr at each run's batch: where a sweep recorded the base lr, times what its rule gives."""
+    """Return the lr at each run's batch: a sweep records the base lr, which its rule scales."""
     if "lr" not in table.columns:
         return np.nan
     lr = pd.to_numeric(table["lr"], errors="coerce").astype(np.float64)
@@ -201,7 +195,7 @@ def _lr(table: pd.DataFrame) -> Any:
 
 
 def _recipes(table: pd.DataFrame, source: str) -> list[str]:
-    """What runs differ in besides B_p, n, lr and the seed."""
+    """Return the settings in which runs differ besides B_p, n, lr and the seed."""
     names = differing(table.drop(columns=["lr", "lr_scaling"], errors="ignore"))
     for name in names:
         if table[name].astype(str).nunique() > _MOST_BLOCKS:
@@ -215,7 +209,7 @@ def _recipes(table: pd.DataFrame, source: str) -> list[str]:
 def _curves(
     points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag]
 ) -> tuple[pd.DataFrame, list[tuple[Floats, Floats]]]:
-    """The runs with enough evaluations, and their curves."""
+    """Return the runs with enough evaluations, and their curves."""
     of_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     few = [run_id for run_id in table.index if len(of_run[run_id]) < _LEAST_POINTS]
     if few:
@@ -231,7 +225,7 @@ def _curves(
 def _checked(
     targets: Sequence[float] | None, table: pd.DataFrame, curves: list[tuple[Floats, Floats]], metric: str
 ) -> list[float]:
-    """The targets, ascending, each above where runs begin."""
+    """Return the targets, ascending, after a check that each is above the runs' first reward."""
     start = float(np.median([reward[0] for _, reward in curves]))
     if targets is None:
         tops = pd.Series([smoothed(*curve)[1][-1] for curve in curves], index=table.index)
@@ -277,7 +271,7 @@ def _rows(
     cost: Cost | None,
     price: float | None,
 ) -> tuple[TargetRow, ...]:
-    """A row for each configuration and target; runs of one configuration together."""
+    """Return a row for each configuration and target, with the runs of one configuration pooled."""
     keys = ["problems_per_batch", "rollouts_per_problem", "lr", *recipes]
     number = table[keys].fillna(-1.0).astype(str).groupby(keys, sort=False).ngroup().to_numpy()
     widths = [_repeats(data.log_rollouts[:, j], data.reached[:, j], number) for j in range(len(data.targets))]
@@ -305,7 +299,8 @@ def _rows(
 
 
 def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
-    """Half of the 95 % interval of log N of one run, from runs of the same configuration; None: too few."""
+    """Return half of the 95 % interval of log N of one run, from runs of its configuration; None if too
+    few."""
     own = pd.Series(log_rollouts[reached]).groupby(number[reached])
     freedom = int((own.size() - 1).sum())
     if freedom < LEAST_FREEDOM:

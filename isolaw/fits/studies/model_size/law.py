@@ -74,7 +74,7 @@ class SizeLaw:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """A quantity that diverges with N0: unknown, or open, where the search's end is reached."""
+        """Return a quantity that diverges with N0: unknown or open if the search reaches its end."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
@@ -159,7 +159,7 @@ class SizeLaw:
 
     @property
     def flags(self) -> list[Flag]:
-        """What a reader must know before trusting the numbers."""
+        """The cautions about the numbers."""
         out = []
         low, high = bounds(self.curves.sizes)
         if self.fits.log_n0[0] >= high:
@@ -228,7 +228,7 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed:
     kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
     if kappa <= _LEAST_EXPONENT:
         raise Refused(
-            f"reward does not rise with {curves.x_name}: no speed of learning. Add later checkpoints"
+            f"reward does not rise with {curves.x_name}, so no speed is defined. Add later checkpoints"
         )
     unit: Literal["run", "block"] = "run" if curves.freedom else "block"
     bends = problem.bend(y, estimate)
