@@ -150,31 +150,40 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     return sorted(runs, key=place)
 
 
-def limits(chosen: ExecutorSection, run: RunSpec) -> ExecutorSection:
+def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
     """Return the executor's limits with the defaults of its kind."""
     if chosen.kind == "scripts":  # the limits are those of whoever executes them
         return ExecutorSection(kind=chosen.kind, retries=0)
-    jobs = chosen.jobs
-    if chosen.kind == "processes" and jobs is None:
-        jobs = backends.get(run.backend).jobs(run)
-    retries = chosen.retries if chosen.kind in _PACKAGES else 0
-    return chosen.model_copy(update={"jobs": 1 if chosen.kind == "inline" else jobs, "retries": retries})
+    update: dict[str, Any] = {"retries": chosen.retries if chosen.kind in _PACKAGES else 0}
+    if chosen.kind == "inline":
+        update["jobs"] = 1
+    elif chosen.kind == "processes":
+        kinds = {resources(chosen, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
+        if most := max(kinds):  # GPUs that runs may hold together, of this machine and for its memory
+            held = min(jobs * gpus if gpus else most for gpus, jobs in kinds.items())
+            update["max_gpus"] = min(max(held, most), chosen.max_gpus or math.inf)
+        if chosen.jobs is None and (len(kinds) == 1 or not most):
+            update["jobs"] = min(kinds.values())
+    return chosen.model_copy(update=update)
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
     """Return where runs would execute and what would be submitted, as JSON-able data."""
     if not runs:
-        return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
-    each = resources(chosen, runs[0])
+        none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
+        return {"kind": chosen.kind, **none}
+    each = {run.run_id: resources(chosen, run) for run in runs}
+    largest = max(each.values(), key=lambda own: (own.gpus, own.cpus))
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
-    out = {"kind": chosen.kind, **asdict(each), "runs": limits(chosen, runs[0]).jobs}
+    out = {"kind": chosen.kind, **asdict(largest), "runs": limits(chosen, runs).jobs}
+    out["alike"] = len(set(each.values())) == 1
     out["options"] = {key: value for key, value in shown.items() if value is not None}
     if chosen.kind == "slurm":
         from isolaw.executors import slurm
 
-        out["scripts"] = [slurm.script(directory, run.run_id, chosen, each) for run in runs]
+        out["scripts"] = [slurm.script(directory, run_id, chosen, own) for run_id, own in each.items()]
     return out
 
 
@@ -185,9 +194,10 @@ def run(
 
     Once ``stop`` is set, active runs save their state and end, and no other run begins.
     """
-    each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
+    each = {run.run_id: resources(chosen, run) for run in runs}
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
-    waiting = Waiting(directory, rollouts, each.nodes * each.gpus, bounds, stop)
+    gpus = {run_id: own.nodes * own.gpus for run_id, own in each.items()}
+    waiting = Waiting(directory, rollouts, gpus, limits(chosen, runs), stop)
     if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
         # Ray reads these when it is imported; other users of this machine then cannot give tasks to the
         # cluster.

@@ -1,7 +1,7 @@
 """The executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
 
-``ISOLAW_WORKER`` in a worker's environment is its number, from 0. Nothing is pickled, so a caller's script
-needs no ``__main__`` guard. If a worker dies, only its run fails.
+A worker sees as many of this machine's GPUs as its runs take, which no other worker sees. Nothing is pickled,
+so a caller's script needs no ``__main__`` guard. If a worker dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from isolaw import children
-from isolaw.executors.base import drive
+from isolaw.config import ExecutorSection
+from isolaw.executors.base import Resources, drive
 from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
+from isolaw.machine import visible_gpus
 from isolaw.store import SweepStore
 
 # Interval of checks whether the sweep has to end,
@@ -38,10 +40,10 @@ class _Worker:
         self,
         directory: Path,
         events: queue.Queue[tuple[_Worker, Event | None]],
-        place: int,
+        gpus: list[str],
     ) -> None:
         self.run_id: str | None = None
-        self.place = place
+        self.gpus = gpus  # their names; none: the worker's runs take none, and see all
         self.held = False  # suspended by SIGSTOP
         # The engine handles Ctrl-C. A SIGINT to the worker itself is blocked until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -52,7 +54,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=None if _is_open(2) else subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "ISOLAW_WORKER": str(place)},
+                env=os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -90,8 +92,9 @@ def _is_open(number: int) -> bool:
 class _Processes:
     """`Slots`: each worker executes one run after another."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
+        self.directory, self.each = directory, each
+        self.free = visible_gpus() if any(own.gpus for own in each.values()) else []
         self.store = SweepStore(directory)
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
@@ -101,13 +104,26 @@ class _Processes:
     def start(self, run_id: str) -> Event | None:
         self.asked.discard(run_id)
         self.store.run(run_id).proceed()
-        worker = next((w for w in self.workers if w.run_id is None), None)
+        count, idle = self.each[run_id].gpus, [w for w in self.workers if w.run_id is None]
+        worker = next((w for w in idle if len(w.gpus) == count), None)
         if worker is None:
-            taken = {w.place for w in self.workers}
-            worker = _Worker(self.directory, self.queue, min(set(range(len(taken) + 1)) - taken))
+            while len(self.free) < count and idle:
+                self._end(idle.pop())
+            if len(self.free) < count:
+                cause = f"the run takes {count} GPUs, and {len(self.free)} are free on this machine"
+                return Event(run_id, "failed", cause=cause)
+            own, self.free = self.free[:count], self.free[count:]
+            worker = _Worker(self.directory, self.queue, own)
             self.workers.add(worker)
         worker.give(run_id)
         return None
+
+    def _end(self, worker: _Worker) -> None:
+        """End a worker, which gives its GPUs back."""
+        worker.stop()
+        if worker in self.workers:
+            self.workers.discard(worker)
+            self.free = worker.gpus + self.free
 
     def events(self) -> list[Event]:
         out = list(self._stopped())
@@ -117,8 +133,7 @@ class _Processes:
 
     def _of(self, worker: _Worker, event: Event | None) -> list[Event]:
         if event is None:
-            self.workers.discard(worker)
-            worker.stop()
+            self._end(worker)
             if worker.run_id is None:
                 return []
             cause = f"the worker process died (exit status {worker.process.returncode})"
@@ -151,6 +166,8 @@ class _Processes:
             worker.stop()
 
 
-def run(directory: Path, waiting: Waiting, *_: Any) -> Iterator[Event]:
+def run(
+    directory: Path, waiting: Waiting, _chosen: ExecutorSection, each: Mapping[str, Resources]
+) -> Iterator[Event]:
     """Execute the runs on as many workers as the limits allow."""
-    yield from drive(_Processes(directory), waiting)
+    yield from drive(_Processes(directory, each), waiting)

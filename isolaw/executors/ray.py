@@ -18,8 +18,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,15 @@ _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
-def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
+def run(
+    directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
+) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster."""
     address = ray_address(chosen)
     own = address == "local" and not ray.is_initialized()
     with _cluster(address):
-        yield from _room(each, own)
+        for resources in sorted(set(each.values()), key=astuple):
+            yield from _room(resources, own)
         yield from drive(_Ray(directory, chosen.shared, each), waiting)
 
 
@@ -133,7 +136,7 @@ class _Task:
 class _Ray:
     """`Slots`: a task per run."""
 
-    def __init__(self, directory: Path, shared: bool | None, each: Resources) -> None:
+    def __init__(self, directory: Path, shared: bool | None, each: Mapping[str, Resources]) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
@@ -150,7 +153,7 @@ class _Ray:
                 pieces = [ray.put(piece) for piece in transfer.pieces(run)]
             except (OSError, StoreError) as error:
                 return Event(run_id, "failed", cause=str(error))
-        each, group, options = self.each, None, {}
+        each, group, options = self.each[run_id], None, {}
         if each.nodes > 1:
             bundle = {"CPU": each.cpus, "GPU": each.gpus}
             group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD")

@@ -8,7 +8,7 @@ and writes scripts for the remaining runs. Only the command backend has such run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from isolaw.backends import command
@@ -62,7 +62,9 @@ run: |
 """
 
 
-def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
+def run(
+    directory: Path, waiting: Waiting, chosen: ExecutorSection, resources: Mapping[str, Resources]
+) -> Iterator[Event]:
     """Collect the runs that a script has trained, and write scripts for the others."""
     store, left = SweepStore(directory.absolute()), []
     while run_id := waiting.next():
@@ -81,6 +83,7 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resour
         folder.remove("slurm.sh")
         folder.remove("sky.yaml")
         return
+    each = next(iter(resources.values()))  # those of the command, the same for every run
     more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
     more += [f"#SBATCH --partition={chosen.partition}"] * bool(chosen.partition)
     more += [f"#SBATCH --{key}={value}" for key, value in chosen.sbatch.items()]

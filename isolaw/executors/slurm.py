@@ -21,7 +21,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ _ANSWER_S, _ACCEPT_S = 30, 60
 _TIMED_OUT = (124, 137)  # `timeout`'s exit status
 
 
-def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
+def run(
+    directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
+) -> Iterator[Event]:
     """Execute the runs as jobs."""
     yield from drive(_Slurm(directory, chosen, each), waiting)
 
@@ -114,11 +116,13 @@ def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
 class _Slurm:
     """`Slots`: a job per run."""
 
-    def __init__(self, directory: Path, chosen: ExecutorSection, each: Resources) -> None:
+    def __init__(self, directory: Path, chosen: ExecutorSection, each: Mapping[str, Resources]) -> None:
         self.directory, self.store = directory, SweepStore(directory)
         self.local = chosen.cluster == "local"
         (directory / "slurm").mkdir(exist_ok=True)
-        self.executor = _executor(directory, chosen, each, LocalExecutor if self.local else SlurmExecutor)
+        kind = LocalExecutor if self.local else SlurmExecutor
+        self.executors = {own: _executor(directory, chosen, own, kind) for own in set(each.values())}
+        self.each = each
         self.jobs: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}
         self.stopping: set[str] = set()
@@ -141,10 +145,11 @@ class _Slurm:
             return None
         run.proceed()
         run.forget_failure()  # a later failure is this job's
-        self.executor.parameters["job_name"] = name
+        executor = self.executors[self.each[run_id]]
+        executor.parameters["job_name"] = name
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-                job = self.executor._submit_command(_command(self.directory, run_id))
+                job = executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
             lines = [re.sub("^(sbatch: )?(error: )?", "", line) for line in str(error).splitlines()]
             if getattr(error.__cause__, "returncode", 0) in _TIMED_OUT and not lines:

@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from isolaw.config import ExecutorSection
@@ -21,13 +21,19 @@ _ASK_AGAIN_S = 5.0
 class Waiting:
     """The queue of the sweep in ``directory``; once ``stop`` is set, no run begins.
 
-    ``runs`` maps run ids, in their order of execution, to rollouts per batch; each run takes ``gpus``. None
-    in ``limits`` means unlimited. After ``same_failures`` consecutive failures with the same cause no run
-    begins. A run whose process or machine is gone is repeated, up to ``retries`` times without progress.
+    ``runs`` maps run ids, in their order of execution, to rollouts per batch, and ``gpus`` to the GPUs that
+    each run takes. None in ``limits`` means unlimited; smaller runs pass one that does not fit yet. After
+    ``same_failures`` consecutive failures with the same cause no run begins. A run whose process or machine
+    is gone is repeated, up to ``retries`` times without progress.
     """
 
     def __init__(
-        self, directory: Path, runs: dict[str, int], gpus: int, limits: ExecutorSection, stop: threading.Event
+        self,
+        directory: Path,
+        runs: Mapping[str, int],
+        gpus: Mapping[str, int],
+        limits: ExecutorSection,
+        stop: threading.Event,
     ) -> None:
         self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
@@ -53,13 +59,14 @@ class Waiting:
 
     def next(self) -> str | None:
         """Take from the queue the next run that may begin now; None if none may."""
-        jobs, gpus = self.limits.jobs or math.inf, self.limits.max_gpus or math.inf
-        if len(self._working) >= jobs or (len(self._working) + 1) * self._gpus > gpus:
+        if len(self._working) >= (self.limits.jobs or math.inf):
             return None
-        rollouts, now = sum(self._rollouts[run_id] for run_id in self._working), time.monotonic()
+        rollouts = sum(self._rollouts[run_id] for run_id in self._working)
+        gpus, now = sum(self._gpus[run_id] for run_id in self._working), time.monotonic()
         for run_id in self._queue:
             due = now >= self._not_before.get(run_id, 0.0)
-            if due and rollouts + self._rollouts[run_id] <= (self.limits.max_rollouts or math.inf):
+            fits = gpus + self._gpus[run_id] <= (self.limits.max_gpus or math.inf)
+            if fits and due and rollouts + self._rollouts[run_id] <= (self.limits.max_rollouts or math.inf):
                 self._queue.remove(run_id)
                 self._working.add(run_id)
                 return run_id

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +15,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isolaw import engine, guard
 from isolaw.config import SweepSpec
 from isolaw.executors import processes
-from isolaw.store import SweepStore
+from isolaw.executors.base import Resources
+from isolaw.executors.event import Event
+from isolaw.store import RunStore, SweepStore
 
 
 @pytest.fixture
@@ -42,6 +48,50 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
     return condition()
+
+
+class FakeWorker:
+    """A worker without a process."""
+
+    def __init__(self, _directory: Path, _events: object, gpus: list[str]) -> None:
+        self.run_id, self.gpus, self.ended = None, gpus, False
+
+    def give(self, run_id: str) -> None:
+        assert not self.ended
+        self.run_id = run_id
+
+    def stop(self) -> None:
+        self.ended = True
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 7)), min_size=1, max_size=40))
+def test_each_run_has_gpus_that_no_other_has(asked: list[tuple[int, int]]) -> None:
+    """Runs begin as their GPUs allow, and others end in between."""
+    each = {str(i): Resources(1, 1, gpus) for i, (gpus, _) in enumerate(asked)}
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(processes, "_Worker", FakeWorker)
+        patch.setattr(processes, "visible_gpus", lambda: [f"GPU-{i}" for i in range(8)])
+        patch.setattr(RunStore, "proceed", lambda _: None)
+        slots = processes._Processes(Path(folder), each)
+        for run_id, (gpus, ending) in zip(each, asked, strict=True):
+            while sum(len(w.gpus) for w in slots.workers if w.run_id) + gpus > 8:
+                busy = sorted((w for w in slots.workers if w.run_id), key=lambda w: int(w.run_id))
+                ended = busy[ending % len(busy)]
+                slots._of(ended, Event(ended.run_id, "done"))
+            assert slots.start(run_id) is None
+            (own,) = (w for w in slots.workers if w.run_id == run_id)
+            assert len(own.gpus) == gpus
+            held = [gpu for w in slots.workers for gpu in w.gpus]
+            assert sorted(held + slots.free) == [f"GPU-{i}" for i in range(8)]
+
+
+def test_a_worker_sees_its_gpus_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for gpus, seen in ((["2", "3"], [b"CUDA_VISIBLE_DEVICES=2,3"]), ([], [])):
+        worker = processes._Worker(tmp_path, queue.Queue(), gpus)
+        variables = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
+        worker.stop()
+        assert [variable for variable in variables if variable.startswith(b"CUDA_VISIBLE")] == seen
 
 
 @pytest.mark.slow

@@ -22,7 +22,9 @@ def queue(
 ) -> Waiting:
     """Runs that are called by letters."""
     bounds = ExecutorSection.model_validate({"retries": 0, **limits})
-    return Waiting(tmp_path, dict.fromkeys(names, 10), 2, bounds, stop or threading.Event())
+    return Waiting(
+        tmp_path, dict.fromkeys(names, 10), dict.fromkeys(names, 2), bounds, stop or threading.Event()
+    )
 
 
 def begun(waiting: Waiting) -> str:
@@ -45,9 +47,10 @@ def test_no_more_at_a_time_than_the_limits_allow(tmp_path: Path, limits, expecte
 
 
 def test_a_run_that_does_not_fit_lets_others_pass(tmp_path: Path) -> None:
-    limits = ExecutorSection(max_rollouts=10)
-    runs = Waiting(tmp_path, {"a": 6, "b": 6, "c": 4}, 0, limits, threading.Event())
-    assert begun(runs) == "ac"
+    sizes = {"a": 6, "b": 6, "c": 4}
+    for limits, gpus in (({"max_rollouts": 10}, dict.fromkeys("abc", 0)), ({"max_gpus": 10}, sizes)):
+        runs = Waiting(tmp_path, sizes, gpus, ExecutorSection(**limits), threading.Event())
+        assert begun(runs) == "ac"
 
 
 def test_the_same_failure_again_and_again_ends_the_sweep(tmp_path: Path) -> None:

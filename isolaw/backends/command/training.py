@@ -35,7 +35,6 @@ from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
-from isolaw.machine import visible_gpus
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
@@ -246,7 +245,7 @@ class _Process:
     def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out
         self.lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        environment = {**os.environ, **command.environment, **_gpus(options.gpus)}
+        environment = {**os.environ, **command.environment}
         self.process = children.start(
             command.words,
             cwd=options.folder,
@@ -307,14 +306,3 @@ class _Process:
     def _say(self, line: bytes) -> None:
         text = line.rpartition(b"\r")[2][:_LONGEST_LINE].decode("utf-8", "replace")
         self.lines.append("".join(c if c.isprintable() else " " for c in text))
-
-
-def _gpus(count: int) -> dict[str, str]:
-    """Assign this worker of the sweep its GPUs, by its number; nothing if the executor assigns them."""
-    number = os.environ.get("ISOLAW_WORKER")
-    if not count or number is None:
-        return {}
-    own = visible_gpus()[int(number) * count : (int(number) + 1) * count]
-    if len(own) < count:
-        raise RunError(f"command.gpus: found {len(own)} free GPUs; expected {count} for each run")
-    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}

@@ -79,7 +79,8 @@ class Real:
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
-        return filled.model_copy(update={**update, "sources": placement | sources})
+        resolved = filled.model_copy(update={**update, "sources": placement | sources})
+        return resolved if "processes" in spec.options else planner.with_processes(resolved)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on parts of the objective that nothing chooses, and on LoRA's defaults."""
@@ -151,8 +152,7 @@ BACKEND = Real()
 
 
 def _prepared(spec: RunSpec) -> RunSpec:
-    """Choose GPUs and memory settings for this machine; raise `RunError` if its GPUs are too small."""
-    environment.choose_gpus(RealOptions.of(spec).processes)
+    """Choose memory settings for this machine; raise `RunError` if its GPUs are too small."""
     environment.prepare()
     if faults := planner.issues(spec):  # GPUs may have been unknown where the sweep was planned
         raise RunError("; ".join(map(str, faults)))

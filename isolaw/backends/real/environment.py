@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from isolaw.errors import RunError
 from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
@@ -40,23 +39,6 @@ _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-@functools.cache
-def choose_gpus(processes: int) -> None:
-    """Assign a worker of the sweep its ``processes`` GPUs, by its number, before torch counts GPUs."""
-    number = os.environ.get("ISOLAW_WORKER")
-    if gpus() and number is not None and "torch" not in sys.modules:
-        names, first = visible_gpus(), int(number) * processes
-        own = names[first : first + processes]
-        if not own:
-            most, found = len(names) // processes, int(number) + 1
-            raise RunError(
-                f"executor.jobs: found at least {found}; expected at most {most} for {len(names)} GPUs and "
-                f"{processes} of them for each run"
-            )
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        gpus.cache_clear()
 
 
 @functools.cache

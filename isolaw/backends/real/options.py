@@ -61,7 +61,7 @@ class RealOptions(BaseModel):
     offload_optimizer: bool | None = None  # to host memory
     micro_batch_tokens: Count | None = None  # tokens per forward and backward pass
     gradient_checkpointing: bool | None = None  # whether the backward pass recomputes activations
-    processes: Count = 1  # of one run (data parallel)
+    processes: Count = 1  # of one run (data parallel); on GPUs by default `planner.with_processes`
     # Whether the sampler alternates with the trainer, or streams in its own process (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
     tensor_parallel: Count | None = None  # how many processes share one sampler's model

@@ -99,9 +99,9 @@ def advice(
         out.append(RunsToAdd(f"Run {_SEEDS} seeds of every configuration.", why, (f"sweep.seeds={_SEEDS}",)))
     for batch in document.health.batches:
         if batch.reason:
-            why = f"{batch.reason}. A larger B_p or a smaller lr may train stably."
-            what = f"Check the runs with B_p = {batch.problems_per_batch} before you use them."
-            out.append(RunsToAdd(what, why))
+            # A caution has the reason.
+            what = f"Check the unstable runs with B_p = {batch.problems_per_batch} before you use them."
+            out.append(RunsToAdd(what, "A larger B_p or a smaller lr may train stably."))
     if prediction is not None and prediction.options:
         out += _large_loss(prediction, levels, 0 if race else counts[0], axis)
     return out

@@ -149,12 +149,14 @@ def _bare(value: Any) -> str:
 def place_summary(place: Mapping[str, Any]) -> str:
     """Return where runs would execute.
 
-    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
+    >>> place = {"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "alike": True, "runs": None, "options": {}}
+    >>> place_summary(place)
     'ray: 2 cores for each run; as many runs as fit at a time'
     """
     gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
     nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
     options = "".join(f"; {key} {value}" for key, value in place["options"].items())
     room = f"at most {count(place['runs'], 'run')}" if place["runs"] else "as many runs as fit"
-    each = f"{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
+    most = "" if place["alike"] else "up to "
+    each = f"{most}{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
     return f"{place['kind']}: {each}; {room} at a time{options}"

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from isolaw.backends.real import environment
-from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 
 
@@ -25,14 +24,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     ours = (*environment._CPU, *environment._GPU, *environment._ALWAYS, *environment._DISTRIBUTED)
-    for name in (*ours, "CUDA_VISIBLE_DEVICES", "ISOLAW_WORKER"):
+    for name in (*ours, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever is set meanwhile
         monkeypatch.delenv(name)
-    for cached in (environment.gpus, environment.choose_gpus):
-        cached.cache_clear()
+    environment.gpus.cache_clear()
     yield program
-    for cached in (environment.gpus, environment.choose_gpus):
-        cached.cache_clear()
+    environment.gpus.cache_clear()
 
 
 def seen() -> tuple[int, list[str]]:
@@ -65,30 +62,6 @@ def test_names_of_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "echo 'GPU 1: A (UUID: GPU-d)'\n"
     )
     assert seen() == (3, ["MIG-b", "MIG-c", "1"])
-
-
-@pytest.mark.parametrize(
-    ("place", "mine", "given"), [("1", None, "2,3"), ("0", "7,4,1", "7,4"), (None, None, None)]
-)
-def test_each_worker_of_a_sweep_has_gpus_of_its_own(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, mine: str | None, given: str | None
-) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)  # it has not looked yet
-    for name, value in {"ISOLAW_WORKER": place, "CUDA_VISIBLE_DEVICES": mine}.items():
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    environment.choose_gpus(2)
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") == given
-    assert environment.gpus() == (2 if given else 4)
-
-
-def test_a_worker_without_a_gpu_does_not_train_on_the_cpu(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setenv("ISOLAW_WORKER", "2")
-    with pytest.raises(RunError, match=r"executor\.jobs: found at least 3; expected at most 2 for 4 GPUs"):
-        environment.choose_gpus(2)
 
 
 def test_prepare_sets_what_the_user_has_not(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

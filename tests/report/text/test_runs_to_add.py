@@ -111,7 +111,7 @@ def test_runs_that_collapse_are_looked_at(synthetic: Make) -> None:
         return np.where(compute > 3e5, 0.1, value) if b == 16 else value
 
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], reward, noise=0.002)
-    assert "Check the runs with B_p = 16 before you use them." in what(runs, hold="nothing")
+    assert "Check the unstable runs with B_p = 16 before you use them." in what(runs, hold="nothing")
 
 
 def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:

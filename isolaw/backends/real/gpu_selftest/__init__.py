@@ -65,9 +65,9 @@ _STAGES = (
     SelftestStage("devices", 120, 15, 16, all_gpus=True),
     SelftestStage("collective", 120, 5, 8, all_gpus=True),
     SelftestStage("gradients", 240, 98, 26),
-    SelftestStage("cycles", 300, 180, 21),
-    SelftestStage("peaks", 120, 53, 1),
-    SelftestStage("speed", 240, 136, 36),
+    SelftestStage("cycles", 300, 125, 21),
+    SelftestStage("peaks", 120, 57, 1),
+    SelftestStage("speed", 240, 163, 36),
     SelftestStage("resume", 300, 160, 96, all_gpus=True),
 )
 NAMES = tuple(stage.name for stage in _STAGES)

@@ -23,6 +23,7 @@ from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
+from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.machine import Cards, cards, examine
 
@@ -341,6 +342,26 @@ def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..
         mended = [part.replace(" = ", "=") for part in problem.accepted.split(" and ")]
         assert problem.where == mended[0].partition("=")[0]
         planned("real-qwen-easy.toml", machine, *settings, *mended)  # is as good as its word
+
+
+def test_a_run_takes_as_many_gpus_as_it_needs(planned: Callable[..., engine.Plan], tmp_path: Path) -> None:
+    """The fewest that hold it, with at most 512 rollouts of a batch on each."""
+    text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
+    own = tmp_path / "open.toml"
+    own.write_text("\n".join(line for line in text.splitlines() if not line.startswith("processes = ")))
+
+    def gpus(*settings: str) -> dict[int, int]:
+        few = ("sweep.seeds=1", "grid.problems_per_batch=[32]", "grid.rollouts_per_problem=[8, 64, 512]")
+        runs = planned(str(own), H100, *few, *settings).runs
+        found = {run.rollouts_per_problem: BACKEND.needs(run).gpus for run in runs}
+        bounds = executors.limits(ExecutorSection(), runs)
+        assert (bounds.max_gpus, bounds.jobs) == (8, None if len(set(found.values())) > 1 else 1)
+        return found
+
+    with environment.on_machines(8, 8, cards(H100).gpu_bytes):
+        assert gpus("recipe.lora_rank=8") == {8: 1, 64: 4, 512: 8}
+        assert gpus("recipe.kl=0") == {8: 4, 64: 4, 512: 8}  # 7.6 billion × 18 bytes and more
+        assert set(gpus("real.processes=8").values()) == {8}
 
 
 def test_host_memory_is_checked_and_decides_how_many_runs_are_made(

@@ -33,6 +33,8 @@ _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
 _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt, without a tokenizer to count them.
 _PROMPT_TOKENS = 1_024
+# Rollouts that a GPU draws side by side: from 256 to 512 an H200 drew 1.23 times as many tokens in a second.
+_DRAWN = 512
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
 _CHOSEN = (
     "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel", "gpu_memory"
@@ -176,6 +178,28 @@ def settled(spec: RunSpec) -> RunSpec:
         message = ", ".join(f"real.{name} = {value}" for name, value in placement.items())
         logging.getLogger(__name__).info(message)
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
+
+
+def with_processes(spec: RunSpec) -> RunSpec:
+    """Return a resolved spec with the processes that its section leaves open.
+
+    They are the fewest GPUs, a power of two, that hold the run and draw at most `_DRAWN` rollouts of a batch
+    each: fewer would take longer, and more are better used by other runs side by side.
+    """
+    options, demand = RealOptions.of(spec), _demand(spec)
+    powers = [2**k for k in range(environment.gpus().bit_length())]
+    counts = [count for count in powers if count % (options.tensor_parallel or 1) == 0]
+
+    def holding(offload: bool | None) -> list[int]:
+        others = [options.changed(processes=count, offload_optimizer=offload) for count in counts]
+        return [own.processes for own in others if demand is None or _cheapest(demand, own).fits()]
+
+    # An optimiser in host memory is slow: rather more GPUs.
+    found = holding(options.offload_optimizer or False) or holding(options.offload_optimizer)
+    if not found:
+        return spec
+    chosen = next((count for count in found if count * _DRAWN >= spec.batch_rollouts), found[-1])
+    return spec.model_copy(update={"sources": {**spec.sources, "processes": chosen}})
 
 
 def note(spec: RunSpec) -> str | None:
