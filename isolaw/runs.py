@@ -130,7 +130,7 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made all or some of the runs; simulated runs are no evidence about a language
+        """Whether a simulator made all or some of the runs, which are then no evidence about a language
         model."""
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 

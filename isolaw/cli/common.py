@@ -129,8 +129,8 @@ def handling(handler: Any, *numbers: int) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into an exception inside the context, so that child processes and temporary folders are
-    removed."""
+    """Turn Ctrl-C into an exception inside the context, which then ends child processes and temporary
+    folders."""
     ignored = not callable(signal.getsignal(signal.SIGINT))  # in the background
     with handling(signal.default_int_handler, *(() if ignored else (signal.SIGINT,))):
         yield

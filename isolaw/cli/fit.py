@@ -158,8 +158,7 @@ def _fit_one(
 
 
 def _next(law: Law, out: str) -> str:
-    """Return the command that predicts a budget beyond the runs; empty if the law recommends nothing
-    there."""
+    """Return the command that predicts a budget beyond the runs, if the law recommends something there."""
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)

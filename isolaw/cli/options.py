@@ -150,8 +150,7 @@ def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
 
 
 def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds the options of reading; ``kind`` holds keywords of `click.option` for
-    all."""
+    """Return a decorator that adds the options of reading, with ``kind`` passed to each `click.option`."""
     return add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         click.option(
@@ -244,8 +243,7 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 
 def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds ``--hold``. None lets the command choose, and excludes n: a page shows
-    n*."""
+    """Return a decorator that adds ``--hold``; with None the command chooses, without n: a page shows n*."""
     holds = ["B_p", "B", *(["n"] if default else []), "nothing"]
     return click.option(
         "--hold", type=click.Choice(holds), default=default,

@@ -217,8 +217,7 @@ def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
-    """Return the cost that --cost names, or the cost from the sweep's own runs if the source is one real
-    sweep."""
+    """Return the cost that --cost names or, if the source is one real sweep, its own."""
     from isolaw.costs import read
     from isolaw.errors import DataError
 

@@ -127,8 +127,8 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
 
 
 def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
-    """If lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep, so that the recipe is
-    one."""
+    """If lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep: all share one
+    recipe."""
     lrs = [run.facts["lr"].value if "lr" in run.facts else None for run in runs]
     if len(set(lrs)) < 2 or not all(isinstance(lr, int | float) and lr > 0 for lr in lrs):
         return

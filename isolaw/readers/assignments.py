@@ -121,8 +121,9 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
 
 
 def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> list[Assignment]:
-    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; before any table they apply to all
-    runs.  ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
+    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; values before any table apply to all.
+
+    ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
     """
     out: list[Assignment] = []
     for glob, own in data.items():

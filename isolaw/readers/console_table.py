@@ -1,5 +1,4 @@
-"""The console of a custom trainer as a table: lines with a counter and ``key=value`` pairs, amid other
-output.
+"""A custom trainer's console as a table: lines with a counter and ``key=value`` pairs, amid other output.
 
 ::
 

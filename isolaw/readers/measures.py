@@ -82,8 +82,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Return B_p and n → the column that may hold it: a loosely matching name, and few, whole, positive
-    numbers.
+    """Return B_p and n → the column that may hold it, by a looser name and few, whole, positive numbers.
 
     >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
     >>> maybe_shape(frame, ["batch", "group", "samples"])

@@ -97,8 +97,7 @@ def ending(path: str, parts: int) -> str:
 
 
 def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Suggest a pattern for the values that these runs need, as far as their names vary in them, and list the
-    values.
+    """Suggest a pattern for the needed values in which the runs' names vary, and list these values.
 
     Of all endings of the runs' paths ``below`` the user's folders, it takes the shortest with the most values
     (`isolaw.readers.names.written`). The pattern is empty if names do not contain a value, or contain it in

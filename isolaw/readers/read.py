@@ -49,22 +49,39 @@ def read(
     The other logs are in ``left_out`` of the result, with reasons, and a warning names them. ``isolaw.toml``
     next to a source also holds keywords (`isolaw.readers.reading_file`); keywords of the call win.
 
-    Parameters ---------- sources a sweep's directory (also one that is still running); tables (CSV, Parquet);
-    logs of other frameworks: files, globs, directories that are searched. Or tables in memory: pandas,
-    polars, pyarrow, Hugging Face datasets, and others that Arrow or the interchange protocol can read. metric
-    in a wide table, the column of the rewards. columns, derive, constants for tables: our names or symbols
-    (B_p, n, M, C) → their columns, arithmetic on them, or one value (`isolaw.readers.mapping.ColumnMapping`).
-    A reward is a column, too: ``{"avg@4": "val_acc"}``. mapping for tables: a file with the same content,
-    from earlier versions; ``isolaw.toml`` replaces it. settings values that a log lacks, or that are wrong in
-    it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}`` (`isolaw.readers.assignments`). format how logs are
-    written (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it. group_by how several logs form one
-    run: by ``file``, ``directory`` or a key of their configuration. only, exclude globs of runs or files:
-    read only those that match, and none of those that match ``exclude``. name_pattern pattern for values in
-    the names of runs, as ``"s{seed}-p{B_p}-n{n}-*"`` (`isolaw.readers.name_patterns`). settings_file a file
-    of settings of earlier versions; ``isolaw.toml`` replaces it.
+    Parameters
+    ----------
+    sources
+        a sweep's directory (also one that is still running); tables (CSV, Parquet); logs of other
+        frameworks: files, globs, directories that are searched. Or tables in memory: pandas, polars,
+        pyarrow, Hugging Face datasets, and others that Arrow or the interchange protocol can read.
+    metric
+        in a wide table, the column of the rewards.
+    columns, derive, constants
+        for tables: our names or symbols (B_p, n, M, C) → their columns, arithmetic on them, or one value
+        (`isolaw.readers.mapping.ColumnMapping`). A reward is a column, too: ``{"avg@4": "val_acc"}``.
+    mapping
+        for tables: a file with the same content, from earlier versions; ``isolaw.toml`` replaces it.
+    settings
+        values that a log lacks, or that are wrong in it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
+        (`isolaw.readers.assignments`).
+    format
+        how logs are written (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
+    group_by
+        how several logs form one run: by ``file``, ``directory`` or a key of their configuration.
+    only, exclude
+        globs of runs or files: read only those that match, and none of those that match ``exclude``.
+    name_pattern
+        pattern for values in the names of runs, as ``"s{seed}-p{B_p}-n{n}-*"``
+        (`isolaw.readers.name_patterns`).
+    settings_file
+        a file of settings of earlier versions; ``isolaw.toml`` replaces it.
 
-    Raises ------ DataError, StoreError, InputError no run is ready: nothing readable was found, or a required
-    value is unknown. The message states what was found, what is expected and what to add.
+    Raises
+    ------
+    DataError, StoreError, InputError
+        no run is ready: nothing readable was found, or a required value is unknown. The message states what
+        was found, what is expected and what to add.
 
     >>> import pandas as pd
     >>> table = pd.read_csv("examples/data/tan_rollout_n_base.csv")
@@ -212,8 +229,7 @@ def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _unused(rule: Rule, sources: Sequence[Found]) -> str:
-    """Raise `InputError` for an assignment that no run uses, and for a glob or pattern that matches
-    nothing."""
+    """Raise `InputError` for an assignment that no run uses, or a glob or pattern that matches nothing."""
     read = listed([str(found.path) for found in sources], 8)
     if isinstance(rule, Assignment):
         return f"{rule}: {f'no run matches {rule.glob!r}' if rule.glob else 'no run uses it'}; read: {read}"

@@ -19,8 +19,7 @@ from isolaw.readers.table_files import load
 
 
 def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
-    """Return the path of the file for these sources, and the files that it covers; None if they share no
-    folder.
+    """Return the file's path for these sources, and the files it covers; None if they share no folder.
 
     >>> place(["runs/a.csv", "runs/b.csv"])
     (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
@@ -75,8 +74,7 @@ def draft(
 
 
 def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return comments to fill in for missing values, by the title of their table; "" for keys before any
-    table.
+    """Return comments to fill in for missing values, by their table's title; "" for keys before any table.
 
     They are the options of `settling` or, if those are too many, a table for each run.
     """

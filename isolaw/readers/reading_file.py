@@ -80,8 +80,8 @@ class ReadingFile:
         return True
 
     def spelled(self, sources: Iterable[str | Path]) -> list[str]:
-        """Return the spellings that globs of the file may match: as given, relative to its folder, and with
-        its name.
+        """Return the spellings that the file's globs may match: as given, relative to its folder, with its
+        name.
 
         Otherwise ``a/n8*`` would match for the source ``a``, but not for ``.`` or an absolute path.
         """
@@ -160,8 +160,7 @@ def _option(name: str) -> str:
 
 
 def folder_of(source: str | Path) -> Path:
-    """Return the folder whose ``isolaw.toml`` applies to a source: the source, or the folder that contains
-    it.
+    """Return the folder whose ``isolaw.toml`` applies to a source: the source or the folder around it.
 
     >>> str(folder_of("nowhere/runs/*/metrics.jsonl"))
     'nowhere/runs'

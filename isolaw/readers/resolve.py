@@ -163,8 +163,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
 
 
 def _question_single(out: Resolved) -> None:
-    """Treat n = 1 as unknown if the algorithm compares the rollouts of a group: n is then under another
-    key."""
+    """Treat n = 1 as unknown if the algorithm compares a group's rollouts: n is then under another key."""
     n, algorithm = out.facts.get("rollouts_per_problem"), out.facts.get("algorithm")
     if n and n.value == 1 and algorithm and str(algorithm.value).lower() in _OF_GROUPS:
         del out.facts["rollouts_per_problem"]

@@ -123,8 +123,7 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
 
 
 def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
-    """Return a glob for a log by its run, or for a table by its file, as runs of several tables may share a
-    name."""
+    """Return a glob for a log's run, or for a table's file, as runs of several tables may share a name."""
     if own.container != "table":
         return only(own.run, [other.run for other in among])
     files = {source for other in among for source in other.sources}

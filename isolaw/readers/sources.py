@@ -65,8 +65,7 @@ class Search:
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
-        """Search below a directory, each place once, links last; raise `DataError` if it holds too many
-        files."""
+        """Search below a directory, each place once, links last; raise `DataError` if it is too large."""
         seen: set[tuple[int, int]] = set()
         places, links = [(top, 0)], list[tuple[Path, int]]()
         while places or links:

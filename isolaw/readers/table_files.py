@@ -203,8 +203,7 @@ def _is_document(start: bytes) -> bool:
 
 
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
-    """Read the longest list of objects in a document; plain values next to it and above become columns,
-    too."""
+    """Read the longest list of objects in a document; plain values next to it and above become columns."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -232,8 +231,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
-    """Read the printed text if it is a custom trainer's console, else the longest table that the cells
-    show."""
+    """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
     text = notebook_outputs.printed(document).encode("utf-8", "replace")
     html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
     if is_console(text):

@@ -49,8 +49,7 @@ class Naming:
 
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of ``columns`` that name runs, the coarsest first, without columns that number the
-    rows."""
+    """Return those of ``columns`` that name runs, the coarsest first, without those that number the rows."""
     called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
     names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
@@ -181,8 +180,7 @@ def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[lis
 
 
 def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[int, str]:
-    """Return a name for each chain: the run's name, extended by settings or the segment if others share
-    it."""
+    """Return a name for each chain: the run's, extended by settings or the segment if others share it."""
     label, *finer = naming.names
     settings = [key for key in keys if key != label]
     shared = set(heads.groupby(label)[settings].nunique().pipe(lambda own: own.index[(own > 1).any(axis=1)]))
@@ -198,8 +196,7 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[i
 
 
 def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table without repeated steps: keep one of equal rows in a segment, and the later segment's
-    row."""
+    """Return the table without repeated steps: one of equal rows, and the later of two segments' rows."""
     notes = []
     equal = table.duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():

@@ -176,8 +176,7 @@ def _as_runs(
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Map columns called B_p, n, B, M or C by their symbols unless another column is mapped; return a
-    note."""
+    """Map columns called B_p, n, B, M or C by their symbols, unless another is mapped; return a note."""
     there = {*frame.columns, *mapping.names}
     found = {
         ALIASES[symbol]: symbol

@@ -177,13 +177,25 @@ def answer(
 ) -> Answer:
     """Return how to split a budget, how sure that is, what it buys, and what to run next.
 
-    Parameters ---------- source logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or
-    a law, its file, or a folder with ``law.json`` and no runs. A law has no runs, so nothing is backtested.
-    compute the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``). hold ``B_p``,
-    ``B`` or ``nothing``; by default chosen by how B_p and n vary. max_batch_rollouts the hardware's cap on
-    B_p · n; by default the cap in the sweep file. metric, eval_set, where, draws, seed, reading as for
-    `isolaw.fit`. n_train_problems, cost, price as for `Law.predict`. again the command that repeats the
-    question, quoted in ``next``; by default built from ``source`` and ``compute``.
+    Parameters
+    ----------
+    source
+        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, its file, or a
+        folder with ``law.json`` and no runs.
+        A law has no runs, so nothing is backtested.
+    compute
+        the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
+    hold
+        ``B_p``, ``B`` or ``nothing``; by default chosen by how B_p and n vary.
+    max_batch_rollouts
+        the hardware's cap on B_p · n; by default the cap in the sweep file.
+    metric, eval_set, where, draws, seed, reading
+        as for `isolaw.fit`.
+    n_train_problems, cost, price
+        as for `Law.predict`.
+    again
+        the command that repeats the question, quoted in ``next``; by default built from ``source`` and
+        ``compute``.
 
     Raises
     ------
@@ -252,8 +264,7 @@ def _as_law(source: Source | Law) -> Law | None:
 
 
 def law_file(source: str | os.PathLike[str]) -> Path | None:
-    """Return the law file that a source names: the file itself, or ``law.json`` in a folder without runs;
-    else None.
+    """Return the law file of a source: itself, or ``law.json`` in a folder without runs; else None.
 
     >>> law_file("examples/data")
     """

@@ -138,8 +138,7 @@ class Study:
         return values.to_numpy(np.float64, na_value=np.nan)
 
     def best_and_worst(self) -> list[str]:
-        """Return best@k and worst@k for the largest k for which both were measured; empty if there is
-        none."""
+        """Return best@k and worst@k for the largest k with both measured; empty if there is none."""
         found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
         both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
         return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []

@@ -227,8 +227,7 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 
 
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
-    """Return the least and the largest share among distributions of p that agree with the counts of k
-    samples.
+    """Return the least and the largest share for distributions of p that agree with counts of k samples.
 
     Counts of more than k samples give unbiased frequencies for k of them (hypergeometric).
     """

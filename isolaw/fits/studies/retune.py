@@ -178,7 +178,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
 
 
 def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the reward of each seed (rows) at the value that the other seeds choose at each step
+    """Return the reward of each seed (rows), at the value that the other seeds choose, at each step
     (columns)."""
     seeds = rewards.index.get_level_values("seed")
     out = {}

@@ -74,7 +74,9 @@ class FurtherRuns(Encoded):
 
 @dataclass(frozen=True)
 class ShapeComparison(Flagged, Shown):
-    """The result of `compare_shapes`.  ``quantity`` is compared: the ``reward``, or the ``rollouts`` or
+    """The result of `compare_shapes`.
+
+    ``quantity`` is compared: the ``reward``, or the ``rollouts`` or
     ``hours`` to reach a reward. ``difference`` is A − B for rewards and A / B for the others. ``probability``
     is the probability that A is better, ``equal`` that rewards are within 0.005 of each other, ``neither``
     that neither reaches the reward; None without draws.
@@ -285,8 +287,7 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
-    """Return a quantity; infinite draws open an end of its interval, or beyond half of them make it a
-    bound."""
+    """Return a quantity; infinite draws open an end of its interval, and more than half make it a bound."""
     middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(middle):
         return from_draws(middle, draws if len(draws) > 1 else ())

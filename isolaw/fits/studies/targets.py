@@ -92,10 +92,17 @@ def to_target(
 ) -> TargetStudy:
     """Return what every configuration needs to reach rewards, the critical batch and the rule of the lr.
 
-    Parameters ---------- runs recorded runs, or what `isolaw.read` reads with ``reading``. They may differ in
-    B_p, n, lr and seed; for other differences, each recipe gets its own level (in log N). targets rewards; by
-    default five from half to nine tenths of the rise that half of the configurations reach. metric, eval_set,
-    where as for `isolaw.fit`. cost, price the cost of a step (`isolaw.read_cost`), and the price of an hour.
+    Parameters
+    ----------
+    runs
+        recorded runs, or what `isolaw.read` reads with ``reading``. They may differ in B_p, n, lr and seed;
+        for other differences, each recipe gets its own level (in log N).
+    targets
+        rewards; by default five from half to nine tenths of the rise that half of the configurations reach.
+    metric, eval_set, where
+        as for `isolaw.fit`.
+    cost, price
+        the cost of a step (`isolaw.read_cost`), and the price of an hour.
 
     Raises
     ------
@@ -299,8 +306,7 @@ def _rows(
 
 
 def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
-    """Return half of the 95 % interval of log N of one run, from runs of its configuration; None if too
-    few."""
+    """Return half of the 95 % interval of one run's log N, from repeats; None if they are too few."""
     own = pd.Series(log_rollouts[reached]).groupby(number[reached])
     freedom = int((own.size() - 1).sum())
     if freedom < LEAST_FREEDOM:

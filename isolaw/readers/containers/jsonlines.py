@@ -1,5 +1,4 @@
-"""JSON lines of metrics: the file loggers of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar
-files.
+"""JSON lines of metrics: files of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar ones.
 
 veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests the parts of its keys,
 ``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …, "optim/lr": …}``, with

@@ -119,8 +119,7 @@ def _add(log: RawLog, table: HtmlTable) -> None:
 
 
 def _arguments(code: list[str]) -> dict[str, Any]:
-    """Return the keywords of calls of a trainer's configuration: literals, and names with only one literal
-    value.
+    """Return a trainer configuration's keywords: literals, and names that have only one literal value.
 
     A keyword with several values is left out: it is not known which call made the last training.
     """

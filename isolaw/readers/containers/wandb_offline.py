@@ -46,8 +46,7 @@ _CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,25
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is one run's folder, not just a folder with a ``.wandb`` among other
-    files."""
+    """Return whether a directory is one run's folder, and not one with a ``.wandb`` among other files."""
     if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
         return True
     with limits.os_errors(path):

@@ -71,8 +71,7 @@ def _rewards(framework: Framework, key: str) -> bool:
 
 
 def named(name: str) -> Framework:
-    """Return the framework called ``name`` (any case); if there is none, raise an `InputError` that names
-    all."""
+    """Return the framework called ``name``, in any case; otherwise raise an `InputError` that names all."""
     for own in known():
         if own.name.lower() == name.lower():
             return own

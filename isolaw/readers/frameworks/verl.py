@@ -116,8 +116,7 @@ def _group(config: Config, own: Fact | None) -> Fact | None:
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace slashes by dots, since EasyR1's TensorBoard and MLflow flatten with slashes; MLflow holds only
-    texts."""
+    """Undo the slashes of EasyR1's TensorBoard and of MLflow, which also turns all values into texts."""
     if not any("/" in key for key in config):
         return config
     return {
@@ -138,7 +137,7 @@ def _generated(config: Config, trained: Fact | None) -> Fact | None:
 
 
 def _apart(config: Config) -> Fact:
-    """Whether generation runs in parallel to training, as in the fully asynchronous and one-step-off
+    """Whether generation runs in parallel to training: in the fully asynchronous and one-step-off
     trainers."""
     for key in config.values:
         if key.startswith("async_training."):

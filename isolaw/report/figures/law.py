@@ -116,8 +116,7 @@ def draw_n_star(axes: Axes, law: Law) -> None:
 
 
 def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
-    """Draw x, n* and the ends of its interval, (4, X), as `isolaw.report.figures.series.stars` returns
-    them."""
+    """Draw x, n* and the ends of its interval, (4, X), from `isolaw.report.figures.series.stars`."""
     x, n, low, high = found
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
     axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)

@@ -1,5 +1,4 @@
-"""The figures of arXiv 2603.12151, drawn from any runs that support them; isolaw names the others with a
-reason.
+"""The figures of arXiv 2603.12151 from any runs that support them; for the others there is a reason.
 
 Files and titles have the paper's numbers. The paper's Figures 2 to 7 are Figures 5 to 10 of its project page
 (https://compute-optimal-rl-llm-scaling.github.io). The last two figures of this module have no number in the

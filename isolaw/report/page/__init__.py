@@ -57,12 +57,21 @@ def write_report(
 ) -> Path:
     """Write a page about runs and the law fitted to them: one HTML file that opens in any browser.
 
-    Parameters ---------- runs, law runs from `isolaw.read` or `isolaw.sweep` (or a source for `isolaw.read`),
-    and the law from `isolaw.fit`. path the HTML file; isolaw replaces an earlier page there, but no other
-    file. compute budget, in the law's unit, that the page's slider opens with; by default the largest
-    measured one. cost, price as for `Law.predict`; with them the page shows the hours of allocations.
-    backtest from `isolaw.backtest`, or why there is none. reading keywords of `isolaw.read`, if ``runs`` is a
-    source.
+    Parameters
+    ----------
+    runs, law
+        runs from `isolaw.read` or `isolaw.sweep` (or a source for `isolaw.read`), and the law from
+        `isolaw.fit`.
+    path
+        the HTML file; isolaw replaces an earlier page there, but no other file.
+    compute
+        budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
+    cost, price
+        as for `Law.predict`; with them the page shows the hours of allocations.
+    backtest
+        from `isolaw.backtest`, or why there is none.
+    reading
+        keywords of `isolaw.read`, if ``runs`` is a source.
 
     Raises
     ------

@@ -18,7 +18,7 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n
 
 
 def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
-    """Return evaluations of all runs, spread evenly from the first to the last, with at most ``most``
+    """Return evenly spread evaluations of all runs, first and last included, with at most ``most``
     responses."""
     runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
     for count in range(_EVALUATIONS, 0, -1):

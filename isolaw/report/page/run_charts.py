@@ -101,8 +101,7 @@ def _mark(n: int, right: bool) -> dict[str, Any]:
 def _map_of_grid(
     table: pd.DataFrame, title: str, caption: str, near: Collection[tuple[int, int]] | None
 ) -> Chart:
-    """Return the rewards as a map, with frames around the (B_p, n) in ``near``, by default around the
-    highest."""
+    """Return the rewards as a map that frames the (B_p, n) in ``near``, by default the highest."""
     by = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
     values = table.pivot(**by, values="value")
     hover = table.assign(hover=_runs(table)).pivot(**by, values="hover").fillna("")

@@ -43,8 +43,7 @@ _BARS = (
 
 
 def document(found: Calibration, out: str | None = None) -> Document:
-    """Return how well the ensemble fits the runs, and each constant with its interval; ``out`` is the preset
-    file."""
+    """Return how well the ensemble fits the runs, and each constant; ``out`` is the preset file."""
     from isolaw.report.figures.calibration import calibration_figure
 
     of = found.posterior

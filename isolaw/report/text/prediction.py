@@ -61,8 +61,7 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
-    """Return the prediction for the largest budget with a recommendation; None if ``prediction`` itself has
-    one.
+    """Return the prediction for the largest budget with a recommendation; None if ``prediction`` has one.
 
     ``limits`` are those of `Law.predict`. The budget has three digits, so that the printed budget is exact.
     """

@@ -86,8 +86,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
 
 
 def summary(candidates: Sequence[FoundLog], fit: str) -> str:
-    """Return how many logs are ready, the command ``fit`` for them if there are any, and the state of the
-    others."""
+    """Return how many logs are ready, the ``fit`` command for them if any, and the state of the others."""
     found = Counter(own.status for own in candidates)
     ready = found.pop(LogStatus.READY, 0)
     parts = []

@@ -137,8 +137,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
 def _large_loss(
     prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
 ) -> list[RunsToAdd]:
-    """If no measured n is near the best, advise the n between them; if even the best choice loses, more
-    seeds."""
+    """If no measured n is near the best, advise the n between; if even the best choice loses, more seeds."""
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
@@ -165,8 +164,7 @@ def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequen
 
 
 def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
-    """Advise a further n (at most ``most``) if n* is at an end of the grid at the largest compute where it is
-    known."""
+    """Advise a further n, at most ``most``, if the last known n* is at an end of the grid."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
@@ -190,8 +188,7 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
 
 
 def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Advise longer runs if fewer than three n reach a third of the budget: isolaw then gives only bounds, or
-    nothing."""
+    """Advise longer runs if fewer than three n reach a third of the budget: isolaw has only bounds there."""
     if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
@@ -209,8 +206,7 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
 
 
 def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
-    """Advise to extend configurations that ended early, since their rewards at larger budgets are
-    extrapolated."""
+    """Advise to extend configurations that ended early: their rewards at larger budgets are extrapolated."""
     end = max(g.measured[1] for g in grid)
     axis = axis_of(grid)
     names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})

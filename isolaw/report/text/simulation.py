@@ -13,8 +13,7 @@ _SHOWN = 8  # configurations
 
 
 def document(found: Prediction) -> Document:
-    """Return an ensemble's recommendation (`isolaw.predict_by_simulation`), and a law's for the same
-    budget."""
+    """Return the recommendations of an ensemble (`isolaw.predict_by_simulation`) and of a law."""
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
