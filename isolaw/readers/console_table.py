@@ -109,7 +109,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     if said:
         frame[list(said)] = frame[list(said)].bfill()
         frame.attrs["notes"] = [
-            f"{path.name} says {name} in line {line}: a column" for name, line in said.items()
+            f"{path.name} states {name} in line {line}: read as a column" for name, line in said.items()
         ]
     keys = ["step"]
     if len({own.held_out for own in rows}) > 1:  # otherwise the word names the logger or the run

@@ -114,7 +114,7 @@ def _as_runs(
         phase, said = of_rows(table, [own for own in free if own != reward], source)
         if phase:
             table["eval_set"] = said
-            notes.append(f"column {phase} says which rows are of training and which of validation")
+            notes.append(f"column {phase} marks the rows of training and of validation")
         elif wide and of_training(reward, free):
             table["eval_set"] = "train"
             notes.append(

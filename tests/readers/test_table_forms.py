@@ -104,7 +104,7 @@ def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path) -> None:
     trl.write_text("step,rewards/correct/mean\n1,0.1\n2,0.2\n")
     runs = isolaw.read(trl, metric="rewards/correct/mean", constants={"B_p": 8, "n": 4})
     assert set(runs.points["eval_set"]) == {"train"}
-    assert any("is of training batches" in note for note in runs.notes)
+    assert any("comes from training batches" in note for note in runs.notes)
 
 
 @pytest.mark.parametrize(("key", "eval_set"), [("train", "train"), ("eval", "validation")])
