@@ -177,6 +177,18 @@ class Runs:
         made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
         return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the table of `to_pandas` by Arrow: ``polars.DataFrame(runs)``, ``pyarrow.table(runs)``.
+
+        The attributes are in the schema's metadata, as in the files of `to_parquet`.
+        """
+        return self._arrow(self.to_pandas()).__arrow_c_stream__(requested_schema)
+
+    def _arrow(self, points: pd.DataFrame) -> pa.Table:
+        table = pa.Table.from_pandas(points, preserve_index=False)
+        metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}
+        return table.replace_schema_metadata(metadata)
+
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table, sorted by key, with the attributes in the file's metadata.
 
@@ -184,20 +196,22 @@ class Runs:
         """
         if isinstance(path, str | Path):
             check_destination(path)
-        table = pa.Table.from_pandas(self.points, preserve_index=False)
-        metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}
-        pq.write_table(table.replace_schema_metadata(metadata), path)
+        pq.write_table(self._arrow(self.points), path)
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Runs:
         """Read a table written by `to_parquet`, with its attributes."""
         table = read_parquet(path)
-        try:
-            attributes = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
-            attributes = {str(run_id): dict(own) for run_id, own in attributes.items()}
-        except (ValueError, AttributeError, TypeError):
-            raise DataError(f"{path}: the attributes of its runs, in the metadata, are damaged") from None
-        return cls(table.to_pandas(), attributes, source=str(path))
+        return cls(table.to_pandas(), attributes_in(table.schema, str(path)), source=str(path))
+
+
+def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
+    """Return the attributes by run_id in an Arrow schema's metadata; empty if there are none."""
+    try:
+        attributes = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
+        return {str(run_id): dict(own) for run_id, own in attributes.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise DataError(f"{where}: the attributes of its runs, in the metadata, are damaged") from None
 
 
 def _marked(points: pd.DataFrame) -> set[str]:

@@ -311,12 +311,14 @@ class StoreSection(Section):
 class TrackingSection(Section):
     """Trackers that mirror the runs; the sweep's own files stay the truth.
 
-    ``directory`` holds the trackers' files (default: the sweep's directory); ``project`` is W&B's project
-    and MLflow's experiment.
+    ``directory`` holds the trackers' files (default: the sweep's directory; Trackio has its own);
+    ``project`` is the project of W&B and Trackio, and MLflow's experiment.
     """
 
     to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(listed), AfterValidator(once)
+        tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...],
+        BeforeValidator(listed),
+        AfterValidator(once),
     ] = ()
     directory: Text | None = None
     project: Annotated[Text, Field(max_length=128)] = "isolaw"

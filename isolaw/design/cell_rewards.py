@@ -18,10 +18,11 @@ import numpy as np
 
 from isolaw.fits.cell import Cell
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.reward_unit import unit_of
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
-MISFIT = 0.004  # standard deviation of the surface's error
+MISFIT = 0.004  # standard deviation of the surface's error, in units of reward
 DRAWS = 400
 
 
@@ -59,12 +60,13 @@ def compare(
 ) -> CellRewards:
     """Compare ``cells`` at ``compute`` rollouts; ``seed`` seeds the draws."""
     shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
+    unit = 1.0 if shares else unit_of("", measured)
     surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))
     u, v = np.array([cell.place for cell in cells]).T
     drawn = surface.rewards(u, v, np.full(len(cells), float(compute)))
     mean, drawn = drawn[0], drawn[1:]
     regret = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)
     rng = np.random.default_rng([seed, len(cells)])
-    rough = drawn + MISFIT * rng.standard_normal(drawn.shape)
-    within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE
+    rough = drawn + MISFIT * unit * rng.standard_normal(drawn.shape)
+    within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE * unit
     return CellRewards(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0))

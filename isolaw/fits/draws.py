@@ -71,7 +71,7 @@ class Draws:
         law = [values[name] for name in _LOGISTIC if name in values]
         logistic = Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None
         held = pd.DataFrame() if table is None else table
-        surface = stored.restored(document.surface, held, document.bootstrap.seed)
+        surface = stored.restored(document.surface, held, document.bootstrap.seed, document.unit)
         return cls(curves, logistic, theta, surface)
 
 

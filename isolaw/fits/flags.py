@@ -39,7 +39,10 @@ class Code(StrEnum):
     AXIS_CHOSEN = "axis_chosen", "no B_p (or B) was given; isolaw holds the one with the most n"
     LEFT_OUT = "left_out", "a configuration has too few checkpoints for a curve"
     COPIES = "copies", "runs that are exact copies of others were counted once"
-    REWARD_SCALE = "reward_scale", "rewards exceed 1, but tolerances assume a reward in [0, 1]"
+    REWARD_SCALE = (
+        "reward_scale",
+        "the metric is not on the scale of a share, and isolaw's tolerance follows its range",
+    )
     NARROW_REWARDS = "narrow_rewards", "all rewards are nearly equal"
     UNSTABLE_BATCH = "unstable_batch", "runs of this B_p did not train stably"
     COLLAPSED = "collapsed", "a run collapsed where others of its configuration did not; it counts until then"
@@ -78,7 +81,10 @@ class Code(StrEnum):
     FAR = "far", "the budget is too far beyond the compute that three n reached; isolaw recommends nothing"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
     FLAT = "flat", "no measured n is better than another at this budget"
-    UNCERTAIN = "uncertain", "even the best choice is expected to lose more than 0.005"
+    UNCERTAIN = (
+        "uncertain",
+        "even the best choice is expected to lose more than the tolerance (0.005 for an accuracy)",
+    )
     EPOCHS = (
         "epochs",
         "the allocation makes more passes over the problems than the runs are known to have made",

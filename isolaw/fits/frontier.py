@@ -23,7 +23,7 @@ from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices, highest
 
 Bools = NDArray[np.bool_]
-TOLERANCE = 0.005
+TOLERANCE = 0.005  # in units of the reward (`isolaw.fits.reward_unit`)
 POINTS = 50
 _SEARCH = 400
 
@@ -39,6 +39,7 @@ class Frontier:
     # Where the strict n* is only a lower (upper) bound, (1 + D, X); both if all rewards are equal.
     below: Bools
     above: Bools
+    unit: float = 1.0  # of the reward
 
     @property
     def best(self) -> Floats:
@@ -52,8 +53,8 @@ class Frontier:
 
     @cached_property
     def tolerance(self) -> NDArray[np.int64]:
-        """Index of the smallest n within 0.005 of the best, (1 + D, X)."""
-        least = self.best - TOLERANCE - FLAT * np.abs(self.best)
+        """Index of the smallest n within the tolerance of the best, (1 + D, X)."""
+        least = self.best - TOLERANCE * self.unit - FLAT * np.abs(self.best)
         return np.asarray((self.reward >= least[:, None]).argmax(axis=1))
 
 
@@ -104,7 +105,9 @@ def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -
     return Path(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
 
 
-def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float) -> Frontier:
+def cut_frontier(
+    cut: Slices, configurations: list[Configuration], reach: float, unit: float = 1.0
+) -> Frontier:
     """Return the surface's rewards of each measured n, at the best of its B_p.
 
     All n compete at every compute; ``alone`` marks computes that fewer than three n reached.
@@ -117,7 +120,7 @@ def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float)
     strict = highest(reward, 1)
     alone = np.broadcast_to(cut.compute > reach, strict.shape)
     below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
-    return Frontier(cut.compute, levels, reward, alone, below, above)
+    return Frontier(cut.compute, levels, reward, alone, below, above, unit)
 
 
 def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
@@ -150,7 +153,9 @@ def envelope(
     return levels, reward
 
 
-def trace(configurations: list[Configuration], curves: list[Curves], compute: Floats) -> Frontier:
+def trace(
+    configurations: list[Configuration], curves: list[Curves], compute: Floats, unit: float = 1.0
+) -> Frontier:
     """Trace the frontier at ``compute`` (X,); some configuration must cover each."""
     levels, reward = envelope(configurations, curves, compute)
     best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
@@ -160,7 +165,7 @@ def trace(configurations: list[Configuration], curves: list[Curves], compute: Fl
     columns = np.arange(compute.size)
     no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
     below, above = flat | no_higher | (strict == levels.size - 1), flat | no_lower | (strict == 0)
-    return Frontier(compute, levels, reward, no_lower | no_higher, below, above)
+    return Frontier(compute, levels, reward, no_lower | no_higher, below, above, unit)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 from isolaw.fits.cell import about
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.frontier import TOLERANCE, Path
-from isolaw.fits.quantity import number
+from isolaw.fits.frontier import Path
+from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
 
 _CLEARLY = 0.9  # another curve family fits better if its residuals are below this share
-_A_RISE = 1e-6
+_A_RISE = 1e-6  # units of reward
 
 
 def flags_of(
@@ -31,7 +31,7 @@ def flags_of(
             )
         ),
         *_of_curves(document),
-        *_of_rewards(selection),
+        *_of_rewards(selection, document),
         *_of_fits(document),
         *selection.flags,
     )
@@ -79,36 +79,36 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
     undetermined: dict[bool, list[str]] = {False: [], True: []}  # keyed by whether the curve is flat
     for k in document.curves:
         if k.ceiling == "open":
-            undetermined[_never_rises(k)].append(k.label)
+            undetermined[_never_rises(k, document.unit)].append(k.label)
     if undetermined[False]:
         text = "curves still rise at the end, so the runs do not determine the ceiling A: "
         yield Flag(Code.STILL_RISING, text + "; ".join(undetermined[False]))
     if undetermined[True]:
         text = "rewards are flat or fall, which a learning curve cannot describe: "
         yield Flag(Code.FLAT_CURVES, text + "; ".join(undetermined[True]))
-    fallen = [k for k in document.curves if k.late < -TOLERANCE]
+    fallen = [k for k in document.curves if k.late < -document.tolerance]
     if 2 * len(fallen) > len(document.curves):
         worst = min(fallen, key=lambda k: k.late)
         text = (
             "rewards fall late in training, which a learning curve cannot describe: from a quarter of its "
-            f"compute on they are {-worst.late:.3f} below the curve at "
+            f"compute on they are {in_reward(-worst.late, document.tolerance, 3)} below the curve at "
             f"{about('n', document.axis)} = {worst.level(document.axis)}, "
-            f"and more than {TOLERANCE} at {len(fallen)} of {len(document.curves)}"
+            f"and more than {document.tolerance:g} at {len(fallen)} of {len(document.curves)}"
         )
         too_high = "; predicted rewards are too high by as much" if document.method == "paper" else ""
         yield Flag(Code.LATE_FALL, text + too_high)
 
 
-def _of_rewards(selection: Selection) -> Iterator[Flag]:
+def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
     rewards = np.concatenate([c.reward for c in selection.configurations])
-    span, highest = np.ptp(rewards), np.abs(rewards).max()
-    if span < 10 * TOLERANCE:
-        text = f"all rewards are within {span:.2g} of each other, which makes {TOLERANCE} a wide tolerance"
+    span, tolerance = np.ptp(rewards), document.tolerance
+    if span < 10 * tolerance:
+        text = f"all rewards are within {span:.2g} of each other, which makes {tolerance:g} a wide tolerance"
         yield Flag(Code.NARROW_REWARDS, text)
-    if highest > 1:
+    if document.unit != 1:
         text = (
-            f"{selection.metric} reaches {highest:.3g}: bins and tolerance, {TOLERANCE}, assume a reward in "
-            "[0, 1]; isolaw read --derive divides percent, e.g. score=accuracy/100"
+            f"{selection.metric} goes from {rewards.min():.3g} to {rewards.max():.3g}: isolaw counts rewards "
+            f"within {tolerance:g} of each other as equal (within 0.005 for an accuracy in [0, 1])"
         )
         yield Flag(Code.REWARD_SCALE, text)
 
@@ -117,14 +117,17 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
     rms = {name: own.rms for name, own in document.comparison.curves.items()}
     better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
-        text = f"the curve {better} fits the checkpoints better (rms {rms[better]:.4f}; {document.curve}: "
-        yield Flag(Code.MISFIT, f"{text}{used:.4f}); isolaw fit --curve chooses it")
+        errors = (in_reward(value, document.tolerance) for value in (rms[better], used))
+        text = f"the curve {better} fits the checkpoints better (rms {next(errors)}; {document.curve}: "
+        yield Flag(Code.MISFIT, f"{text}{next(errors)}); isolaw fit --curve chooses it")
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)
 
 
-def _never_rises(curve: CurveEntry) -> bool:
+def _never_rises(curve: CurveEntry, unit: float) -> bool:
     """Whether a curve ends where it starts; False for ``power``, which has no start or ceiling parameter."""
     ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
-    return len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE
+    return (
+        len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE * unit
+    )

@@ -9,8 +9,7 @@ Both methods fit learning curves; for ``surface`` they only describe the runs.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, Unpack
@@ -30,7 +29,7 @@ from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.draws import Draws
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier import TOLERANCE, Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
@@ -38,6 +37,7 @@ from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
+from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import (
     LEAST_CURVES,
     Configuration,
@@ -101,7 +101,7 @@ def fit(
         on the rewards, for ``paper`` exp.
     records
         bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
-        and 0.005 for ``paper``.
+        and 0.005 of the metric's unit (`isolaw.fits.reward_unit`) for ``paper``.
     robust
         Huber loss for learning curves; downweights outlier evaluations.
     draws
@@ -139,12 +139,15 @@ def fit(
             flags = [*selection.flags, collapses.flag(fallen, every)]
             selection = replace(selection, configurations=steady, flags=flags)
     configurations = selection.configurations
+    unit_of_reward = unit_of(metric, configurations)
+    if records == "auto" and width is not None:
+        width *= unit_of_reward
     with one_blas_thread():
         misfit = _misfit(configurations)
         if curve == "auto":
             curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
         with ThreadPoolExecutor(1) as pool:  # the search for the surface uses one core, the curves another
-            search = (configurations, draws, seed, bounds(metric, configurations))
+            search = (configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
             searching = pool.submit(estimate, *search) if method == "surface" else None
             samples, unit = resample(configurations, curve, draws, seed)
             curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
@@ -156,7 +159,7 @@ def fit(
         abscissa = compute * scale if setting == "fixed-b" else np.log10(compute)
         laws: dict[str, Fitted] = {}
         if surface is None:
-            frontier = frontiers.trace(configurations, curves, compute)
+            frontier = frontiers.trace(configurations, curves, compute, unit_of_reward)
             path = frontiers.strict_path(frontier)
             rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(path, abscissa)
@@ -166,12 +169,12 @@ def fit(
             unit = "run" if surface.process.observations.freedom else "lack of fit"
             cut = slices(surface, compute)
             reach = INTERVALS * comparable(configurations)
-            frontier = frontiers.cut_frontier(cut, configurations, reach)
+            frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
             path = frontiers.ridge_path(cut, configurations, reach)
             rewards = frontiers.between(frontier, low)
             logistic = _fit_law(path, abscissa)
             laws = fit_laws(cut, path, abscissa) if setting != "joint" else {}
-            comparison = compared(laws, path, configurations)
+            comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
     of_law: list[Flag] = []
     parameters = doc.parameters(path, abscissa, logistic, comparison, of_law)
     selection.flags.extend(Flag(own.code, about(own.text, varied(setting))) for own in of_law)
@@ -205,6 +208,7 @@ def fit(
         comparison=replace(comparison, curves=misfit),
         health=health,
         surface=None if surface is None else info(surface),
+        tolerance=TOLERANCE * unit_of_reward,
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, unit, path, document, scale)]
     document = replace(document, flags=tuple(flags))
@@ -306,15 +310,3 @@ def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
         return None
     law = fit_logistic(x, path.log2_n, path.below, path.above)
     return law if np.all(np.isfinite(law(x)[0])) else None
-
-
-def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float, float]:
-    """Return the least and largest possible reward: 0 and 1 for shares of problems, unless given in percent.
-
-    >>> c = Configuration(32, 8, np.arange(2.0), np.array([0.1, 0.5]), np.zeros(2, int), (0,), 256.0)
-    >>> bounds("avg@4", [c]), bounds("score", [c])
-    ((0.0, 1.0), (-inf, inf))
-    """
-    share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
-    within = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in configurations)
-    return (0.0, 1.0) if share and within else (-math.inf, math.inf)

@@ -4,7 +4,7 @@ Near the optimum reward is flat, so n* is often badly identified, and harmlessly
 reward that an allocation may lose. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
-    P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
+    P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε    (ε: the law's tolerance)
 
 isolaw recommends the affordable configuration with the least expected regret: for ``paper`` among the
 measured ones, for ``surface`` among all with a measured n or an n of 2^k or 3 · 2^k in between. If the
@@ -53,7 +53,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
 from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.quantity import REFUSED, estimated, number
+from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
@@ -63,7 +63,7 @@ __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 _BEYOND = 1.005  # times the largest compute: less prints as 1
 _MOST = 1e15  # rollouts that no budget buys
 _EDGE = 1e-6  # doublings
-_RISK = 0.0005  # reward that each doubling of n past the measured range counts against a candidate
+_RISK = 0.0005  # units of reward that each doubling of n past the measured range counts against a candidate
 
 
 def predict(
@@ -109,7 +109,9 @@ def predict(
     flags += _extrapolation(document, farthest, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     unsure = document.method == "paper" and factor > INTERVALS
-    options = [] if factor > FAR else options_of(cut, candidates, budget, unsure, TOLERANCE)
+    options = (
+        [] if factor > FAR else options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
+    )
     flags += _flags(law, candidates, options)
     n = [c.level(document.axis) for c in candidates]
     if options and cost is not None:
@@ -207,10 +209,12 @@ def options_of(
     budget: int,
     unsure: bool = False,
     most: float = math.inf,
+    unit: float = 1.0,
 ) -> list[Option]:
     """Return the candidates by expected regret: the best one, and others that lose at most ``most``.
 
     ``cut`` has the rewards at the budget; those of candidates ``unsure`` have no interval.
+    ``unit`` is the reward's unit.
     """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
@@ -220,7 +224,7 @@ def options_of(
             Allocation(*e.key, int(budget // e.step_cost)),
             estimated(reward[:, at], "not_identified" if unsure else "ok"),
             float(own.mean()),
-            float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
+            float(np.mean(own <= TOLERANCE * unit)) if len(regret) > 1 else None,
             e.step_cost,
             e.measured,
             e.beyond,
@@ -231,7 +235,7 @@ def options_of(
     def order(o: Option) -> tuple[float, int, int]:
         # Of equals (up to rounding) prefer fewer rollouts per problem, then the smaller batch.
         a = o.allocation
-        loss = round(o.expected_regret + _RISK * o.beyond, 12)
+        loss = round(o.expected_regret / unit + _RISK * o.beyond, 12)
         return loss, a.rollouts_per_problem, a.problems_per_batch
 
     out.sort(key=order)
@@ -249,8 +253,9 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
             if chosen == at > 1 and len(batches) > 1:
                 text = f"the best B_p may be {side}er than {at}, the {side}est measured"
                 out.append(Flag(Code.BATCH_EDGE, text))
-    if options and options[0].expected_regret > TOLERANCE:
-        text = f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help"
+    if options and options[0].expected_regret > document.tolerance:
+        lost = in_reward(options[0].expected_regret, document.tolerance, 3)
+        text = f"even the best choice is expected to lose {lost}; more seeds help"
         out.append(Flag(Code.UNCERTAIN, text))
     out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if document.method == "paper":

@@ -9,6 +9,7 @@ from isolaw.allocation import Allocation
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Flag, simulated_by
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
@@ -25,7 +26,9 @@ class Option:
     allocation: Allocation
     reward: Quantity
     expected_regret: float  #: mean over draws of the best reward minus its own
-    probability: float | None  #: share of draws in which it is within 0.005 of the best; None without draws
+    probability: (
+        float | None
+    )  #: share of draws in which it is within the tolerance of the best; None without draws
     step_cost: float  #: cost of one step, in the unit of the budget
     measured: bool = True  #: False if its n lies between or beyond the measured n
     beyond: float = 0.0  #: number of doublings of n past the measured range
@@ -58,7 +61,7 @@ class Prediction(Shown):
     compute: int  #: the budget C
     unit: str  #: what it counts: rollouts, tokens or seconds
     #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
-    #: leaves out those expected to lose more than 0.005.
+    #: leaves out those expected to lose more than its tolerance.
     options: list[Option]
     #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
     n_star: Quantity
@@ -91,6 +94,11 @@ class Prediction(Shown):
         lost = "" if self.loss is None else f"; expected loss {self.loss:.4f}"
         budget = self.asked or f"{number(self.compute)} {self.unit}"
         return f"<Prediction: {self.simulated.title(f'{budget}: {best}{lost}')}>"
+
+    @property
+    def tolerance(self) -> float:
+        """Rewards this close count as equal, in the metric's own units: 0.005 of its unit."""
+        return TOLERANCE if self.document is None else self.document.tolerance
 
     @property
     def n(self) -> int | None:
@@ -162,6 +170,7 @@ class Prediction(Shown):
             "reward": encoded(self.reward),
             "expected_loss": best and best.expected_regret,
             "probability_within_tolerance": best and best.probability,
+            "tolerance": self.tolerance,
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
             "epochs": self.epochs,
             "comparable": self.comparable,

@@ -37,6 +37,16 @@ def number(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
+    """Return a loss or a difference of rewards with ``digits`` decimals where the tolerance is 0.005.
+
+    >>> in_reward(0.00231, 0.005), in_reward(0.231, 0.5), in_reward(2.31e-5, 5e-5), in_reward(23.1, 50.0)
+    ('0.0023', '0.23', '0.000023', '23')
+    """
+    places = max(digits - round(math.log10(tolerance / 0.005)), 0)
+    return f"{value:.{places}f}"
+
+
 def interval(ends: Sequence[float | None]) -> str:
     """Return a 95 % interval; an open end makes it a bound.
 

@@ -13,6 +13,7 @@ import pyarrow.interchange as interchange
 
 from isolaw.errors import DataError
 from isolaw.parquet import is_plain
+from isolaw.runs import attributes_in
 
 SOURCE = "DataFrame"  # name of such a table in messages
 _EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
@@ -21,14 +22,16 @@ _EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
 def as_pandas(table: Any) -> pd.DataFrame:
     """Return a table as pandas, indexed by row from 0; the argument is not changed.
 
-    A named index becomes columns. Nested columns of an Arrow table are left out, with a note in
-    ``attrs["notes"]``. Raises `DataError` if it is not a table, has no rows, or has two columns of one name.
+    A named index becomes columns. Nested columns of an Arrow table are left out, as
+    ``attrs["notes"]`` says; ``attrs["attributes"]`` has the attributes of runs that `Runs` exported.
+    Raises `DataError` if it is not a table, has no rows, or has two columns of one name.
     """
     notes: list[str] = []
+    attributes: dict[str, dict[str, Any]] = {}
     if isinstance(table, pd.DataFrame):
         frame = table
     elif hasattr(table, "__arrow_c_stream__") or hasattr(table, "__dataframe__"):
-        frame = _from_arrow(table, notes)
+        frame = _from_arrow(table, notes, attributes)
     elif callable(getattr(table, "to_pandas", None)):
         frame = table.to_pandas()
     else:
@@ -44,13 +47,14 @@ def as_pandas(table: Any) -> pd.DataFrame:
     if frame.empty:
         raise DataError(f"{SOURCE}: the table has no rows; columns: {', '.join(frame.columns)}")
     frame = frame.set_axis(pd.RangeIndex(len(frame), name="row"))
-    frame.attrs = {"notes": notes}
+    frame.attrs = {"notes": notes, "attributes": attributes}
     return frame
 
 
-def _from_arrow(table: Any, notes: list[str]) -> pd.DataFrame:
+def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, Any]]) -> pd.DataFrame:
     try:
         arrow = pa.table(table) if hasattr(table, "__arrow_c_stream__") else interchange.from_dataframe(table)
+        attributes.update(attributes_in(arrow.schema, type(table).__name__))
         nested = [field.name for field in arrow.schema if not is_plain(field.type)]
         if nested:
             notes.append(f"nested columns were left out: {', '.join(nested)}")

@@ -16,6 +16,7 @@ from isolaw.errors import DataError, InputError, at_command_line
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
+from isolaw.readers.hub import local
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.reading import Reading
@@ -53,7 +54,8 @@ def read(
     ----------
     sources
         a sweep's directory (also one that is still running); tables (CSV, Parquet); logs of other
-        frameworks: files, globs, directories that are searched. Or tables in memory: pandas, polars,
+        frameworks: files, globs, directories that are searched, also in a data set on the Hugging Face Hub:
+        ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Or tables in memory: pandas, polars,
         pyarrow, Hugging Face datasets, and others that Arrow or the interchange protocol can read.
     metric
         in a wide table, the column of the rewards.
@@ -157,6 +159,7 @@ def survey(
     """
     if not sources:
         raise InputError("nothing to read: name a directory, a log or a table")
+    given_sources, sources = sources, [local(source) for source in sources]
     columns = columns or ColumnMapping()
     if mapping is not None:
         columns = columns.over(read_mapping(mapping))
@@ -198,15 +201,23 @@ def survey(
                 f"{listed(others, _SHOWN)}; expected "
                 f"one for all sources, {'--group-by' if at_command_line.get() else 'group_by'}"
             )
-    reading = collector.close(ways[0] if ways else None, " + ".join(str(source) for source in sources))
+    reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:
         raise DataError("\n  ".join(_unused(rule, found.found) for rule in unused))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.read_as = [file.note(given, rules, columns) for file in beside]
-    reading.notes = [*reading.read_as, *found.notes, *([passed] if (passed := found.passed_over()) else [])]
+    fetched = [
+        f"{name}: read from {path}" for name, path in zip(given_sources, sources, strict=True) if name != path
+    ]
+    reading.notes = [
+        *fetched,
+        *reading.read_as,
+        *found.notes,
+        *([passed] if (passed := found.passed_over()) else []),
+    ]
     reading.no_logs = found.no_logs
-    reading.sources = tuple(map(str, sources))
+    reading.sources = tuple(map(str, given_sources))
     return reading
 
 

@@ -10,6 +10,7 @@ from isolaw.config.writing import toml_key, toml_value
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assignments import Assignment
 from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.hub import PREFIX
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.mapping_draft import HEADINGS, described, drafted
 from isolaw.readers.reading_file import PARTS, ReadingOptions, folder_of
@@ -19,12 +20,16 @@ from isolaw.readers.table_files import load
 
 
 def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
-    """Return the file's path for these sources, and the files it covers; None if they share no folder.
+    """Return the file for these sources, and the files that it covers.
+
+    None if they share no folder, or are on the Hub.
 
     >>> place(["runs/a.csv", "runs/b.csv"])
     (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
     """
     paths = [Path(source) for source in sources]
+    if any(source.startswith(PREFIX) for source in sources):
+        return None
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0] / READING_FILE, []
     folders = {folder_of(path) for path in paths}

@@ -80,7 +80,7 @@ def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | N
     """Read a table in memory as `Runs`: pandas, polars, Arrow (`isolaw.readers.frames`); as `read_table`."""
     frame = as_pandas(table)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
-        return Runs(frame, source=SOURCE)
+        return Runs(frame, frame.attrs["attributes"], source=SOURCE)
     return _as_runs(frame, SOURCE, mapping or ColumnMapping(), metric)
 
 

@@ -24,6 +24,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Interval, Quantity
+from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.renamed import renamed
@@ -268,7 +269,7 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
 
     >>> law_file("examples/data")
     """
-    path = Path(source)
+    path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
     own = path / "law.json"

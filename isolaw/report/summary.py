@@ -10,7 +10,7 @@ from isolaw.fits.prediction import Prediction
 from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import columns, number, share
+from isolaw.report.text.numbers import columns, in_reward, number, share
 from isolaw.report.text.prediction import at_the_end, found_at_the_end, prediction_summary
 from isolaw.report.text.runs_to_add import next_line
 
@@ -83,5 +83,12 @@ def _laws(document: LawDocument) -> list[str]:
         better = law.better.get("constant")
         own = f"{law_text.form_equation(name, document)}: {law_text.parameters(name, law)}"
         label = law_text.law_name(name) + " *" * (name == law_text.preferred(document))
-        rows.append([label, own, f"{law.mean_regret:.4f}", "" if better is None else share(better)])
+        rows.append(
+            [
+                label,
+                own,
+                in_reward(law.mean_regret, document.tolerance),
+                "" if better is None else share(better),
+            ]
+        )
     return columns(rows, "<<>>")

@@ -91,6 +91,31 @@ def test_the_data_models_own_table_needs_no_keywords() -> None:
     pd.testing.assert_frame_equal(isolaw.read(pa.Table.from_pandas(runs.points)).points, runs.points)
 
 
+def test_runs_are_exported_by_arrow(tiny) -> None:
+    for runs in (isolaw.read(TAN, **HOW), isolaw.sweep(tiny())):
+        table = pa.table(runs)
+        pd.testing.assert_frame_equal(table.to_pandas(), runs.to_pandas())
+        back = isolaw.read(table)
+        pd.testing.assert_frame_equal(back.points, runs.points)
+        assert back.attributes == runs.attributes
+        assert back.simulated is runs.simulated
+        bare = isolaw.read(table.replace_schema_metadata(None))  # as polars, which keeps no metadata
+        pd.testing.assert_frame_equal(bare.points, runs.points)
+        assert bare.simulated is runs.simulated
+
+
+def test_runs_are_exported_as_the_consumer_asks() -> None:
+    runs = isolaw.read(TAN, **HOW)
+    wanted = pa.table(runs).schema.set(3, pa.field("problems_per_batch", pa.int32()))
+    assert pa.table(runs, schema=wanted).schema.field("problems_per_batch").type == pa.int32()
+
+
+def test_damaged_attributes_are_an_error() -> None:
+    table = pa.table(isolaw.read(TAN, **HOW)).replace_schema_metadata({"isolaw.attributes": "{"})
+    with pytest.raises(DataError, match="attributes of its runs, in the metadata, are damaged"):
+        isolaw.read(table)
+
+
 def test_columns_by_their_symbols() -> None:
     runs = isolaw.read(frame(), metric="val_acc")
     assert sorted(runs.table()["rollouts_per_problem"]) == [8, 16, 32]

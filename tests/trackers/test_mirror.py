@@ -21,8 +21,8 @@ from isolaw.errors import SpecError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
-FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
-ALL = ["tensorboard", "mlflow", pytest.param("wandb", marks=pytest.mark.slow)]
+FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns", "trackio": "trackio"}
+ALL = ["tensorboard", "mlflow", "trackio", pytest.param("wandb", marks=pytest.mark.slow)]
 MEASURED = ["problems_per_batch", "rollouts_per_problem", "seed", "step", "eval_set", "metric"]
 KEPT = ["problem_set", "algorithm", "compute", "value", "n_problems", "n_samples"]
 
@@ -41,8 +41,10 @@ def nothing_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture
-def spec(tiny) -> Callable[..., SweepSpec]:
+def spec(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SweepSpec]:
     def make(to: str | list[str], compute: float = 20_000, **sections: Any) -> SweepSpec:
+        if "trackio" in to:  # it takes its folder from the environment once, when it is imported
+            monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "out" / "trackio")
         own = sections.pop("tracking", {})
         return tiny(sweep={"compute": compute}, tracking={"to": to, **own}, **sections)
 
@@ -116,7 +118,24 @@ def wandb_curves(out: Path) -> dict[str, dict[str, list[int]]]:
     return curves
 
 
-CURVES = {"tensorboard": tensorboard_curves, "mlflow": mlflow_curves, "wandb": wandb_curves}
+def trackio_curves(out: Path) -> dict[str, dict[str, list[int]]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    curves: dict[str, dict[str, list[int]]] = {}
+    for name in SQLiteStorage.get_runs("isolaw"):
+        own = curves.setdefault(name[-8:], {})
+        for row in SQLiteStorage.get_logs("isolaw", name):
+            for key in set(row) - {"step", "timestamp"}:
+                own.setdefault(key, []).append(row["step"])
+    return curves
+
+
+CURVES = {
+    "tensorboard": tensorboard_curves,
+    "mlflow": mlflow_curves,
+    "wandb": wandb_curves,
+    "trackio": trackio_curves,
+}
 
 
 @pytest.mark.parametrize("tracker", ALL)
@@ -207,6 +226,37 @@ def test_several_trackers_and_worker_processes(spec, tmp_path: Path) -> None:
     for tracker in ("tensorboard", "mlflow"):
         assert_mirrored(out, tracker)
         assert_each_once(out, tracker)
+
+
+def test_trackio_keeps_times_and_configuration(spec, tmp_path: Path) -> None:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    out = tmp_path / "out"
+    isolaw.sweep(spec("trackio", tracking={"project": "grid"}), out)
+    store = SweepStore(out)
+    configs = SQLiteStorage.get_all_run_configs("grid")
+    assert {own["isolaw"]["run_id"] for own in configs.values()} == set(store.run_ids())
+    for own in SQLiteStorage.get_run_records("grid"):
+        lines = store.run(own["id"]).recorded().checkpoints
+        times = [pd.Timestamp(row["timestamp"]) for row in SQLiteStorage.get_logs("grid", own["name"])]
+        assert (times[-1] - times[0]).total_seconds() == pytest.approx(
+            lines[-1]["wall_s"] - lines[0]["wall_s"], abs=1e-5
+        )
+
+
+def test_trackio_fails_once_and_is_brought_up_to_date(
+    spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, own = tmp_path / "out", spec("trackio")
+    (tmp_path / "file").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "file")
+        with pytest.warns(UserWarning, match="trackio: isolaw stops mirroring: .*file") as caught:
+            isolaw.sweep(own, out)
+    assert len(caught) == 1
+    isolaw.sweep(own, out)
+    assert_mirrored(out, "trackio")
+    assert "rackio" not in capsys.readouterr().out
 
 
 def test_only_what_no_resume_cuts_is_mirrored(spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +350,7 @@ def test_and_the_next_sweep_brings_it_up_to_date(
     assert_mirrored(out, "tensorboard")
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])
 def test_a_library_that_is_missing_is_said_before_anything_is_spent(
     tracker: str, spec, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +376,7 @@ def test_a_folder_of_the_same_name_is_no_library(
 def test_a_tracker_that_is_none(isolaw, tmp_path: Path) -> None:
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--set", "tracking.to=['tensorbord']")
     assert (code, said) == (2, "")
-    assert "tracking.to: found 'tensorbord'; expected 'tensorboard', 'wandb' or 'mlflow'" in notes
+    assert "tracking.to: found 'tensorbord'; expected 'tensorboard', 'wandb', 'mlflow' or 'trackio'" in notes
     assert not (tmp_path / "out").exists()
 
 

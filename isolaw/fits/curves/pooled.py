@@ -33,7 +33,7 @@ _TEMPER = 8.0
 _MOST_NATS = 1.0  # the most that one backtest can count against a family
 _CUTS = (2.0, 4.0)
 _LAST = 0.8  # checkpoints past this share of the last compute are backtest targets
-_CLOSE = 0.04  # forecast errors in reward below this scale cost little weight
+_CLOSE = 0.04  # units of reward; smaller forecast errors cost little weight
 _RHO = 0.3
 _NO_ERROR = 1e-12
 _COUNTS = 0.1  # least weight at which a family helps decide whether the ceiling is determined
@@ -106,11 +106,12 @@ def pooled(
     weights: Floats,
     seed: int = 0,
     bounds: tuple[float, float] = (-np.inf, np.inf),
+    unit: float = 1.0,
 ) -> PooledCurve:
     """Fit all families to 1 + D versions of a configuration's checkpoints.
 
     ``compute`` is (P,) and ``reward`` (1 + D, P). ``weights`` (1, P) are the numbers of runs behind each
-    checkpoint's mean; ``bounds`` are the least and the largest possible reward.
+    checkpoint's mean; ``bounds`` are the least and the largest possible reward, and ``unit`` is its unit.
     """
     fits = _fits(compute, reward, weights)
     kept = compute > 0
@@ -134,7 +135,9 @@ def pooled(
         aheads.append(float(np.log(c[late] / until).mean()))
     of_mean = noise / late.sum()
     for error in np.square(errors):
-        score += np.maximum(-0.5 * (error - error.min()) / (of_mean + _CLOSE**2) / _TEMPER, -_MOST_NATS)
+        score += np.maximum(
+            -0.5 * (error - error.min()) / (of_mean + (_CLOSE * unit) ** 2) / _TEMPER, -_MOST_NATS
+        )
     share = np.exp(score - score.max())
     share /= share.sum()
     rho = _RHO
@@ -144,7 +147,7 @@ def pooled(
         usual = max(float(room.mean()), _NO_ERROR)
         rho = float(np.sqrt((usual * _RHO**2 + own.sum()) / (usual + room.sum())))
     # Keyed on the data: a curve compared with its copy then never differs, whichever of the two is first.
-    streams = seed, zlib.crc32(np.round(reward[0], 6).tobytes())
+    streams = seed, zlib.crc32(np.round(reward[0] / unit, 6).tobytes())
     return PooledCurve(
         float(compute[-1]), fits, dict(zip(fits, share.tolist(), strict=True)), rho, streams, bounds
     )

@@ -1,7 +1,8 @@
 """Record points: the first checkpoint of each higher bin of reward (arXiv 2603.12151, section 4).
 
-With bins floor((value + 1e-9) / w) of width w, a run keeps the checkpoints whose bin exceeds all earlier
-ones. Records are selected upward, so they overstate a noisy curve; ``--records off`` fits all checkpoints.
+With bins floor((value + ε) / w) of width w, where ε = 2e-7 w allows for rounding, a run keeps the checkpoints
+whose bin exceeds all earlier ones. Records are selected upward, so they overstate a noisy curve; ``--records
+off`` fits all checkpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def record_mask(reward: NDArray[np.float64], width: float = WIDTH) -> NDArray[np
     >>> record_mask(np.array([0.500, 0.503, 0.506, 0.499, 0.512]))
     array([ True, False,  True, False,  True])
     """
-    bins = np.floor((reward + 1e-9) / width)
+    bins = np.floor((reward + 1e-9 * (width / WIDTH)) / width)
     best = np.maximum.accumulate(bins, axis=-1)
     mask = np.ones(reward.shape, dtype=bool)
     mask[..., 1:] = bins[..., 1:] > best[..., :-1]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.document.codec import decoded
 from isolaw.fits.flags import Flag, Flagged
+from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import Interval, Quantity, Status
 
 FORMAT = "isolaw.law/2"
@@ -50,7 +51,7 @@ class FrontierPoint:
     n_star: Quantity  # as the fit's method defines it
     band: Interval | None  # simultaneous 95 % band: it holds n* at all x at once in 95 % of draws
     n_star_strict: int  # the n of the highest curve
-    n_star_tolerance: int  # the smallest n within 0.005 of it
+    n_star_tolerance: int  # the smallest n within the tolerance of it
     reward: Quantity  # at n*
     censored: bool  # n* is only a bound
     censored_by: tuple[BoundBy, ...]  # by an end of the grid, or by a neighbouring n that was not measured
@@ -131,8 +132,8 @@ class Comparison:
     constant: ConstantRule | None  # measured on the fitted curves or surface
     logistic: Regret | None
     monotone: bool  # False if n* comes down again; for a surface, if it does in 95 % of draws
-    # ``constant`` if one n loses at most 0.005 anywhere, else the preferred law or ``no law``; None if draws
-    # prefer none, or if a preference is refused.
+    # ``constant`` if one n loses at most the tolerance anywhere, else the preferred law or ``no law``; None
+    # if draws prefer none, or if a preference is refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
@@ -201,12 +202,18 @@ class LawDocument(Flagged):
     comparison: Comparison
     health: HealthInfo
     surface: SurfaceInfo | None = None
+    tolerance: float = TOLERANCE  # rewards this close count as equal; in the metric's own units
     flags: tuple[Flag, ...] = ()
 
     @property
     def axis(self) -> AxisName:
         """What the law is of: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
         return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
+
+    @property
+    def unit(self) -> float:
+        """The metric's unit, a power of ten (`isolaw.fits.reward_unit`)."""
+        return float(f"{self.tolerance / TOLERANCE:.3g}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:

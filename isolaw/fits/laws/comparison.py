@@ -6,8 +6,8 @@ preference needs three seeds: two runs of a configuration differ only once, so d
 run.
 
 The preferred law is the simplest that beats every simpler law and that no law beats; a constant also has to
-lose at most 0.005 on average in 95 % of draws. Otherwise no law is preferred. Claims that n* falls or levels
-off need 95 % of draws as well.
+lose at most the tolerance on average in 95 % of draws. Otherwise no law is preferred. Claims that n* falls or
+levels off need 95 % of draws as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ _A_TURN = 0.5  # doublings of n
 _SLOWER = 0.5  # share of the earlier slope
 
 
-def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Configuration]) -> Comparison:
+def compared(
+    laws: dict[str, Fitted],
+    path: Path,
+    configurations: Sequence[Configuration],
+    tolerance: float = TOLERANCE,
+) -> Comparison:
     """Return the comparison of laws for the document; ``laws`` is empty in the setting ``joint``."""
     seeds = min(c.runs for c in configurations)
     drawn = len(path.log2_n) > 1
@@ -44,8 +49,8 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
     better = share_better(laws) if drawn else {name: {} for name in laws}
     entries = {name: law.entry(better[name]) for name, law in laws.items()}
     constant = entries["constant"]
-    best = preferred(laws) if drawn and refused is None else None
-    verdict = "constant" if refused is None and constant.max_regret <= TOLERANCE else best
+    best = preferred(laws, tolerance) if drawn and refused is None else None
+    verdict = "constant" if refused is None and constant.max_regret <= tolerance else best
     return Comparison(
         ConstantRule(constant.mean_regret, constant.max_regret, round(2 ** constant.theta[0])),
         Regret(entries["logistic"].mean_regret, entries["logistic"].max_regret),
@@ -114,7 +119,7 @@ def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
     return {a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws}
 
 
-def preferred(laws: dict[str, Fitted]) -> str | None:
+def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | None:
     """Return the simplest law that beats every simpler one and that none beats; None if there is none."""
     better = share_better(laws)
     names = list(laws)
@@ -122,7 +127,7 @@ def preferred(laws: dict[str, Fitted]) -> str | None:
         if any(better[other][name] >= LEVEL for other in names if other != name):
             continue
         if name == "constant":
-            if np.mean(laws[name].mean[1:] <= TOLERANCE) >= LEVEL:
+            if np.mean(laws[name].mean[1:] <= tolerance) >= LEVEL:
                 return name
         elif all(better[name][simpler] >= LEVEL for simpler in names[:i] if simpler in _inside(name)):
             return name

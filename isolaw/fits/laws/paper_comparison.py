@@ -44,14 +44,20 @@ def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparis
         ConstantRule(*_mean_and_most(losses(np.full(columns.size, np.log2(n)))), int(n))
         for n in frontier.levels[measured.all(axis=1) & shown.any()]
     ]
-    constant = min(constants, key=lambda rule: round(rule.mean_regret, 12), default=None)
+    constant = min(constants, key=lambda rule: round(rule.mean_regret / frontier.unit, 12), default=None)
     logistic = None
     if law_log2_n is not None and shown.any():
         logistic = Regret(*_mean_and_most(losses(law_log2_n[shown])))
     monotone = not falls(frontier)
     if seeds < LEAST_SEEDS:
         return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
-    return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone), seeds=seeds)
+    return Comparison(
+        constant,
+        logistic,
+        monotone,
+        _verdict(constant, logistic, monotone, TOLERANCE * frontier.unit),
+        seeds=seeds,
+    )
 
 
 def _mean_and_most(losses: Floats) -> tuple[float, float]:
@@ -63,17 +69,17 @@ def falls(frontier: Frontier) -> bool:
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
     for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):
-        if strict[x] < highest and reward[strict[x], x] - reward[highest, x] > TOLERANCE:
+        if strict[x] < highest and reward[strict[x], x] - reward[highest, x] > TOLERANCE * frontier.unit:
             return True
         highest = max(highest, int(strict[x]))
     return False
 
 
-def _verdict(constant: ConstantRule | None, logistic: Regret | None, monotone: bool) -> str:
-    if constant is not None and constant.max_regret <= TOLERANCE:
+def _verdict(constant: ConstantRule | None, logistic: Regret | None, monotone: bool, tolerance: float) -> str:
+    if constant is not None and constant.max_regret <= tolerance:
         return "constant"
     if logistic is None or (constant is not None and logistic.mean_regret >= constant.mean_regret):
         return "no law"
-    if not monotone and logistic.max_regret > TOLERANCE:
+    if not monotone and logistic.max_regret > tolerance:
         return "no law"
     return "logistic"

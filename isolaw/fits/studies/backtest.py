@@ -20,11 +20,12 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.errors import InputError, Refused
-from isolaw.fits.frontier import supported_range
+from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import choose
-from isolaw.fits.pipeline import bounds, fit
+from isolaw.fits.pipeline import fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.quantity import number
+from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select, setting_of
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
@@ -56,6 +57,7 @@ class BacktestResult(TypedDict):
     budgets: list[float]  #: C each
     held_out: Literal["seed", "later checkpoints"]
     seeds: int
+    tolerance: float  #: rewards this close count as equal, in the metric's own units
     rules: dict[str, RuleResult]  #: ``isolaw`` and each baseline
 
 
@@ -130,6 +132,7 @@ def backtest(
         "budgets": budgets.tolist(),
         "held_out": "seed" if len(splits) > 1 else "later checkpoints",
         "seeds": len(splits),
+        "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
         "rules": {rule: _summary(rule, judged) for rule in judged[0]},
     }
 

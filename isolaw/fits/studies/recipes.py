@@ -28,8 +28,9 @@ from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
-from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
+from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
 from isolaw.fits.quantity import Quantity, Status, estimated
+from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
@@ -168,11 +169,11 @@ def compare(
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
         end = min(a.measured[1], b.measured[1])
-        limits = bounds(metric, [a, b])
+        limits, unit = bounds(metric, [a, b]), unit_of(metric, [a, b])
         pairs.append(
             (
-                foresee(a, sample_a, end, compute, seed, limits),
-                foresee(b, sample_b, end, compute, seed, limits),
+                foresee(a, sample_a, end, compute, seed, limits, unit),
+                foresee(b, sample_b, end, compute, seed, limits, unit),
             )
         )
     contrasts = [
@@ -236,6 +237,7 @@ def foresee(
     budget: float | None,
     seed: int = 0,
     bounds: tuple[float, float] = (-math.inf, math.inf),
+    unit: float = 1.0,
 ) -> dict[str, Foreseen]:
     """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
 
@@ -243,7 +245,7 @@ def foresee(
     compute.
     """
     at, reward = c.checkpoints, c.mean + sample
-    whole = pooled(at, reward, c.runs_at[None], seed, bounds)
+    whole = pooled(at, reward, c.runs_at[None], seed, bounds, unit)
     hill = whole.fits["hill"]
     assert isinstance(hill, Curves)
     ceiling, known = whole.ceiling()
@@ -259,7 +261,7 @@ def foresee(
         out["end"] = Foreseen(reward[:, at == last][:, 0], "ok")
         half = at <= last / 2
         if enough_points(half.astype(np.float64)):
-            early = pooled(at[half], reward[:, half], c.runs_at[None, half], seed, bounds)(last)
+            early = pooled(at[half], reward[:, half], c.runs_at[None, half], seed, bounds, unit)(last)
             out["predicted"] = Foreseen(early, "ok")
             out["error"] = Foreseen(early - out["end"].draws, "ok")
     if budget is not None:

@@ -19,7 +19,7 @@ Raiffa & Schlaifer, Applied Statistical Decision Theory, 1961)
 
 with Σ the covariance of the drawn rewards and v the variance of a run. The cheapest (k_A, k_B) is named after
 which the expected Δ would be 1.645 deviations from 0 (95 % for one side), or the 95 % interval within ±
-0.005.
+the tolerance.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
-from isolaw.fits.pipeline import DRAWS, MOST_DRAWS, bounds
+from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
 from isolaw.fits.predict import seconds_of
 from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws, number
+from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
 from isolaw.fits.surface.estimate import estimate
@@ -64,7 +65,7 @@ class FurtherRuns(Encoded):
     a: int  #: runs of A
     b: int  #: runs of B
     compute: tuple[float, float]  #: C of a run of A and of B
-    shows: Literal["better", "equal"]  #: the expected outcome: one is better, or they are within 0.005
+    shows: Literal["better", "equal"]  #: that one is better, or that they are within the tolerance
 
     @property
     def rollouts(self) -> float:
@@ -76,10 +77,10 @@ class FurtherRuns(Encoded):
 class ShapeComparison(Flagged, Shown):
     """The result of `compare_shapes`.
 
-    ``quantity`` is compared: the ``reward``, or the ``rollouts`` or
-    ``hours`` to reach a reward. ``difference`` is A − B for rewards and A / B for the others. ``probability``
-    is the probability that A is better, ``equal`` that rewards are within 0.005 of each other, ``neither``
-    that neither reaches the reward; None without draws.
+    ``quantity`` is compared: the ``reward``, or the ``rollouts`` or ``hours`` to reach a reward.
+    ``difference`` is A − B of rewards and A / B of the others. ``probability`` is that A is better, ``equal``
+    that rewards are within ``tolerance`` of each other, ``neither`` that no one reaches the reward; None
+    without draws.
     """
 
     shapes: tuple[BatchShape, BatchShape]
@@ -98,6 +99,7 @@ class ShapeComparison(Flagged, Shown):
     neither: float | None
     further: FurtherRuns | None
     flags: list[Flag]
+    tolerance: float = TOLERANCE  #: rewards this close count as equal, in the metric's own units
 
 
 @renamed
@@ -161,11 +163,13 @@ def compare_shapes(
     if fallen:
         flags.append(collapses.flag(fallen, sum(c.runs for c in selection.configurations)))
     check_near((a, b), steady)
-    drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady)), (a, b), steady)
+    unit = unit_of(metric, steady)
+    drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady), unit), (a, b), steady)
     own = {c.key: c.runs for c in steady}
     counts = own.pop(a, 0), own.pop(b, 0)
     common: dict[str, Any] = {
         "shapes": (a, b), "runs": counts, "others": sum(own.values()), "metric": metric, "eval_set": eval_set,
+        "tolerance": TOLERANCE * unit,
     }  # fmt: skip
     if target is not None:
         asked = f"{metric} = {target:g}"
@@ -190,7 +194,7 @@ _ASKED = ("compute", "target", "hours")
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
     """Return the fields of a comparison of rewards."""
     difference = rewards[:, 0] - rewards[:, 1]
-    some = len(difference) > 1
+    some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
         "quantity": "reward",
         "compute": at,
@@ -198,13 +202,15 @@ def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) ->
         "b": estimated(rewards[:, 1]),
         "difference": estimated(difference),
         "probability": float(np.mean(difference[1:] > 0)) if some else None,
-        "equal": float(np.mean(np.abs(difference[1:]) <= TOLERANCE)) if some else None,
+        "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if some else None,
         "neither": None,
-        "further": further_runs(rewards[1:], drawn.run_variance(), at) if some else None,
+        "further": further_runs(rewards[1:], drawn.run_variance(), at, tolerance) if some else None,
     }
 
 
-def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]) -> FurtherRuns | None:
+def further_runs(
+    rewards: Floats, variance: Floats, compute: tuple[float, float], tolerance: float = TOLERANCE
+) -> FurtherRuns | None:
     """Return the cheapest runs that would settle a comparison (see the module); None where 16 of each do not.
 
     ``rewards`` are draws of both, (D, 2); ``variance`` is the variance of one run of each, (2,).
@@ -224,7 +230,7 @@ def further_runs(rewards: Floats, variance: Floats, compute: tuple[float, float]
             within = covariance[np.ix_(known, known)] + noise
             left = seen @ c - seen[known] @ np.linalg.solve(within, seen[known]) if known.any() else seen @ c
             deviation = math.sqrt(max(float(left), 0.0))
-            better, equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= TOLERANCE
+            better, equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
             if better or equal:
                 own = FurtherRuns(k_a, k_b, compute, "better" if better else "equal")
                 if best is None or own.rollouts < best.rollouts:

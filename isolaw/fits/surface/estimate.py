@@ -62,6 +62,7 @@ class Surface:
     seed: int  # of the draws
     misfit: float = 1.0  # factor by which draws are wider than the process says; 1 if it fits
     bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest possible reward
+    unit: float = 1.0  # of the reward (`isolaw.fits.reward_unit`)
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     @property
@@ -123,11 +124,12 @@ def estimate(
     draws: int,
     seed: int = 0,
     bounds: tuple[float, float] = (-np.inf, np.inf),
+    unit: float = 1.0,
 ) -> Surface:
     """Fit the surface to runs of at least one n, with checkpoints after step 0.
 
     ``seed`` seeds the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds`` are
-    the least and the largest possible reward.
+    the least and the largest possible reward; ``unit`` is the reward's unit.
     """
     with one_blas_thread():
         process = Process(observe(configurations))
@@ -135,13 +137,13 @@ def estimate(
         misfit = lack_of_fit(process, mode)[0]
         if not draws:
             none = np.empty(0, dtype=np.int64)
-            return Surface(process, mode, mode[None], np.full((1, 3), 0.5), none, seed, misfit, bounds)
+            return Surface(process, mode, mode[None], np.full((1, 3), 0.5), none, seed, misfit, bounds, unit)
         theta, weights = _candidates(process, mode, seed)
     positions = (np.arange(draws) + 0.5) / draws
     of_draw = np.minimum(np.searchsorted(np.cumsum(weights), positions), len(theta) - 1)
     even = (np.arange(len(theta)) + 0.5) / len(theta)
     shares = np.stack([np.random.default_rng((seed, i)).permutation(even) for i in range(3)], axis=1)
-    return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds)
+    return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds, unit)
 
 
 def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:

@@ -45,7 +45,7 @@ _CUTS = (4.0, 2.0)  # runs of a backtest end at 1 / these of their C
 _FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
 _LEAST = 3  # observations that each configuration keeps in a backtest
 _LEVELS = 4  # number of n from which the largest can be left out
-_CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors in reward: independent, and common to all targets
+_CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors, in units of reward: independent, and common to all
 _TEMPER, _MOST_NATS = 4.0, 3.0
 _FLOOR = 0.02  # least weight of a model
 _FADES = 1.0  # loss of the surface's log odds per e-fold, as it cannot level off
@@ -68,11 +68,13 @@ class Backtest:
     change: Floats  # forecast change of reward from the anchor, (K, T)
     distance: Floats  # (T,)
     noise: Floats  # covariance of the observed rewards, (T, T)
+    unit: float = 1.0  # of the reward
 
     @property
     def score(self) -> Floats:
         """Log density of the errors relative to the best model, (K,)."""
-        covariance = self.noise + _CLOSE**2 * np.eye(self.distance.size) + _LEVEL**2
+        covariance = self.noise + (_CLOSE * self.unit) ** 2 * np.eye(self.distance.size)
+        covariance += (_LEVEL * self.unit) ** 2
         square = np.einsum("kt,kt->k", self.error, np.linalg.solve(covariance, self.error.T).T)
         return np.asarray(np.maximum(-0.5 * (square - square.min()) / _TEMPER, -_MOST_NATS))
 
@@ -270,7 +272,9 @@ def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDAr
     part = Process(o.only(kept))
     mode = _mode_from(part, dict(zip(full.names, surface.mode, strict=True)))
     none: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-    own = Surface(part, mode, mode[None], np.full((1, 3), 0.5), none, surface.seed, 1.0, surface.bounds)
+    own = Surface(
+        part, mode, mode[None], np.full((1, 3), 0.5), none, surface.seed, 1.0, surface.bounds, surface.unit
+    )
     at = o.log2_n[target], o.log2_b[target], o.t[target]
     there = np.unique(o.place[kept])
     ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
@@ -280,7 +284,7 @@ def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDAr
     change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
     h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])
-    return Backtest(name, base + change - o.reward[target], change, h, noise)
+    return Backtest(name, base + change - o.reward[target], change, h, noise, surface.unit)
 
 
 def _mode_from(process: Process, theta: dict[str, float]) -> Floats:

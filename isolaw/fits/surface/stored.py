@@ -33,7 +33,7 @@ def columns(surface: Surface) -> dict[str, np.ndarray]:
     return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, of_draw)}
 
 
-def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surface | None:
+def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float = 1.0) -> Surface | None:
     """Invert `info` and `columns`; without draws the surface is the mean at the most likely θ.
 
     Raises
@@ -54,7 +54,7 @@ def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surf
     mode = np.array(stored.theta)
     surface = Surface(
         process, mode, mode[None], np.full((1, len(_SHARES)), 0.5), np.empty(0, np.int64), seed,
-        stored.misfit, (bounds[0], bounds[1]),
+        stored.misfit, (bounds[0], bounds[1]), unit,
     )  # fmt: skip
     names = [f"surface.{name}" for name in (*process.names, *_SHARES)]
     if len(draws) < 2 or not set(names) <= set(draws.columns):

@@ -15,7 +15,7 @@ from isolaw.fits.predict import Option, Prediction
 from isolaw.report.figures.series import steps_scale
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
-from isolaw.report.text.numbers import number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, quantity, share
 
 # The preferred numbers E12 of IEC 60063: 12 to the decade, evenly spread in log C, and round.
 _E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
@@ -110,7 +110,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         if prediction.cost is None
         else text.cost_line(prediction, prediction.cost).removeprefix("Cost: "),
         "flags": law_text.notes(prediction.flags),
-        "options": [_option(option) for option in prediction.options[1:]],
+        "options": [_option(option, prediction.tolerance) for option in prediction.options[1:]],
     }
 
 
@@ -120,8 +120,9 @@ def best(prediction: Prediction, document: LawDocument) -> str:
     return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in names)
 
 
-def _option(o: Option) -> list[str]:
+def _option(o: Option, tolerance: float) -> list[str]:
     a = o.allocation
     within = "" if o.probability is None else share(o.probability)
     counts = (a.rollouts_per_problem, a.problems_per_batch, a.steps)
-    return [*(f"{v:,}" for v in counts), "yes" if o.measured else "no", f"{o.expected_regret:.4f}", within]
+    lost = in_reward(o.expected_regret, tolerance)
+    return [*(f"{v:,}" for v in counts), "yes" if o.measured else "no", lost, within]

@@ -86,6 +86,7 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
         "best": law_charts.BEST,
         "evidence": "" if document is None else f"Backtest: {backtest_line(facts.backtest, study.metric)}",
         "failed": backtest_failed(facts.backtest),
+        "tolerance": "" if document is None else f"{document.tolerance:g}",
         "facts": _facts(study),
         "warnings": _warnings(document) if document else list(facts.notes),
         "budgets": texts,

@@ -16,7 +16,7 @@ from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import Chart, joined, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import interval, number
+from isolaw.report.text.numbers import in_reward, interval, number
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_POINTS = 30  # points of each run
@@ -87,7 +87,7 @@ def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) ->
             f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
             f"{number(p.reward.value or 0.0)}"
             + (f" ({interval(p.reward.interval)})" if p.reward.interval else "")
-            + (f"<br>expected loss {p.loss:.4f}" if p.loss is not None else "")
+            + (f"<br>expected loss {in_reward(p.loss, p.tolerance)}" if p.loss is not None else "")
             for p in part
         ]
         style = {"color": "var(--text)" if not band else "var(--accent)", "width": 2.5, "dash": dash}

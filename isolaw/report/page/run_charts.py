@@ -16,7 +16,7 @@ from isolaw.fits.surface.slices import slices
 from isolaw.report.figures.series import n_ends
 from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
-from isolaw.report.text.numbers import count, number
+from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.studies import choices
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
@@ -208,9 +208,12 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
     if predicted is not None:
         a, lost = predicted.options[0].allocation, predicted.options[0].expected_regret
         place = f"B_p = {a.problems_per_batch:,}, n = {a.rollouts_per_problem:,}"
-        text += f" Recommended here: {place}, with an expected loss of {lost:.4f}."
+        text += (
+            f" Recommended here: {place}, with an expected loss of {in_reward(lost, predicted.tolerance)}."
+        )
         if several:
-            text += f" Frames are measured configurations with an expected loss of at most {TOLERANCE}."
+            near_by = f"{predicted.tolerance:g}"
+            text += f" Frames are measured configurations with an expected loss of at most {near_by}."
         elif study.law is not None and study.law.surface is not None:
             text += " The line and its 95 % band are the fit, which also uses the runs at other budgets."
     elif study.law is None:
@@ -251,7 +254,7 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is one seed"
     means = {rule: found["mean_regret"] for rule, found in result["rules"].items()}
-    listed = ", ".join(f"{rule} {value:.4f}" for rule, value in means.items())
+    listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (
         f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "

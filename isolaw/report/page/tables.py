@@ -14,7 +14,7 @@ from isolaw.fits.quantity import Quantity
 from isolaw.report.document import Table, TableCell
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, quantity, share
 from isolaw.report.text.studies import choices
 from isolaw.report.text.sweep import short_ids
 
@@ -40,6 +40,10 @@ def _number(value: float | None, digits: str = "") -> TableCell:
     return TableCell(format(value, digits) if digits else number(value), float(value))
 
 
+def _lost(value: float | None, tolerance: float) -> TableCell:
+    return TableCell("", "") if value is None else TableCell(in_reward(value, tolerance), float(value))
+
+
 def _estimate(q: Quantity) -> TableCell:
     return TableCell(quantity(q), "" if q.value is None else q.value)
 
@@ -53,7 +57,7 @@ def configurations(document: LawDocument) -> Table | None:
     for g, c in zip(document.grid, document.curves, strict=True):
         facts = (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
         fitted = [_estimate(c.parameters["A"])] if ceiling else []
-        rows.append([*map(_number, facts), *fitted, _number(c.rms, ".4f")])
+        rows.append([*map(_number, facts), *fitted, _lost(c.rms, document.tolerance)])
     columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
     return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
@@ -89,7 +93,7 @@ def frontier(shown: Sequence[Prediction], document: LawDocument) -> Table:
         star = p.b_star if of_b else p.n_star
         rows.append(
             [
-                *map(_number, counts), _estimate(p.reward), _number(p.loss, ".4f"),
+                *map(_number, counts), _estimate(p.reward), _lost(p.loss, p.tolerance),
                 TableCell(law_text.star(star), "" if star.value is None else star.value),
             ]
         )  # fmt: skip
@@ -108,7 +112,7 @@ def laws(document: LawDocument) -> Table | None:
         own = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
         texts = law_text.form_equation(name, document), law_text.parameters(name, law)
         than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
-        rows.append([own, *map(TableCell, texts), _number(law.mean_regret, ".4f"), than_constant])
+        rows.append([own, *map(TableCell, texts), _lost(law.mean_regret, document.tolerance), than_constant])
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
     return Table(
         "laws", "The laws that were compared, by their loss of reward along n*", heads, rows, long=True
@@ -147,16 +151,18 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
 
 def backtest(result: Mapping[str, Any]) -> Table:
     """Return the regret of each rule."""
-    rows = []
+    rows, tolerance = [], result["tolerance"]
     for rule, found in result["rules"].items():
         difference, error = found["against_isolaw"].values()
-        against = f"{difference:+.4f}" + ("" if error is None else f" (SE {error:.4f})")
+        sign = "-" if difference < 0 else "+"
+        against = sign + in_reward(abs(difference), tolerance)
+        against += "" if error is None else f" (SE {in_reward(error, tolerance)})"
         cells = [
-            TableCell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
+            TableCell(f"{in_reward(lost, tolerance)} ({chosen})".replace("n ", "n\u00a0"), lost)
             for lost, chosen in zip(found["regret"], choices(result, rule), strict=True)
         ]
         last = TableCell("" if rule == "isolaw" else against, difference)
-        rows.append([TableCell(rule), *cells, _number(found["mean_regret"], ".4f"), last])
+        rows.append([TableCell(rule), *cells, _lost(found["mean_regret"], tolerance), last])
     budgets = [f"C = {number(c)}" for c in result["budgets"]]
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
     caption = f"Regret in reward of each rule, and its choices{how}"

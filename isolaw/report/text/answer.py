@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.fits.allocations import reached
 from isolaw.fits.flags import Code
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as words
-from isolaw.report.text.numbers import interval, number
+from isolaw.report.text.numbers import in_reward, interval, number
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -93,12 +92,13 @@ def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:
-    """Return whether a simple rule beat isolaw's choice by more than 0.005 and beyond noise."""
+    """Return whether a simple rule beat isolaw's choice by more than the tolerance and noise."""
     if isinstance(result, str):
         return False
+    tolerance = result["tolerance"]
     ahead = -_best_rule(result)[1]["against_isolaw"]["difference"]
     error = _best_rule(result)[1]["against_isolaw"]["standard_error"] or 0.0
-    return bool(ahead > max(TOLERANCE, _STANDARD_ERRORS * error))
+    return bool(ahead > max(tolerance, _STANDARD_ERRORS * error))
 
 
 def _failed(result: Mapping[str, Any] | str) -> str:
@@ -111,13 +111,14 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
     """Return a backtest in one sentence, or why there is none."""
     if isinstance(result, str):
         return f"none; {result.rstrip('.')}."
-    own = result["rules"]["isolaw"]["mean_regret"]
+
+    def lost(rule: str) -> str:
+        return in_reward(result["rules"][rule]["mean_regret"], result["tolerance"])
+
     judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
-    others = ", ".join(
-        f"{rule} {found['mean_regret']:.4f}" for rule, found in result["rules"].items() if rule != "isolaw"
-    )
+    others = ", ".join(f"{rule} {lost(rule)}" for rule in result["rules"] if rule != "isolaw")
     return (
         f"fitted up to C = {number(result['fit_below'])}, isolaw's choices for C to "
-        f"{number(result['budgets'][-1])} lost {own:.4f} in {metric} on {judges}; simple rules "
+        f"{number(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}; simple rules "
         f"lost: {others}."
     )

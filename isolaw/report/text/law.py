@@ -11,10 +11,10 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.fits.quantity import Quantity
 from isolaw.renamed import HOLDS
-from isolaw.report.text.numbers import count, interval, number, quantity
+from isolaw.report.text.numbers import count, in_reward, interval, number, quantity
 
 if TYPE_CHECKING:
-    from isolaw.fits.document.schema import Comparison, FrontierPoint, LawDocument
+    from isolaw.fits.document.schema import FrontierPoint, LawDocument
 
 __all__ = [
     "axis", "bound_by", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
@@ -181,41 +181,47 @@ def verdict(document: LawDocument) -> str:
     if c.refused == "few_seeds":
         return f"Law: none is preferred with fewer than 3 seeds per configuration (here {c.seeds})."
     if not c.laws:
-        return _verdict_on_curves(c)
+        return _verdict_on_curves(document)
     if having(document.flags, Code.VERSION_1):
         return "Law: not shown, since an older isolaw compared the laws; fit the runs again."
     if not document.bootstrap.draws:
-        return " ".join(["Law: without draws isolaw prefers none.", *_constant(c)])
+        return " ".join(["Law: without draws isolaw prefers none.", *_constant(document)])
     if c.preferred is None:
-        return " ".join(["Law: the draws prefer none.", *_constant(c)])
+        return " ".join(["Law: the draws prefer none.", *_constant(document)])
     own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
     text = f"Law: {found}, {name}. " if found else f"Law: {name}. "
-    lost = f"mean loss in {document.metric} is {own.mean_regret:.4f}"
+    lost = f"mean loss in {document.metric} is {in_reward(own.mean_regret, document.tolerance)}"
     if c.preferred == "constant":
         return f"{text}Its {lost}, and no other law loses less in 95% of draws."
-    text += f"Its {lost}, and the best constant n loses {c.laws['constant'].mean_regret:.4f}; "
-    return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(c)])
+    constant = in_reward(c.laws["constant"].mean_regret, document.tolerance)
+    text += f"Its {lost}, and the best constant n loses {constant}; "
+    return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(document)])
 
 
-def _constant(c: Comparison) -> list[str]:
+def _constant(document: LawDocument) -> list[str]:
     """State that the best constant n loses little, if it does."""
+    c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
-    return [f"On the fitted surface n = {c.constant.n} loses at most {c.constant.max_regret:.3f} anywhere."]
+    most = in_reward(c.constant.max_regret, document.tolerance, 3)
+    return [f"On the fitted surface n = {c.constant.n} loses at most {most} anywhere."]
 
 
-def _verdict_on_curves(c: Comparison) -> str:
+def _verdict_on_curves(document: LawDocument) -> str:
     """Return the verdict of the paper's method, which compares laws on the fitted curves."""
+    c, tolerance = document.comparison, document.tolerance
     constant, logistic = c.constant, c.logistic
     if c.verdict == "constant" and constant is not None:
-        return f"On the fitted curves n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
+        most = in_reward(constant.max_regret, tolerance, 3)
+        return f"On the fitted curves n = {constant.n} loses at most {most} anywhere."
     if c.verdict == "no law":
         return "No law: on the fitted curves the logistic does no better than a constant n."
     if constant is None or logistic is None:
         return ""
     return (
-        f"On the fitted curves the law loses {logistic.mean_regret:.4f} in reward on average along the "
-        f"frontier; n = {constant.n} everywhere would lose {constant.mean_regret:.4f}."
+        f"On the fitted curves the law loses {in_reward(logistic.mean_regret, tolerance)} in reward "
+        f"on average along the frontier; n = {constant.n} everywhere would lose "
+        f"{in_reward(constant.mean_regret, tolerance)}."
     )
 
 

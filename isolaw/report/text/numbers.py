@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from isolaw.fits.laws.formula import signed
-from isolaw.fits.quantity import Quantity, interval, number
+from isolaw.fits.quantity import Quantity, in_reward, interval, number
 
-__all__ = ["columns", "count", "duration", "interval", "number", "quantity", "share", "signed"]
+__all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "quantity", "share", "signed"]
 
 
 def quantity(q: Quantity) -> str:

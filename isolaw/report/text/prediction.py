@@ -9,10 +9,9 @@ from isolaw.errors import InputError
 from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, quantity, share
 from isolaw.report.text.runs_to_add import next_line
 from isolaw.step_cost import parse_hours
 
@@ -48,10 +47,11 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
         among = about(among, document.axis)
     text = (
-        f"Expected loss: {best.expected_regret:.4f} in {document.metric} against the best allocation{among}"
+        f"Expected loss: {in_reward(best.expected_regret, document.tolerance)} in {document.metric} "
+        f"against the best allocation{among}"
     )
     if best.probability is not None:
-        text += f"; within {TOLERANCE} of it in {share(best.probability)} of draws"
+        text += f"; within {document.tolerance:g} of it in {share(best.probability)} of draws"
     n = best.allocation.rollouts_per_problem
     if document.axis == "problems_per_batch":
         n = best.allocation.problems_per_batch
@@ -156,7 +156,8 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     reached = about("which three n reached", document.axis)
     return (
         f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
-        f"B_p = {a.problems_per_batch}. Expected loss: {lost:.4f} in {document.metric}."
+        f"B_p = {a.problems_per_batch}. "
+        f"Expected loss: {in_reward(lost, document.tolerance)} in {document.metric}."
     )
 
 
@@ -179,14 +180,14 @@ def prediction_summary(
         return [*lines, next_line(prediction, document, race)]
     lines = [*prediction_lines(prediction, document), optimum(prediction, document)]
     if len(prediction.options) > 1:
-        lines.append(f"Other choices with an expected loss of at most {TOLERANCE}:")
+        lines.append(f"Other choices with an expected loss of at most {document.tolerance:g}:")
     for other in prediction.options[1:]:
         b = other.allocation
         where = "" if other.measured else " (not measured)"
         text = f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}{where}: "
-        text += f"expected loss {other.expected_regret:.4f}"
+        text += f"expected loss {in_reward(other.expected_regret, document.tolerance)}"
         if other.probability is not None:
-            text += f", within {TOLERANCE} of the best in {share(other.probability)} of draws"
+            text += f", within {document.tolerance:g} of the best in {share(other.probability)} of draws"
         lines.append(text + costs.short(prediction.spent(other)))
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")

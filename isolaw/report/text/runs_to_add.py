@@ -15,7 +15,7 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
-from isolaw.report.text.numbers import count, number
+from isolaw.report.text.numbers import count, in_reward, number
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -141,11 +141,13 @@ def _large_loss(
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
-        why = f"isolaw recommends this n, no run has it, and every measured n loses more than {TOLERANCE}."
+        most = f"{prediction.tolerance:g}"
+        why = f"isolaw recommends this n, no run has it, and every measured n loses more than {most}."
         return [_add_n(n, levels, why, axis)]
-    if fewest < _SEEDS or best.expected_regret <= TOLERANCE:
+    if fewest < _SEEDS or best.expected_regret <= prediction.tolerance:
         return []
-    why = f"Even the best choice has an expected loss of {best.expected_regret:.3f}."
+    lost = in_reward(best.expected_regret, prediction.tolerance, 3)
+    why = f"Even the best choice has an expected loss of {lost}."
     return [RunsToAdd("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolaw.fits.flags import Code
-from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import interval
 from isolaw.report.document import Caution, Document, Stanza, Table, cautions
 from isolaw.report.text import costs
@@ -82,7 +81,7 @@ def _verdict(found: ShapeComparison) -> str:
     if p is None:
         return f"Without draws isolaw does not say which is better {at}"
     if found.equal is not None and found.equal >= _SURE:
-        return f"A and B are within {TOLERANCE} of each other {at} (probability {_sure(found.equal)})"
+        return f"A and B are within {found.tolerance:g} of each other {at} (probability {_sure(found.equal)})"
     q = 1 - p - (found.neither or 0.0)
     name, most = ("A", p) if p >= q else ("B", q)
     if most >= _SURE:
@@ -103,7 +102,9 @@ def _settles(found: ShapeComparison, in_hours: bool) -> str:
         for name, k, c in zip("AB", (own.a, own.b), own.compute, strict=True)
         if k
     ]
-    shows = "show which is better" if own.shows == "better" else f"show that they are within {TOLERANCE}"
+    shows = (
+        "show which is better" if own.shows == "better" else f"show that they are within {found.tolerance:g}"
+    )
     return f"To settle it, add {' and '.join(runs)} ({number(own.rollouts)} rollouts), expected to {shows}."
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw.fits.document.codec import encoded
 from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, verdict
-from isolaw.report.text.numbers import number, quantity
+from isolaw.report.text.numbers import in_reward, number, quantity
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument, PointsDocument
@@ -29,10 +29,10 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
     rows = [["", *(f"C = {number(c)}" for c in result["budgets"]), "mean"]]
     for rule, found in result["rules"].items():
         cells = [
-            f"{lost:.4f} (n {_span([n for _, n in places])})"
+            f"{in_reward(lost, result['tolerance'])} (n {_span([n for _, n in places])})"
             for lost, places in zip(found["regret"], found["allocations"], strict=True)
         ]
-        rows.append([rule, *cells, f"{found['mean_regret']:.4f}"])
+        rows.append([rule, *cells, in_reward(found["mean_regret"], result["tolerance"])])
     mean = "Regret is the mean over the seeds; n is the range of the choices."
     lines: list[Stanza] = [
         f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:",
@@ -71,15 +71,18 @@ def _chosen(places: list[list[int]], several: bool) -> str:
 
 def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
     """Return the error of n*, and whether the baselines lose more than isolaw's choice."""
+    tolerance = result["tolerance"]
     mean = " on average over the seeds" if result["seeds"] > 1 else ""
     errors = ", ".join(f"{e:+.1f}" for e in result["rules"]["isolaw"]["n_star_error"])
     out = [f"n* was off by {errors} doublings{mean}."]
     for rule, found in result["rules"].items():
         difference, error = found["against_isolaw"].values()
         if rule != "isolaw":
-            noise = "" if error is None else f" (standard error over seeds {error:.4f})"
+            noise = "" if error is None else f" (standard error over seeds {in_reward(error, tolerance)})"
             more = "more" if difference >= 0 else "less"
-            out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
+            out.append(
+                f"{rule} loses {in_reward(abs(difference), tolerance)} {more} than isolaw's choice{noise}."
+            )
     return out
 
 

@@ -1,0 +1,45 @@
+"""Trackio: the project's database in Trackio's own folder, ``TRACKIO_DIR``, for ``trackio show``.
+
+isolaw writes to the storage below ``trackio.init``, since that allows one run at a time, prints, and hides
+failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from isolaw.trackers.base import TrackedRun, Tracker
+
+
+class _Writer:
+    """Writes one row per checkpoint, which is complete or absent."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._run, self._config = run, dict(run.config)
+
+    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
+        when = datetime.fromtimestamp(at, UTC).isoformat()
+        run = self._run
+        _storage().bulk_log(
+            run.project, run.name, [dict(values)], [compute], [when], self._config, run_id=run.run_id
+        )
+        self._config = {}  # Trackio keeps it
+
+    def close(self, finished: bool) -> None:
+        """Trackio has no status of a run, and nothing is pending."""
+
+
+def _storage() -> Any:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage
+
+
+def _reached(run: TrackedRun) -> int:
+    reached = _storage().get_max_step_for_run(run.project, run_id=run.run_id)
+    return -1 if reached is None else int(reached)
+
+
+TRACKER = Tracker("trackio", "trackio", reached=_reached, open=_Writer)
