@@ -1,4 +1,4 @@
-"""How a budget of rollouts is split: C = B_p · n · M.
+"""The split of a budget of rollouts: C = B_p · n · M.
 
 C is the number of rollouts *generated*, B_p (`problems_per_batch`) the problems per step, n
 (`rollouts_per_problem`) the rollouts per problem, and M (`steps`) the update steps.

@@ -1,4 +1,4 @@
-"""The protocol between the sweep engine and what trains.
+"""The protocol between the sweep engine and a backend, the code that trains.
 
 A backend knows how to execute one run; an executor knows where. `run` yields a `Checkpoint` at each step of
 ``spec.schedule()``. The store keeps its rows, and may call ``checkpoint.save(folder)`` before it requests the
@@ -176,7 +176,7 @@ class Backend(Protocol):
     """How one run is executed; the defaults are for runs of one process without a GPU."""
 
     name: str
-    version: int  # of its semantics: raise it when the same spec gives other numbers
+    version: int  # version of its semantics: raise it when the same spec gives other numbers
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the backend's defaults and content hashes; raise `SpecError` for invalid options."""
@@ -197,7 +197,7 @@ class Backend(Protocol):
         return Needs()
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """While entered, resolve and check runs for machines of this kind instead of this machine.
+        """Inside the context, resolve and check runs for machines of this kind instead of this machine.
 
         ``gpu_bytes`` is the memory of one GPU, None if unknown.
         """

@@ -41,7 +41,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
-    """End what `start` started, with everything below it, and close its streams.
+    """End a process from `start` with everything below it, and close its streams.
 
     With a ``grace`` in seconds, the command first gets SIGTERM and that much time. A process that even
     SIGKILL does not end (one in a driver) is abandoned after a few seconds.

@@ -25,8 +25,8 @@ _BLANK = re.compile(r"<[^<>]+>")
 class Command:
     """A command as its words; its text is quoted for a shell.
 
-    What only the user knows is a blank, such as ``<number>``, listed by `blanks`; a message that shows such a
-    command asks the user to fill them in.
+    A value that only the user knows is a blank, such as ``<number>``. `blanks` lists them, and a message that
+    shows such a command asks the user to fill them in.
     """
 
     words: tuple[str, ...]
@@ -224,7 +224,7 @@ def plan_larger(file: str, target: int) -> Command:
 
 @_printed
 def doctor() -> Command:
-    """Print what fixes each fault of this machine."""
+    """Print the fix for each fault of this machine."""
     return _isolaw("doctor")
 
 

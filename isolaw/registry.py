@@ -1,6 +1,6 @@
 """The modules of the package's public names, and its version.
 
-A lower module uses public names for what is built above it: a law knows neither its words nor its figure.
+Lower modules use public names to reach modules above them: a law imports neither its text nor its figure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PUBLIC = {
 
 
 def public(name: str) -> Any:
-    """Return what `isolaw` offers under a name of `PUBLIC`, imported at first use.
+    """Return the object that `isolaw` exports under a name of `PUBLIC`, imported at first use.
 
     >>> public("Allocation")(32, 64, 100).compute
     204800

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep would do: its resolved spec, all its runs, and what is left of them."""
+    """A sweep before its execution: its resolved spec, all its runs, and the unfinished ones."""
 
     spec: SweepSpec
     runs: list[RunSpec]
     todo: list[str]  # ids of the runs that are not finished up to their horizon, in their order of execution
     begun: int  # how many of the unfinished runs have a state
     remaining: int  # rollouts left to generate
-    notes: list[str]  # what was left out or filled in
-    recorded: Runs | None = None  # runs that the directory has to keep, to replay them
+    notes: list[str]  # notes on values that were left out or filled in
+    recorded: Runs | None = None  # recorded runs that the directory has to keep for replay
     adaptive: Adaptive | None = (
         None  # the race that chooses runs; ``runs`` are those that it asked for so far
     )
@@ -162,7 +162,7 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
     place = Path(spec.store.states or store.directory).absolute()
     free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
     note = (
-        f"take care: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
+        f"the disk may fill up: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
         f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; you "
         "may delete state/ of a finished run, whose extension then starts again)"
     )
@@ -310,9 +310,9 @@ def _check_directory(
 
 
 def _shared(run: RunSpec) -> dict[str, Any]:
-    """Return what all runs of a directory share, by dotted key.
+    """Return the values that all runs of a directory share, by dotted key.
 
-    What a log says of a single run is not shared, but the hash of the log, in ``content``, is.
+    Facts of a single run in a log are not shared, but the hash of the log, in ``content``, is.
     """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")

@@ -78,7 +78,7 @@ class Runs:
     source
         where the table came from, for messages.
     notes
-        what a reader assumed, in words, for the user to see.
+        assumptions of a reader, in words, for the user to see.
     problems
         results of single problems: a row per (run_id, step, eval_set, problem_id) with how many of
         ``samples`` answers were ``correct``.
@@ -107,8 +107,8 @@ class Runs:
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
             self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
-        self.origins: dict[str, str] = {}  # of the columns that no table had: where a reader took them from
-        self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `FoundLog`
+        self.origins: dict[str, str] = {}  # column that no table had → where a reader took it from
+        self.left_out: tuple[Any, ...] = ()  # logs that a reader left out, each a `FoundLog`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())
@@ -130,7 +130,8 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs, or some of them; they are no evidence about a language model."""
+        """Whether a simulator made all or some of the runs, which are then no evidence about a language
+        model."""
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
     def metrics(self, eval_set: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What functions of runs accept: `Runs`, or anything that `isolaw.read` can read."""
+"""The types that functions of runs accept: `Runs`, or anything that `isolaw.read` can read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dataset(Protocol):
     """A table that converts to pandas, such as one of Hugging Face datasets."""
 
     def to_pandas(self) -> Any:
-        """Return it as pandas."""
+        """Return the table as pandas."""
 
 
 class ReadKeywords(TypedDict, total=False):

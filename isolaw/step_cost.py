@@ -1,4 +1,4 @@
-"""What a run takes in seconds and GPU hours: `Cost`, a linear model of the time of a step.
+"""The seconds and GPU hours of a run: `Cost`, a linear model of the time of a step.
 
 A step draws T = τ · B_p · n response tokens, with τ tokens in a mean response. Each of its parts takes
 
@@ -73,7 +73,7 @@ class Estimate(NamedTuple):
     high: float | None = None
 
     def times(self, factor: float) -> Estimate:
-        """Return it in another unit."""
+        """Return the estimate in another unit."""
         return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Cost:
 
     parts: Mapping[str, StepPart]
     per_rollout: float  #: τ: T is ``per_rollout`` · B_p · n
-    unit: str  #: of T: tokens, or rollouts where tokens are not known
+    unit: str  #: unit of T: tokens, or rollouts if tokens are not known
     source: CostOrigin
     where: str = ""  #: the file or directory
     gpus: int | None = None  #: of a run; 0: its machine has none; None: not recorded
@@ -129,10 +129,10 @@ class Cost:
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
-        """Return S, the seconds of a step; None for a size that the source says nothing about."""
+        """Return S, the seconds of a step; None for a size that the source does not cover."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
-            return None  # one size does not tell a from b
+            return None  # one size does not separate a from b
         units = self.per_rollout * batch
         equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
         if self.effects is None:
@@ -222,7 +222,7 @@ class Cost:
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the cost rests on, as JSON-able data."""
+        """Return the basis of the cost, as JSON-able data."""
         return {
             "source": str(self.source),
             "where": self.where,
@@ -267,7 +267,7 @@ class Spent:
         return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; null where nothing is known."""
+        """Return JSON-able data; unknown values are null."""
         gpu_hours, money = self.gpu_hours, self.money
         return {
             "hours": self.hours.to_dict(),
@@ -294,7 +294,7 @@ def checked_price(price: float | None) -> float | None:
 def parse_budget(budget: float | str) -> float | str:
     """Return a budget: rollouts as a number, or the text of one in hours (`parse_hours`).
 
-    Raises `InputError` for what is neither.
+    Raises `InputError` for any other value.
 
     >>> parse_budget("1M"), parse_budget("2.5e6"), parse_budget("400,000"), parse_budget(" 384gpuh ")
     (1000000.0, 2500000.0, 400000.0, '384gpuh')

@@ -73,7 +73,7 @@ for _title, _members in _SECTIONS.items():
     cli.sections[_title] = [str(_command.name) for _command in _members]
     for _command in _members:
         cli.add_command(_command)
-cli.add_command(run_one)  # for jobs on a cluster, out of the list
+cli.add_command(run_one)  # cluster jobs call it; --help does not list it
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -35,15 +35,16 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 @click.option(
     "--out",
     type=Destination(),
-    help="Write the cheapest sweep that improves the advice here, or a page (.html).",
+    help="Write the cheapest sweep that improves the advice to this file, or a page (.html).",
 )
 @json_option
 @click.pass_context
 def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any) -> int:
-    """Recommend where to start, from published results alone.
+    """Recommend a starting point from published results alone.
 
-    For those without any run: n, B_p and M with a range, the sources, in what they differ from your case, and
-    the cheapest sweep that would improve it. It exits with 1 if no published result covers the budget.
+    Use it before you have any run. isolaw prints n, B_p and M with their ranges, the sources and how they
+    differ from your case, and the cheapest sweep that would improve the advice. The exit code is 1 if no
+    published result covers the budget.
     """
     from isolaw.design import sweep_file
     from isolaw.design.advice import advise as advice_for

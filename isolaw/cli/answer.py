@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
     from isolaw.report.answer import Answer
 
-# Options that go with a law.
+# The options that a law accepts.
 _OF_A_LAW = {
     "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json"
 }  # fmt: skip
@@ -37,13 +37,13 @@ _OF_A_LAW = {
 def answer(
     ctx: click.Context, /, sources: tuple[str, ...], out: str | None, as_json: bool, **options: Any
 ) -> int:
-    """Say how to split a budget, how sure that is, what it buys, and what to run next.
+    """Show how to split a budget, how sure that is, what it buys, and what to run next.
 
     isolaw reads the runs, fits a law, predicts, and backtests, in one step. A law file, or a
     folder with law.json alone, has no runs to backtest.
 
-    The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack what only you
-    know: then isolaw prints what isolaw read prints.
+    The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack values that only
+    you know: isolaw then lists them as isolaw read does.
     """
     from rich.console import Console
 
@@ -65,7 +65,7 @@ def answer(
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
         own = {name: options[name] for name in (*shared.ANSWER_NAMES, "hold")}
-        status = Console(stderr=True).status("fitting, predicting, backtesting")  # on a terminal alone
+        status = Console(stderr=True).status("fitting, predicting, backtesting")  # only on a terminal
         with status, notes_on_failure(reading.runs.notes):
             found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
     print_result(as_json, found.to_dict(), found.lines())
@@ -76,7 +76,7 @@ def answer(
 
 
 def _check_of_law(ctx: click.Context) -> None:
-    """Refuse options that choose runs, where there is only their law."""
+    """Refuse options that choose runs if the source is a law."""
     from click.core import ParameterSource
 
     for option in ctx.command.params:
@@ -85,11 +85,11 @@ def _check_of_law(ctx: click.Context) -> None:
             name not in {*_OF_A_LAW, "sources"}
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
-            raise click.UsageError(f"{option.opts[0]} does not go with a law, which has its runs")
+            raise click.UsageError(f"{option.opts[0]} does not go with a law: it is already fitted")
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
-    """Print what isolaw read prints where no log can be fitted."""
+    """Print the output of isolaw read if no log can be fitted."""
     from isolaw.report.text.reading import found_lines, none_fitted
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):
@@ -99,7 +99,7 @@ def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], met
 
 
 def _files(out: str) -> tuple[Path, Path]:
-    """The files of --out, of which nothing else is replaced."""
+    """Return the files to write to --out; isolaw replaces no other file there."""
     from isolaw.fits.document.files import check_writable
     from isolaw.report.page import check_replaceable
 

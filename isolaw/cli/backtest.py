@@ -21,8 +21,8 @@ from isolaw.cli.help import ShortHelp
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit runs below a compute, and judge recommendations above it.
 
-    isolaw fits the runs in SOURCE… up to --fit-below and judges its recommendations, and those of simple
-    rules, for larger budgets on held-out seeds.
+    isolaw fits the runs in SOURCE… up to --fit-below. It then judges its recommendations for larger budgets,
+    and those of simple rules, on held-out seeds.
     """
     import isolaw
     from isolaw.report.text.studies import backtest_document

@@ -1,4 +1,4 @@
-"""``isolaw calibrate``: a simulator fitted to runs."""
+"""``isolaw calibrate``: fit a simulator to runs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def calibrate(
 ) -> int:  # fmt: skip
     """Fit the simulator to runs, to predict budgets beyond them.
 
-    SOURCE is what isolaw read takes. The preset is an ensemble: its members differ in what the runs leave
-    open. isolaw predict --method simulate, isolaw plan and isolaw sweep --set bandit.preset=preset.toml use
-    it. A calibration takes minutes; with --out, the same command continues one that was interrupted.
+    SOURCE is what isolaw read takes. The preset is an ensemble: its members differ in the constants that the
+    runs do not determine. isolaw predict --method simulate, isolaw plan and isolaw sweep --set
+    bandit.preset=preset.toml use it. A calibration takes minutes; with --out, the same command continues one
+    that was interrupted.
     """
     from isolaw.calibration.calibrate import calibrate as fit
     from isolaw.report.figures import calibration as drawing

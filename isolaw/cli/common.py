@@ -1,4 +1,4 @@
-"""What commands print, how they show progress, and how they end on Ctrl-C."""
+"""How commands print, show progress, and end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from isolaw.evidence import Simulated
 if TYPE_CHECKING:
     from isolaw.report.document import Document
 
-_LONGEST = 100_000  # characters of a line or a message
+_LONGEST = 100_000  # characters of a line or a message that are printed
 _EVERY = 60.0  # seconds between two lines of progress where there is no terminal
 # What a terminal would obey or could not print: control characters, characters that turn the text's
 # direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
@@ -56,10 +56,10 @@ def print_json(value: Any) -> None:
 
 
 def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) -> None:
-    """Print a result to standard output, as JSON or in lines.
+    """Print a result to standard output, as JSON or as text.
 
-    What rests on runs has the key ``simulated`` (`isolaw.evidence`): JSON begins with it, and the first of
-    the lines says it. The ``format`` of JSON has the command's name unless it is that of a file.
+    A result that rests on runs has the key ``simulated`` (`isolaw.evidence`): JSON begins with it, and the
+    first line of the text reports it. ``format`` in JSON names the command, unless it is a file's format.
     """
     if as_json:
         first = {name: value[name] for name in ("simulated",) if name in value}
@@ -70,7 +70,7 @@ def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) 
 
 
 def is_page(path: str | None) -> bool:
-    """Return whether a command's ``--out`` names a page; raise `DataError` where it may not be written."""
+    """Return whether a command's ``--out`` names a page; raise `DataError` if isolaw may not write it."""
     if path is None or not path.endswith((".html", ".htm")):
         return False
     from isolaw.report.page import check_replaceable
@@ -82,7 +82,7 @@ def is_page(path: str | None) -> bool:
 def write_page(
     document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
 ) -> None:
-    """Write the page of what the command of these ``words`` found in the ``sources``."""
+    """Write the page with the result of the command line ``words`` for the ``sources``."""
     from isolaw import commands
     from isolaw.report.page import document as page
     from isolaw.report.page import provenance
@@ -92,7 +92,7 @@ def write_page(
 
 
 def print_document(as_json: bool, document: Document) -> None:
-    """Print what a study found to standard output, as JSON or in lines."""
+    """Print the result of a study to standard output, as JSON or as text."""
     if as_json:
         print_result(True, document.data, ())
     else:
@@ -117,7 +117,7 @@ def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Any, *numbers: int) -> Iterator[None]:
-    """While entered, signals have this handler; only the main thread can set one."""
+    """Handle signals with this handler inside the context; only the main thread can set one."""
     ours = numbers if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, handler) for number in ours}
     try:
@@ -129,7 +129,8 @@ def handling(handler: Any, *numbers: int) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While entered, Ctrl-C is an exception, so that child processes and temporary folders end with it."""
+    """Turn Ctrl-C into an exception inside the context, which then ends child processes and temporary
+    folders."""
     ignored = not callable(signal.getsignal(signal.SIGINT))  # in the background
     with handling(signal.default_int_handler, *(() if ignored else (signal.SIGINT,))):
         yield
@@ -157,7 +158,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:
-    """Return a function as `progress_bar` yields, which prints lines."""
+    """Return a function like the one `progress_bar` yields, but one that prints lines."""
     state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
     began = last = time.monotonic()
 
@@ -178,7 +179,7 @@ def _lines(description: str, total: float) -> Callable[..., None]:
 
 
 def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:
-    """Print a note if the first use of a kernel after an installation is going to compile it."""
+    """Print a note if a kernel will be compiled, at its first use after an installation."""
     package, _, name = module.rpartition(".")
     cache = Path(importlib.import_module(package).__path__[0]) / "__pycache__"
     if os.access(cache, os.W_OK) and not any(cache.glob(f"{name}.*.nbi")):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, int] | None:
-    """B_p=128,n=8 as {"problems_per_batch": 128, "rollouts_per_problem": 8}."""
+    """Parse B_p=128,n=8 into {"problems_per_batch": 128, "rollouts_per_problem": 8}."""
     if text is None:
         return None
     from isolaw.runs import full_names
@@ -44,7 +44,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.argument("first", type=click.Path(), required=False)
 @click.argument("second", type=click.Path(), required=False)
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
-@click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
+@click.option("--base", help="Value of --by to compare the others with.  [default: nothing]")
 @click.option("--metric", help="Reward metric.  [default: avg@4; with --a and --b as in isolaw fit]")
 @click.option("--eval-set", help="Evaluation set.  [default: validation]")
 @click.option(
@@ -85,15 +85,15 @@ def compare(
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
     Each is a SOURCE as in isolaw fit. The ceiling A shows which recipe ends higher, and C_mid of a Hill
-    curve (ScaleRL, arXiv 2510.13786) which is faster. What the first half of the compute predicts is
-    checked on the second half.
+    curve (ScaleRL, arXiv 2510.13786) which is faster. isolaw also fits the
+    first half of the compute and checks its prediction on the second half.
 
     With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.
 
     With --a and --b, compare two configurations (B_p, n) of one SOURCE, at --compute, after --hours or on the
     way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. Neither needs runs.
-    What steps of both cost needs no SOURCE: isolaw compare --a B_p=128,n=8 --b B_p=64,n=16 --steps 100 --cost
-    FILE.
+    To compare only the cost of steps, leave SOURCE out: isolaw compare --a B_p=128,n=8 --b B_p=64,n=16
+    --steps 100 --cost FILE.
     """
     if steps is not None:
         _costs(a, b, steps, first, options, as_json)
@@ -151,7 +151,7 @@ def _costs(
     a: dict[str, int] | None, b: dict[str, int] | None, steps: int, first: str | None,
     options: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare what steps of two configurations cost."""
+    """Compare the cost of steps of two configurations."""
     from isolaw.report.text import costs
 
     whole = a is not None and b is not None and len(a) == len(b) == 2
@@ -188,7 +188,7 @@ def _shapes(
 
 
 def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
-    """(B_p, n), of which one may be left open where all runs have one value of it."""
+    """Return (B_p, n); the option may omit one of them if all runs share its value."""
     out = []
     for name, symbol in (("problems_per_batch", "B_p"), ("rollouts_per_problem", "n")):
         known = sorted({int(value) for value in runs.table()[name]})
@@ -200,7 +200,7 @@ def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
-    """The last parts of the paths, or more where these are equal."""
+    """Return the last part of each path, or more parts where these are equal."""
     a, b = Path(first).resolve(), Path(second).resolve()
     if a == b:
         return "first", "second"

@@ -14,7 +14,7 @@ from isolaw.cli.common import note, print_lines
 from isolaw.cli.help import ShortHelp
 
 _SWEEP = "examples/bandit-easy.toml"
-_BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and less
+_BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and a smaller budget
 
 
 @click.command(cls=ShortHelp)
@@ -23,7 +23,7 @@ _BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, an
 def demo(ctx: click.Context, directory: Path) -> int:
     """Simulate a small sweep in DIRECTORY, and answer for a budget of three times its runs.
 
-    The sweep is simulated, 45 runs in seconds. Its law and its page are written to DIRECTORY, too.
+    isolaw simulates 45 runs in seconds, and also writes their law and page to DIRECTORY.
     """
     from rich.console import Console
 
@@ -33,7 +33,7 @@ def demo(ctx: click.Context, directory: Path) -> int:
         return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
 
     said = io.StringIO()  # what is printed begins with the answer
-    with Console(stderr=True).status("simulating 45 runs, and fitting them"):  # on a terminal alone
+    with Console(stderr=True).status("simulating and fitting 45 runs"):  # only on a terminal
         with redirect_stdout(said), redirect_stderr(said):
             code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
         if code == 0:

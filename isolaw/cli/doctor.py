@@ -1,4 +1,4 @@
-"""``isolaw doctor``: what this machine has for backends and readers, and what fixes each fault."""
+"""``isolaw doctor``: check this machine for backends and readers, and print a fix for each fault."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _GIB = 2**30
 def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
-    isolaw prints the command that fixes each fault, to run in isolaw's own folder. Exit code 1 means a fault,
-    with --gpu a failed check; a missing real backend is only a note.
+    isolaw prints the command that fixes each fault; run it in isolaw's own folder. Exit code 1 means a fault
+    or, with --gpu, a failed check. A missing real backend is only a note.
     """
     from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
 

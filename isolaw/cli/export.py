@@ -18,7 +18,8 @@ def export(run: str, out: str, as_json: bool) -> None:
     """Write the model of a real run as a Hugging Face folder.
 
     RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. The run id may be cut to an unambiguous
-    prefix. isolaw exports the state that the run saved last, at its end if it is done, and prints its step.
+    prefix. isolaw exports the last state that the run saved (its final state if it is done) and prints its
+    step.
     """
     from isolaw.backends.real import export as real
 

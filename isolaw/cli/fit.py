@@ -1,4 +1,4 @@
-"""``isolaw fit``: from runs, or from ready-made points, to a law."""
+"""``isolaw fit``: fit a law to runs, or to ready-made points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OTHERWISE = "other units and ready-made points"
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
-# Options of a law of n*, which rollouts to a target have no use for.
+# Options of a law of n*, rejected with --to-target.
 _OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"}
 
 
@@ -35,7 +35,7 @@ _OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed
 @click.option(
     "--x", type=click.Choice(["compute", "tokens", "wall_s", "steps"]), default="compute",
     cls=Further, group=_OTHERWISE,
-    help="Unit of the budget; with --points, compute or steps (a law linear in M).",
+    help="Unit of the budget. With --points: compute, or steps for a law linear in M.",
 )  # fmt: skip
 @shared.hold_option("B_p")
 @shared.law_options
@@ -158,7 +158,7 @@ def _fit_one(
 
 
 def _next(law: Law, out: str) -> str:
-    """The command that predicts a budget beyond the runs, where the law recommends something there."""
+    """Return the command that predicts a budget beyond the runs, if the law recommends something there."""
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)
@@ -230,5 +230,5 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
 
 
 def _retuned(out: str) -> str:
-    """The file of the second law of ``--retune``."""
+    """Return the file for the second law of ``--retune``."""
     return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))

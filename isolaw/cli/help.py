@@ -1,7 +1,7 @@
-"""What ``--help`` lists: the options that most people need, and a line that names the others.
+"""The short ``--help``: the options that most people need, and a line that names the others.
 
-An option is of the second kind if it is `Further`: it has a group, such as `READING`. ``--help`` names the
-groups, ``--help-all`` lists everything. The commands of ``isolaw --help`` have groups, too (`Commands`).
+The others are `Further` options, each in a group such as `READING`. ``--help`` names their groups, and
+``--help-all`` lists everything. The commands of ``isolaw --help`` have groups, too (`Commands`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _print_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 class ShortHelp(click.Command):
-    """A command whose ``--help`` leaves out what is `Further`, and whose ``--help-all`` does not."""
+    """A command whose ``--help`` omits `Further` options, and whose ``--help-all`` lists them."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -51,7 +51,7 @@ class ShortHelp(click.Command):
 
     @property
     def groups(self) -> dict[str, list[click.Option]]:
-        """The options of the second kind, by their group."""
+        """Return the `Further` options by their group."""
         out: dict[str, list[click.Option]] = {}
         for option in self.params:
             if isinstance(option, Further) and not option.hidden:
@@ -59,7 +59,7 @@ class ShortHelp(click.Command):
         return out
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options; the groups of the others as sections, or in a last line."""
+        """Write the options, and the groups of `Further` options as sections or in a last line."""
         _section("Options", self.listed, ctx, formatter)
         if __name__ in ctx.meta:
             for title, options in self.groups.items():
@@ -83,14 +83,14 @@ def _section(title: str, options: list[Any], ctx: click.Context, formatter: clic
 
 
 class Commands(click.Group):
-    """The commands, in groups; messages advise only options that the command which runs has."""
+    """The commands, in groups; messages suggest only options of the command that runs."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.sections: dict[str, list[str]] = {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, a section for each group, but the hidden ones."""
+        """Write the commands, a section for each group, without the hidden ones."""
         for title, names in self.sections.items():
             rows = [(name, self.commands[name].get_short_help_str(78)) for name in names]
             with formatter.section(title):
@@ -99,7 +99,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, and note its options."""
+        """Return the command, and record its options for messages."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             options_here.set(frozenset(flag for option in command.params for flag in option.opts))

@@ -1,4 +1,4 @@
-"""``isolaw model-size``: how fast models of different size learn."""
+"""``isolaw model-size``: how fast models of different sizes learn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
 )  # fmt: skip
 @click.option(
     "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_sizes,
-    help="Predict the reward of a model size, also of an unmeasured one.",
+    help="Predict the reward of a model size, measured or not.",
 )  # fmt: skip
 @click.option(
     "--at", type=float, multiple=True, metavar="X",
@@ -104,7 +104,7 @@ def model_size(
 
 
 def _selected(table: pd.DataFrame, condition: str, path: str) -> pd.DataFrame:
-    """The rows that meet NAME=VALUE, NAME<=VALUE or NAME>=VALUE."""
+    """Return the rows that meet NAME=VALUE, NAME<=VALUE or NAME>=VALUE."""
     import pandas as pd
 
     from isolaw.errors import DataError, unknown

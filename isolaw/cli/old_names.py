@@ -1,4 +1,4 @@
-"""Names of earlier versions, which work for one more minor release, with a warning that has today's name.
+"""Names of earlier versions; they work for one more minor release, and a warning gives the new name.
 
 One table for commands and one for options; `modern` replaces them before the command line is parsed.
 """
@@ -11,10 +11,10 @@ import click
 
 COMMANDS = {"split": "problems", "size": "model-size", "findings": "replicate", "figures": "report"}
 OPTIONS = {"--setting": "--hold", "--fixed": "--where", "--bootstrap": "--draws"}
-# Of one command alone; the first is part of the command's own change.
+# Options renamed in one command alone; `figures` became `report --figures`, so its --out changes, too.
 _OF = {"figures": {"--out": "--figures", "-o": "--figures"}, "plan": {"--target": "--compute"}}
 VALUES = {"--hold": {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}}
-# Options that still exist, out of every --help, and what is used instead of them.
+# Options that still work but that no --help lists, and their replacements.
 REPLACED = {
     "--mapping": "isolaw.toml next to the table (isolaw read --save writes it)",
     "--settings": "isolaw.toml next to the logs (isolaw read --save writes it)",
@@ -24,7 +24,7 @@ REPLACED = {
 
 
 def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[list[str], list[str]]:
-    """Return a command line with the names of today, and a warning for each old one.
+    """Return a command line with today's names, and a warning for each old one.
 
     ``options`` are the options of each command, by its name. Raises `click.UsageError` if a command line has
     an option under both names.

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they become."""
+"""Options that several commands share, and their conversion to keywords."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Destination(click.Path):
         """Return the path; raise `DataError` inside what belongs to a sweep."""
         from isolaw.files import check_destination
 
-        # A path that leads nowhere is the command's to report, with everything else that is wrong.
+        # The command itself reports a path that does not exist, together with all other mistakes.
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             Path(value).resolve().exists()
             check_destination(value)
@@ -101,7 +101,7 @@ def _records(_: click.Context, option: click.Parameter, text: str) -> float | Li
 
 
 def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
-    """Return the rewards of a list; none of ``auto``, None where the option is not given."""
+    """Return the listed rewards: an empty list for ``auto``, None without the option."""
     if text is None or text == "auto":
         return None if text is None else []
     try:
@@ -112,7 +112,7 @@ def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list
 
 
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Return what adds options to a command, in their order."""
+    """Return a decorator that adds options to a command, in their order."""
 
     def add(command: Decorated) -> Decorated:
         for option in reversed(options):
@@ -150,7 +150,7 @@ def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
 
 
 def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    """Return what adds the options of reading; ``kind`` is what `click.option` takes for all of them."""
+    """Return a decorator that adds the options of reading, with ``kind`` passed to each `click.option`."""
     return add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         click.option(
@@ -197,7 +197,7 @@ def _budget_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
             "--max-batch-rollouts", type=POSITIVE, **kind, help="Hardware limit on B_p · n, in rollouts."
         ),
         click.option(
-            "--n-train-problems", type=POSITIVE, **kind, help="Number of training problems D; shows epochs."
+            "--n-train-problems", type=POSITIVE, **kind, help="Number of training problems D, to show epochs."
         ),
     )
 
@@ -220,7 +220,7 @@ def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 
 cost_options = _cost_options({})
-# Where they are of the second kind.
+# For commands whose short --help omits them.
 further_budget_options = _budget_options({"cls": Further, "group": COSTS})
 further_cost_options = _cost_options({"cls": Further, "group": COSTS})
 
@@ -243,7 +243,7 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 
 def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return what adds ``--hold``; None lets the command choose, for a page of n."""
+    """Return a decorator that adds ``--hold``; with None the command chooses, without n: a page shows n*."""
     holds = ["B_p", "B", *(["n"] if default else []), "nothing"]
     return click.option(
         "--hold", type=click.Choice(holds), default=default,
@@ -299,18 +299,18 @@ LAW_NAMES = tuple(_LAW)
 law_options = add_options(*_LAW.values())
 
 
-# Of these the answer to a budget depends; it takes the default of the others.
+# `isolaw answer` offers these and keeps the defaults of the others.
 ANSWER_NAMES = ("metric", "eval_set", "where", "draws", "seed")
 answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what `law_options` hold, as keywords of `isolaw.fit`."""
+    """Return the values of `law_options` as keywords of `isolaw.fit`."""
     return {name: options[name] for name in LAW_NAMES}
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
-    """Return these sources and the options of `source_options` that were given, for another command."""
+    """Return these sources and the given options of `source_options`, as words of another command."""
     words = list(sources)
     for option in ctx.command.params:
         given = ctx.params[str(option.name)] if option.name in _OF_SOURCES else None
@@ -323,7 +323,7 @@ def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
 
 
 def column_mapping(options: dict[str, Any]) -> ColumnMapping:
-    """Return what `mapping_options` hold."""
+    """Return the mapping that `mapping_options` describe."""
     from isolaw.readers.mapping import ColumnMapping
 
     return ColumnMapping(**{name: options[name] for name in ("columns", "derive", "constants")})

@@ -57,7 +57,7 @@ from isolaw.cli.options import (
 @where_option
 @click.option(
     "--preset", metavar="FILE|NAME",
-    help="A file of isolaw calibrate --out: members of its ensemble are the truths; not with --runs.",
+    help="A file of isolaw calibrate --out; the members of its ensemble become the truths. Not with --runs.",
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
@@ -65,14 +65,14 @@ from isolaw.cli.options import (
 )  # fmt: skip
 @click.option(
     "--repetitions", type=click.IntRange(1, 1000), default=2, cls=Further, group=EXECUTING,
-    help="Plays of each design in each truth.",
+    help="Simulated plays of each design in each truth.",
 )  # fmt: skip
 @jobs_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
     help="Seed of the plays.",
 )  # fmt: skip
-@click.option("--out", type=Destination(), help="Write the recommended sweep file here, or a page (.html).")
+@click.option("--out", type=Destination(), help="Write the recommended sweep to this file; .html: a page.")
 @json_option
 @click.pass_context
 def plan(ctx: click.Context, /, file: str, out: str | None, as_json: bool, **options: Any) -> int:

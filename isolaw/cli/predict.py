@@ -47,7 +47,8 @@ def predict(
     """Recommend an allocation of a budget.
 
     LAW is a file of isolaw fit --out. Beyond ten times the compute that three n reached, isolaw recommends
-    nothing: it names the runs to extend, prints the answer for the largest budget with one, and exits with 1.
+    nothing: it names the runs to extend, prints the answer for the largest budget that has one, and exits
+    with 1.
 
     --method simulate continues a calibrated simulator to budgets up to a hundred times the largest measured
     one, prints the answer of LAW next to it, and says where the two disagree. Without LAW the simulator

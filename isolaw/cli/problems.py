@@ -24,7 +24,7 @@ _SAMPLING = "how responses are sampled"
 def _arguments(
     _: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> dict[str, bool | int | float | str] | None:
-    """NAME=VALUE options as a dictionary, the values as in a sweep file; None without any."""
+    """Return NAME=VALUE options as a dictionary, with values parsed as in a sweep file; None without any."""
     from isolaw.documents.reading import parse_toml
     from isolaw.errors import InputError
 
@@ -44,7 +44,7 @@ def _arguments(
 @click.command(cls=ShortHelp)
 @click.option(
     "--counts", type=click.Path(),
-    help="Sample nothing: print the dead groups of a table with correct and samples of each problem.",
+    help="Sample nothing; print the share of dead groups from a table of correct and samples by problem.",
 )  # fmt: skip
 @click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
 @click.option(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
 
 _MORE = "the reward's column and the origin of values"
-_FEW = 3  # logs that are shown in full without --verbose
+_FEW = 3  # up to this many logs are shown in full without --verbose
 
 
 @click.command(cls=ShortHelp)
@@ -31,8 +31,8 @@ _FEW = 3  # logs that are shown in full without --verbose
 @click.option("--out", "-o", type=Destination(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
     "--save", is_flag=True,
-    help="Write these options to isolaw.toml in the folder of the logs, where all commands find them, with "
-    "a comment to fill in for each value that the logs lack.",
+    help="Write these options to isolaw.toml in the folder of the logs, where all commands find them. It "
+    "has a comment to fill in for each value that the logs lack.",
 )  # fmt: skip
 @click.option("--write-mapping", type=Destination(), hidden=True)
 @click.option("--write-settings", type=Destination(), hidden=True)
@@ -52,8 +52,8 @@ def read(
     A SOURCE is a log or a directory of logs (veRL, TRL, OpenRLHF and others; JSON lines, consoles,
     TensorBoard, W&B, MLflow), a sweep's directory, or a table.
 
-    The exit code is 0 if all runs are ready (whatever else there is: supervised logs, runs without history,
-    duplicates), 3 if some are and others need something, 2 if none is.
+    The exit code is 0 if all runs are ready, 3 if some are and others lack a value, and 2 if none is.
+    Supervised logs, runs without history and duplicates do not change it.
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
@@ -195,7 +195,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
         )
     _write_new(str(file), text)
     if missing:
-        print_lines([f"Saved: {file}. Fill in what is needed there, then: {again}"])
+        print_lines([f"Saved: {file}. Fill in the missing values there, then: {again}"])
     else:
         note(f"note: saved: {file}; all commands find it")
     return missing

@@ -1,4 +1,4 @@
-"""``isolaw sweep --recipe-check``: the learning rate first."""
+"""``isolaw sweep --recipe-check``: find the learning rate before the sweep."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def replicate(
     for name in ("tabular", *MODELS):
         if name in ("tabular", model):
             common.announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
-    threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
+    threads = jobs or (os.cpu_count() or 1) + 2  # more threads than cores, as some wait for the disk
     with common.progress_bar("the battery", 1 + (jitter > 0)) as update:
         more["progress"] = lambda task, share: update(description=task, advance=share)
         found = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, **more)

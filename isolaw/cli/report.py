@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
-# Options about the page or its law, which figures alone have no use for.
+# Options of the page or its law, rejected with --figures alone.
 _OF_A_PAGE = {
     *("law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below", "x"),
     "hold",
@@ -47,7 +47,7 @@ _OF_A_PAGE = {
 )
 @click.option(
     "--compute", "--budget", "compute", type=shared.ROLLOUTS,
-    help="Budget that the page opens with.  [default: the measured one]",
+    help="Budget that the page opens with.  [default: the largest measured one]",
 )  # fmt: skip
 @shared.further_budget_options
 @shared.further_cost_options
@@ -104,7 +104,7 @@ def report(
     given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given and options["law_file"] is not None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
-    with Console(stderr=True).status("reading") as status:  # nothing where that is no terminal
+    with Console(stderr=True).status("reading") as status:  # shows nothing without a terminal
         reading = shared.read_to_fit(sources, options)
         status.update("fitting")
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
@@ -136,10 +136,10 @@ def report(
 
 
 def _only_for_a_page(ctx: click.Context) -> None:
-    """Refuse options of the page where only figures are drawn."""
+    """Refuse options of the page if only figures are drawn."""
     for option in ctx.command.params:
         if option.name in _OF_A_PAGE and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{option.opts[0]} is about the page, and requires --out")
+            raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
 
 
 def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
@@ -151,7 +151,7 @@ def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str],
 
 
 def _figure_lines(files: Sequence[str]) -> list[str]:
-    """A line for each figure, with the kinds of its files."""
+    """Return a line for each figure, with the formats of its files."""
     kinds: dict[str, list[str]] = {}
     for file in files:
         name, _, kind = file.rpartition(".")
@@ -165,7 +165,7 @@ def _say_why(reasons: Mapping[str, str]) -> None:
 
 
 def _states(reading: Reading) -> list[dict[str, Any]]:
-    """The progress of the sweeps that were read."""
+    """Return the progress of the sweeps that were read."""
     from isolaw import engine
 
     sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
@@ -179,7 +179,7 @@ def facts_of(
     command: str,
     states: list[dict[str, Any]] | None = None,
 ) -> PageContent:
-    """Return what the page shows next to the study of runs; ``command`` makes the page again."""
+    """Return the facts that the page shows next to the study of runs; ``command`` recreates the page."""
     from isolaw.report.page import PageContent, provenance
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
@@ -207,7 +207,7 @@ def facts_of(
 
 
 def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:
-    """The decisions of a sweep that chose its runs, and what more spend would buy if it can go on."""
+    """Return the decisions of a race, and what more spend would buy if it can continue."""
     from isolaw.design.directory import ahead, read
     from isolaw.store import SweepStore
 
@@ -217,7 +217,7 @@ def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
-    """The cost of --cost, or of the sweep's own runs where there is one real sweep."""
+    """Return the cost that --cost names or, if the source is one real sweep, its own."""
     from isolaw.costs import read
     from isolaw.errors import DataError
 
@@ -230,7 +230,7 @@ def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
 
 
 def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:
-    """The law of --law, or of the sweep's directory if it was fitted to these runs, and its file."""
+    """Return the law of --law, or the sweep's law.json if it was fitted to these runs, and the law's file."""
     from isolaw.errors import DataError
     from isolaw.fits.law import Law
     from isolaw.report.study import is_of
@@ -249,7 +249,7 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
 
 
 def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
-    """The runs with their law, or with the reason why there is none."""
+    """Return the runs with their law, or with the reason why there is none."""
     from isolaw.report.study import Study
 
     keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}

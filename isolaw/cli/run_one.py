@@ -19,7 +19,7 @@ from isolaw.cli.help import ShortHelp
 def run_one(directory: str) -> int:
     """Execute or continue one run of a sweep.
 
-    DIRECTORY is OUT/runs/<run_id> of the sweep in OUT. The run id may be cut to an unambiguous prefix. At
+    DIRECTORY is OUT/runs/<run_id> of the sweep in OUT. The run id may be cut to an unambiguous prefix. On
     SIGINT, SIGTERM or SIGUSR2 the run saves its state and ends with exit code 3; the same command continues
     it.
     """
@@ -68,14 +68,14 @@ def _execute(directory: str, stop: threading.Event) -> int:
 def _stop_at_signal() -> Iterator[threading.Event]:
     """Yield an event that a signal sets, and keep SIGUSR2 from the processes that the run starts.
 
-    SLURM sends SIGUSR2 to all processes of a job, and it would end those without a handler. They inherit
-    that it is blocked here.
+    SLURM sends SIGUSR2 to all processes of a job, and the signal ends those without a handler. Blocking it
+    here protects the child processes, which inherit the mask.
     """
     stop, ended = threading.Event(), threading.Event()
 
     def wait() -> None:
         while not ended.wait(0.2):
-            # Not sigtimedwait: after a process was held and continues, that returns a signal nobody sent.
+            # Not sigtimedwait: when a stopped process continues, it returns a signal that nobody sent.
             if signal.SIGUSR2 in signal.sigpending():
                 signal.sigwait({signal.SIGUSR2})
                 stop.set()

@@ -78,7 +78,7 @@ def _picture(watch: Watch) -> Table:
 
     head, *rest = (Text(shown(line)) for line in watch.lines())
     planned, done = watch.state["rollouts_planned"], watch.state["rollouts"]
-    table = Table.grid()  # a group would lose the line after the bar, which ends without a newline
+    table = Table.grid()  # a group would lose the line after the bar, since the bar ends without a newline
     table.add_row(head)
     table.add_row(ProgressBar(total=max(planned, 1), completed=done))
     for line in rest:

@@ -62,7 +62,7 @@ _KEYS = {
 )  # fmt: skip
 @click.option(
     "--adaptive", is_flag=True,
-    help="Let a race choose the runs of the grid (docs/race.md); continues as one.",
+    help="Let a race choose the runs of the grid (docs/race.md). A started race continues without it.",
 )  # fmt: skip
 @click.option(
     "--spend", metavar="SHARE|ROLLOUTS",
@@ -70,7 +70,7 @@ _KEYS = {
 )  # fmt: skip
 @click.option(
     "--recipe-check", is_flag=True,
-    help="Find the lr, check its rule for other batch sizes, KL and entropy (docs/recipe-check.md).",
+    help="Find the lr; check its rule at other batch sizes, and KL and entropy (docs/recipe-check.md).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @further_cost_options
@@ -160,7 +160,7 @@ def sweep(
 
 
 def _assumed(plan: Plan) -> Schedule | None:
-    """What a race that has not begun would do under an assumed truth."""
+    """Return the schedule of a race under an assumed truth; None once the race has begun."""
     if plan.adaptive is None or len(plan.adaptive.history) > 1 or plan.begun:
         return None
     from isolaw.design.schedule import schedule
@@ -169,7 +169,7 @@ def _assumed(plan: Plan) -> Schedule | None:
 
 
 def _runs(plan: Plan, assumed: Schedule | None) -> list[RunSpec]:
-    """The runs that are left to make, in a race that has not begun those of the assumed schedule."""
+    """Return the runs that remain; for a race that has not begun, the runs of the assumed schedule."""
     if assumed is not None and plan.adaptive is not None:
         return plan.adaptive.asked(assumed.decisions)
     left = set(plan.todo)
@@ -177,7 +177,7 @@ def _runs(plan: Plan, assumed: Schedule | None) -> list[RunSpec]:
 
 
 def _next(plan: Plan, assumed: Schedule | None) -> list[str]:
-    """What a race would do: its schedule under an assumed truth, or once it has begun its next decision."""
+    """Describe what a race would run: the assumed schedule, or once it has begun, its next decision."""
     from isolaw.report.text import race
 
     if plan.adaptive is None:
@@ -189,7 +189,7 @@ def _next(plan: Plan, assumed: Schedule | None) -> list[str]:
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
-    """The keys that --adaptive and --spend set."""
+    """Return the settings that --adaptive and --spend stand for."""
     if spend is None:
         return ("design.kind=race",) if adaptive else ()
     if not adaptive:
@@ -230,7 +230,7 @@ def _recipe_check(
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
-    """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
+    """Return the spec of the file, of the sweep to continue, or the default; and the file's text."""
     from isolaw import engine
     from isolaw.config import SweepSpec
     from isolaw.documents.reading import read_text
@@ -249,7 +249,7 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
 
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
-    """The GPUs of --machine, for which the sweep is planned."""
+    """Return the GPUs of --machine, to plan the sweep for."""
     from isolaw.machine import cards
 
     if machine is None:
@@ -262,7 +262,7 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
 
 
 def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
-    """The memory that runs take of each GPU, or a note why it is not known."""
+    """Return the memory that runs need on each GPU, or a note why it is not known."""
     if plan.spec.sweep.backend != "real" or not plan.runs:
         return [], []
     from isolaw import executors
@@ -274,7 +274,7 @@ def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _commands(plan: Plan, out: str) -> list[dict[str, Any]]:
-    """What the command backend would start."""
+    """Return the commands that the command backend would start."""
     if plan.spec.sweep.backend != "command":
         return []
     from isolaw.backends.command import preview
@@ -314,7 +314,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
                 ended += event.kind not in ("checkpoint", "stopped")
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
-                    if ended < len(reached):  # else it is said at once, with where to look
+                    if ended < len(reached):  # the last failure is reported below, with its file
                         cause = event.cause.partition("\n")[0]
                         note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
                 advance = max(event.compute - reached[event.run_id], 0)
@@ -363,7 +363,7 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
 
 
 def _fit(out: str) -> list[str]:
-    """The command that fits the runs, or why none does."""
+    """Return the command that fits the runs, or why none can."""
     from isolaw.errors import Refused
     from isolaw.fits import choices
     from isolaw.store import SweepStore

@@ -1,1 +1,1 @@
-"""Readers: whatever holds curves becomes `isolaw.runs.Runs`."""
+"""Readers: turn logs, tables and sweeps into `isolaw.runs.Runs`."""

@@ -1,4 +1,4 @@
-"""What needs all runs together: percentages, copies of one run, and runs that cannot be fitted together."""
+"""Checks across all runs: percentages, copies of one run, and runs that cannot be fitted together."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _ABOVE_ONE = 1 + 1e-6
 _ROUNDED = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # people write 7.1e-7
-_BEYOND = 0.1  # of a copy's steps: one of two logs may have been cut off before the other
+_BEYOND = 0.1  # share of a copy's steps: one of two logs may have been cut off before the other
 # TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal: rtol, atol.
 _EQUAL = (1e-4, 6e-4)
 _LEAST_SHARED = 2  # values
 _NEIGHBOURS = 8
-# What two logs of one run cannot disagree on.
+# Two logs that disagree on one of these are of two runs.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
-_LEAST_RANGE = 0.01  # a curve that moves less is no fingerprint
+_LEAST_RANGE = 0.01  # a curve that moves less does not identify a run
 
 
 def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
-    """Order the logs of one run so that of one step, the most exact one wins.
+    """Order the logs of one run so that at each step the most exact log wins.
 
     A log without steps adds nothing to one with steps, and would put its values at wrong steps.
     """
@@ -53,9 +53,9 @@ def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
 def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
     """Divide accuracies in percent by 100, in place. Rewards are never rescaled.
 
-    An accuracy above 1, and at most 100, is in percent, and then all of its run's are. A run whose accuracies
-    stay below 1 may be in percent too: of runs that differ the fewer are left out, unless ``percent`` says it
-    of a run.
+    An accuracy above 1 and at most 100 is in percent, and then all accuracies of its run are. A run whose
+    accuracies stay below 1 may be in percent too: if runs differ, the smaller group is left out, unless
+    ``percent`` decides for a run.
     """
     for target in dict.fromkeys(target for run in runs for target in run.curves.of):
         if is_accuracy(target[1]):
@@ -101,7 +101,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
-    """Of on-policy and off-policy runs together, leave out the fewer; no law holds for both."""
+    """Leave out the smaller group if on-policy and off-policy runs are mixed; no law holds for both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
@@ -112,22 +112,23 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
         else (on, LogStatus.ON_POLICY, "on-policy, among off-policy runs")
     )
     for run in fewer:
-        run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If you know better, set on_policy")
+        run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
 
 
 def drop_half_known(runs: Sequence[LoggedRun]) -> None:
-    """Leave out attributes that only some runs have: they cannot say whether the runs differ."""
+    """Leave out attributes that only some runs have: they do not show whether the runs differ."""
     for name in sorted({name for run in runs for name in run.attributes}):
         if not all(name in run.facts for run in runs):
             for run in runs:
                 if run.facts.pop(name, None):
                     run.notes.append(
-                        f"{name} is not known for every run and was left out; --set {name}=… keeps it"
+                        f"{name} is not known for every run, so isolaw left it out; --set {name}=… keeps it"
                     )
 
 
 def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
-    """Where lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep: one recipe."""
+    """If lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep: all share one
+    recipe."""
     lrs = [run.facts["lr"].value if "lr" in run.facts else None for run in runs]
     if len(set(lrs)) < 2 or not all(isinstance(lr, int | float) and lr > 0 for lr in lrs):
         return
@@ -146,7 +147,7 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
 def without_copies(runs: Sequence[LoggedRun]) -> None:
     """Keep the fuller of two logs of one run, such as a console and event files.
 
-    They are recognised by their values at shared steps. What one log says of the run holds for both.
+    Copies have equal values at shared steps. Facts that one log states hold for both.
     """
     of: dict[str, list[LoggedRun]] = {}
     for run in runs:
@@ -169,7 +170,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
 
 
 def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
-    """Return pairs of logs (the earlier one first) with nearly equal values at a tenth of a metric's steps.
+    """Return pairs of logs (the earlier first) whose values nearly agree at a tenth of a metric's steps.
 
     Comparing all pairs in full would take minutes for a thousand logs.
     """
@@ -198,14 +199,14 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
 
 
 def _worth(run: LoggedRun) -> tuple[int, int, bool]:
-    """The fuller log is kept; of equal ones the more exact, and then one that says what its run was."""
+    """Rank a log: the fuller one is kept, then the more exact one, then one that states its run's facts."""
     size = sum(curve.step.size for curve in run.curves.of.values())
     exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
     return size, exactness, run.status is LogStatus.READY
 
 
 def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
-    """Return whether two logs say different things of their runs."""
+    """Return whether two logs state different facts of their runs."""
     return any(
         name in a.facts and name in b.facts
         and a.facts[name].value != b.facts[name].value
@@ -230,7 +231,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
 
 
 def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
-    """Return what to say of runs that nothing tells apart."""
+    """Return the message about runs that cannot be told apart."""
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (
         f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "

@@ -1,7 +1,6 @@
-"""Logs become runs: parts grouped, names understood, facts resolved, curves stitched.
+"""Turn logs into runs: group parts, map names, resolve facts, stitch curves.
 
-Each run has a `LogStatus`: what one log lacks, or how it disagrees with another, leaves out the runs
-concerned.
+Each run has a `LogStatus`: runs that lack a value, or contradict another log, are left out.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ def assemble(
 ) -> tuple[list[LoggedRun], set[Rule]]:
     """Return the runs of logs, and the assignments that hold for any run.
 
-    The parts of a run follow each other in ``logs``, which is emptied, so that their memory can be freed.
-    Logs of one ``group_by`` (file, directory, a key of the configuration) are one run; by default those of
-    one name. Of two logs with one run's values, the fuller is kept. Raises `InputError` if the user sets an
-    unknown framework, and `DataError` if no log has the key ``group_by``.
+    The parts of a run follow each other in ``logs``. The list is emptied, so that their memory can be freed.
+    Logs with one value of ``group_by`` (file, directory, a key of the configuration) are one run; by default,
+    logs with one name. Of two logs with the values of one run, the fuller is kept. Raises `InputError` if the
+    user sets an unknown framework, and `DataError` if no log has the key ``group_by``.
     """
     groups, runs = _grouped(logs, group_by)
     logs.clear()
@@ -55,7 +54,7 @@ def assemble(
 
 
 def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
-    """Return the runs of each framework, algorithm and problem set: they may be fitted together."""
+    """Return the runs grouped by framework, algorithm and problem set; a group may be fitted together."""
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
         framework = run.framework.name if run.framework else ""
@@ -69,7 +68,7 @@ def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 
 
 def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule]) -> LoggedRun:
-    """Return the run of these parts: its names understood, its facts resolved, its curves stitched."""
+    """Return the run of these parts, with its names mapped, its facts resolved and its curves stitched."""
     sources = list(dict.fromkeys(part.source for part in parts))
     run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
     run.assignments = applying(assignments, name, sources)
@@ -80,7 +79,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
         left_out = f"; left out: {dropped}" if dropped else ""
         run.framework = framework
-        run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
+        run.leave_out(LogStatus.NO_HISTORY, f"it has no named number{left_out}")
     elif framework is None and is_supervised(keys):
         run.leave_out(LogStatus.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
     elif framework is None and (possible := frameworks.possible(keys)):
@@ -166,7 +165,7 @@ def _keys(parts: Sequence[RawLog]) -> list[str]:
 def _which_framework(
     run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
 ) -> tuple[str, list[str]]:
-    """Return what to ask where several frameworks use the names: all at once, and what is needed."""
+    """Return the message for names that several frameworks use, and everything that the user has to set."""
     text = f"framework unknown: {_listed(keys)}: names of {' or '.join(run.frameworks)}"
     needs = ["framework"]
     if sum(name in run.assignments for name in SPLIT) < 2 and not any(part.config for part in parts):
@@ -189,7 +188,7 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
         f"{option('', 'framework', '<name>')}"
     )
-    if container != "jsonl":  # the others are no tables
+    if container != "jsonl":  # other containers hold no tables
         return text
     return f"{text}; if it is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
 

@@ -1,7 +1,7 @@
 """``--set NAME=VALUE`` and ``--set GLOB:NAME=VALUE``: what the user knows and a log does not contain.
 
-An assignment with a glob holds for the runs whose name or source matches, and overrides one without. The
-later of two equally specific ones holds.
+An assignment with a glob applies to the runs whose name or source matches, and overrides one without a glob.
+Of two equally specific assignments, the later applies.
 
 >>> [(own.name, own.value, own.glob) for own in parse(["n=16", "*seed1*:seed=1"])]
 [('rollouts_per_problem', 16, ''), ('seed', 1, '*seed1*')]
@@ -27,7 +27,7 @@ ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
 ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default, and of a value in a name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
-WHOLE = {  # facts that are whole numbers → the least
+WHOLE = {  # facts that are whole numbers → their minimum
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
@@ -38,38 +38,38 @@ _FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value
 
 
 class Rule(Protocol):
-    """What gives values to the runs that it is about: an `Assignment`, or a pattern of names."""
+    """A rule that gives values to the runs it matches: an `Assignment`, or a pattern of names."""
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return what it sets for the run of this name, read from these files."""
+        """Return the assignments for the run of this name, read from these files."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value that the user sets; ``glob`` is empty if it holds for all runs."""
+    """A value that the user sets; ``glob`` is empty if it applies to all runs."""
 
     name: str
     value: Any
     glob: str = ""
-    file: str = ""  # that it is in, if no option gave it
-    pattern: Rule | None = field(default=None, repr=False)  # that read it off the run's name
+    file: str = ""  # the file that has it, if no option gave it
+    pattern: Rule | None = field(default=None, repr=False)  # the pattern that read it from the run's name
 
     @property
     def origin(self) -> str:
-        """The option or the file that set it."""
+        """The option or file that set the value."""
         return NAME_PATTERN if self.pattern else self.file or "--set"
 
     @property
     def rule(self) -> Rule:
-        """What the user wrote."""
+        """The assignment as the user wrote it."""
         return self.pattern or self
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return the assignment itself, if it is about the run."""
+        """Return the assignment itself, if it applies to the run."""
         return [self] if self.matches(run, sources) else []
 
     def matches(self, run: str, sources: Iterable[str]) -> bool:
-        """Return whether it holds for the run of this name, read from these files."""
+        """Return whether it applies to the run of this name, read from these files."""
         names = [run, PurePath(run).name, *sources]
         return not self.glob or any(fnmatchcase(name, self.glob) for name in names)
 
@@ -90,9 +90,10 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
 
 
 def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
-    """Return what is set for a run, by name.
+    """Return the assignments that apply to a run, by name.
 
-    An option wins over a folder's file; of these what has a glob, then what is read off the run's name.
+    An option wins over a folder's file; within each, an assignment with a glob wins, then a value from the
+    run's name.
     """
     sources = list(sources)
     own = [assignment for rule in rules for assignment in rule.assigned(run, sources)]
@@ -109,7 +110,7 @@ def _parse_one(text: str) -> Assignment:
 
 
 def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
-    """Return an assignment; raise `InputError`, which begins with ``where``, if it cannot be."""
+    """Return an assignment; raise `InputError`, with ``where`` in front, if it is invalid."""
     name = settable(name, where)
     parsed = value if name in _TEXT else plain_number(value)
     if name in _BOOLEAN and not isinstance(parsed, bool):
@@ -120,7 +121,7 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
 
 
 def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> list[Assignment]:
-    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; before any table they are for all runs.
+    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; values before any table apply to all.
 
     ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
     """
@@ -140,10 +141,10 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
 
 
 def settable(name: str, where: str) -> str:
-    """Return the name in code of what can be set; raise `InputError` for what a log measures."""
+    """Return the name in code of a settable value; raise `InputError` for a value that a log measures."""
     name = ALIASES.get(name, name)
     if name in _MEASURED:
-        raise InputError(f"{where}: {name} is what a log measures; it cannot be set")
+        raise InputError(f"{where}: {name} is measured by the log and cannot be set")
     known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if name not in known and close:
@@ -152,12 +153,12 @@ def settable(name: str, where: str) -> str:
 
 
 def plain_number(text: str) -> Any:
-    """Return a text as the number or boolean that it writes, else the text itself."""
+    """Convert a text to the number or boolean it spells; return any other text unchanged."""
     return text.lower() == "true" if text.lower() in ("true", "false") else as_number(text)
 
 
 def as_number(text: str) -> Any:
-    """Return a text as the number that it writes, else the text itself; "nan" and "inf" stay texts."""
+    """Convert a text to the number it spells; return any other text, also "nan" and "inf", unchanged."""
     for kind in (int, float):
         try:
             number = kind(text)

@@ -1,4 +1,4 @@
-"""`Collector`: reads each place where something was found; what cannot be read does not hinder the others."""
+"""`Collector`: reads every source that the search found; one that cannot be read does not stop the others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
-# Assignments for logs that are no column of a table.
+# Assignments for logs that do not name a table's column.
 _NO_LOG = "\n  It is no known log either: expected {}"
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 
 
 class Collector:
-    """Collects what is read of each place where something was found."""
+    """Collects the runs and logs of every source that the search found."""
 
     def __init__(self, rules: Sequence[Rule], wanted: Filter, several: bool = False) -> None:
         self.rules, self.wanted = rules, wanted
@@ -44,12 +44,12 @@ class Collector:
         self.used: set[Rule] = set()
 
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
-        """Read one place; what cannot be read becomes a candidate that is left out."""
+        """Read one source; if it cannot be read, it becomes a candidate that is left out."""
         path = str(found.path)
         rules = [rule for rule in self.rules if not isinstance(rule, Within) or rule.file.covers([path])]
         for file in self.files:
             if file.covers([path]) and not (found.ours or found.sweep):
-                metric, columns = file.options.metric or metric, file.mapping  # the nearest is the last
+                metric, columns = file.options.metric or metric, file.mapping  # the nearest file is the last
         try:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
@@ -82,11 +82,11 @@ class Collector:
                 self.candidates.append(own)
 
     def _heed(self, run: str, sources: list[str]) -> None:
-        """Take the settings of a run that is left out as used."""
+        """Mark the settings of a run that is left out as used."""
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
-        """Add the runs of a table or a sweep; of one name there can be only one."""
+        """Add the runs of a table or a sweep; only one run can have a name."""
         for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue
@@ -120,7 +120,7 @@ class Collector:
                     own.status, own.needs, own.message = LogStatus.NEEDS, ["seed"], text
 
     def _ready_tables(self) -> list[Runs]:
-        """The tables without the runs that are left out."""
+        """Return the tables without the runs that are left out."""
         out, taken = [], set[str]()
         for part in self.tables:
             keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
@@ -133,7 +133,7 @@ class Collector:
         return out
 
     def close(self, group_by: str | None, source: str) -> Reading:
-        """Make runs of the logs, and return what was found."""
+        """Turn the logs into runs, and return everything that was found."""
         self._ask_for_seeds()
         runs, used = assemble(self.logs, self.rules, group_by)
         self.used |= used
@@ -152,7 +152,7 @@ class Collector:
 
 
 def _name(path: Path) -> str:
-    """Return the name of a table's run: its path without the suffix, as a log's."""
+    """Return the name of a table's run: its path without the suffix, as for a log."""
     return str(path.with_suffix(""))
 
 
@@ -190,13 +190,13 @@ def _table_or_sweep(
 
 
 def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:
-    """Return the mapping of a table's columns with what the user sets as constants."""
+    """Return the mapping of a table's columns, with the user's settings as constants."""
     values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
     return columns.model_copy(update={"constants": {**columns.constants, **values}})
 
 
 def _of_table(runs: Runs, found: Found, given: Mapping[str, Assignment]) -> list[FoundLog]:
-    """Return the runs of a table or a sweep; ``given`` is what the user set for all of them."""
+    """Return the runs of a table or a sweep; ``given`` are the user's settings for all of them."""
     origins = {**runs.origins, **{name: own.origin for name, own in given.items()}}
     framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()

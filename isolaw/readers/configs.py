@@ -1,4 +1,4 @@
-"""The configuration file of a log: it holds B_p and n, which the curves do not.
+"""The configuration file of a log: it holds B_p and n, and the curves do not.
 
 Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
 ``config.yaml`` (``key: {value: …}``), prime-rl's TOML, ``args.json``: all become flat dotted keys
@@ -32,7 +32,7 @@ _NAMES = (
 _INSIDE = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )
-# It begins only where a key can, and is possessive, so that its time is linear.
+# The pattern begins only where a key can, and is possessive, so that its time is linear.
 _DEEP_KEY = re.compile(
     r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
     f"{{{_DEEPEST_TOML}}}"
@@ -44,8 +44,8 @@ _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?
 def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a nested configuration under dotted keys.
 
-    Lists of plain values stay lists; of anything else, they are numbered. W&B's ``{key: {value: …}}`` is
-    unwrapped, ``${a.b}`` replaced by the value of ``a.b``, and left out where that is unknown. Raises
+    Lists of plain values stay lists; other lists get numbered keys. W&B's ``{key: {value: …}}`` is unwrapped.
+    ``${a.b}`` becomes the value of ``a.b``, or is left out if that is unknown. Raises
     `DataError` beyond 100 levels, 100,000 values (an alias bomb), or 1,000 characters of a key.
 
     >>> flatten({"data": {"train_batch_size": 512}, "n": {"desc": None, "value": 8}})
@@ -79,7 +79,7 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """W&B's form, if every key has it: ``lr: {desc: null, value: 1e-6}``."""
+    """Unwrap W&B's form ``lr: {desc: null, value: 1e-6}``, if every key has it."""
     own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
     for value in own.values():
         if not (isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}):
@@ -88,10 +88,10 @@ def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
-    """Replace OmegaConf's references: Hydra saves a configuration before they are resolved."""
+    """Resolve OmegaConf's references: Hydra saves the configuration with them unresolved."""
     out = {}
     for key, value in flat.items():
-        for _ in range(10):  # a reference to a reference; a circle ends here
+        for _ in range(10):  # also references to references; the limit ends a cycle
             short = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
             found = _INTERPOLATION.fullmatch(value) if short else None
             if found is None or (found[2] not in flat and not (found[1] and found[3] is not None)):
@@ -158,8 +158,9 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
     """Find the configuration of a log, or of a run's directory; return its flat keys and its file.
 
     Candidates are a file of the log's own name (``run1.yaml`` next to ``run1.jsonl``), then the names that
-    frameworks use, in the log's directory and up to the run's (`home`). A model's ``config.json`` is none.
-    Returns ``({}, "")`` without any; for one that cannot be read, no keys, and a source that says why.
+    frameworks use, in the log's directory and up to the run's (`home`). A model's ``config.json`` does not
+    count. Returns ``({}, "")`` if there is none. For an unreadable file it returns no keys, and a source with
+    the reason.
     """
     path = Path(path)
     folder, names = path, list(_NAMES)
@@ -176,7 +177,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
             try:
                 config = read(candidate)
             except DataError as error:
-                trouble = trouble or f"{source} (which cannot be read: {str(error).partition(': ')[2]})"
+                trouble = trouble or f"{source} (cannot be read: {str(error).partition(': ')[2]})"
                 continue
             if config and not {"architectures", "transformers_version"} & set(config):
                 return config, source
@@ -188,11 +189,11 @@ def home(folder: str | Path) -> Path:
     found = _upwards(Path(folder))[-1]
     here = Path.cwd()
     named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
-    return found.relative_to(here) if named_so else found  # runs are called as the user calls them
+    return found.relative_to(here) if named_so else found  # runs are named as the user names them
 
 
 def run_name(path: Path, generic: Collection[str]) -> str:
-    """Return the run of a log file: its path, or its directory if the file has a generic name."""
+    """Return the name of a log file's run: its path, or its directory if the file has a generic name."""
     return str(home(path.parent) if path.stem.lower() in generic else path.with_suffix(""))
 
 

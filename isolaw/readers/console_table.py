@@ -1,4 +1,4 @@
-"""A console of one's own as a table: lines with a counter and ``key=value`` pairs, amid other output.
+"""A custom trainer's console as a table: lines with a counter and ``key=value`` pairs, amid other output.
 
 ::
 
@@ -7,12 +7,12 @@
     Epoch:[1/2](3/9751), Reward: -2.3041, KL_ref: -0.0010, Actor Loss: 0.0000
     step 12: reward=0.25
 
-A row for each such line that counts to the same number: ``step``, and a column for each key. A value with %
-is divided by 100, and ``2/4`` is a share. Lists and texts are left out. Where only some lines have a word of
-evaluation next to the counter (``[eval] step 12``), a column ``phase`` tells them from the others; a key
-behind such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets it as a prefix. What other
-lines say of B_p and n (``Rollouts per prompt: 4``) is a column. B_p, n and the reward's name are the user's
-to give, as for any table.
+Each such line that counts to the same number becomes a row: ``step``, and a column for each key. A value with
+% is divided by 100, and ``2/4`` is a share. Lists and texts are left out. If only some lines have a word for
+evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them; a key behind such a word
+in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that other
+lines state (``Rollouts per prompt: 4``) become columns. As for any table, the user gives B_p, n and the name
+of the reward.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CALLED, UNITS, plain
 from isolaw.readers.text_lines import clean
 
-_FEWEST = 3  # lines, of which a console is known
+_FEWEST = 3  # lines by which a console is recognised
 _LONGEST = 5_000  # bytes of a line
-_NEAR = 20  # characters before a counter that say what it counts
-_HEAD = 1 << 20  # bytes that are looked at to know one
+_NEAR = 20  # characters before a counter that name what it counts
+_HEAD = 1 << 20  # bytes to look at to recognise a console
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
@@ -43,7 +43,7 @@ _STEP = re.compile(
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
-# Of two words or more: model output may well say "n = 4".
+# At least two words: model output may well contain "n = 4".
 _FACTS = {own for name in SPLIT[:2] for own in CALLED[name].split() if "_" in own}
 _SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
@@ -79,14 +79,14 @@ def is_console(content: bytes) -> bool:
 def read_console(path: Path, content: bytes) -> pd.DataFrame:
     """Return the rows of a console, each labelled by its line.
 
-    Raises `DataError` where the counter does not rise: a second training in one file.
+    Raises `DataError` if the counter does not rise: the file then has a second training.
     """
-    said: dict[str, int] = {}  # what lines say of B_p and n: the name, and the line
+    said: dict[str, int] = {}  # B_p and n that lines state: the name, and the line
     found = list(_lines(content, said))
     distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in found)
     counts = Counter(own[:2] for own in distinct)
     ((most, _),) = counts.most_common(1)
-    (unit, total), rows = most, [own for own in found if (own.unit, own.total) == most]  # model output, too
+    (unit, total), rows = most, [own for own in found if (own.unit, own.total) == most]  # or model output
     for before, row in pairwise(rows):
         if row.held_out and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = before.epoch
@@ -109,21 +109,21 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     if said:
         frame[list(said)] = frame[list(said)].bfill()
         frame.attrs["notes"] = [
-            f"{path.name} says {name} in line {line}: a column" for name, line in said.items()
+            f"{path.name} states {name} in line {line}: read as a column" for name, line in said.items()
         ]
     keys = ["step"]
-    if len({own.held_out for own in rows}) > 1:  # else the word is of the logger or the run
+    if len({own.held_out for own in rows}) > 1:  # otherwise the word names the logger or the run
         frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
         keys.append("phase")
     _check_repeated(frame[[not own.bar for own in rows]], keys, path)
-    # Lines of one step complete each other, and a bar is drawn again and again.
+    # Lines of one step complete each other, and a progress bar is redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs
     return whole.rename(columns={"step": unit})
 
 
 def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
-    """Raise `DataError` where several steps have a key twice in a row, with other values."""
+    """Raise `DataError` if several steps repeat a key at once with another value."""
     again = (frame[keys] == frame[keys].shift()).all(axis=1)
     values = frame.drop(columns=keys)
     differs = values.ne(values.shift()) & values.notna() & values.shift().notna()
@@ -144,7 +144,7 @@ class _Line:
 
     line: int
     unit: str  # what it counts: ``step``, or one of `UNITS`
-    total: int  # what it counts to; 0 if it does not say
+    total: int  # the total it counts to; 0 if not given
     epoch: int  # -1 without one
     values: dict[str, float]
     bar: bool  # whether it is a progress bar
@@ -152,7 +152,7 @@ class _Line:
 
 
 def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
-    """Return how many steps an epoch has, where each is printed; raise `DataError` where they are not."""
+    """Return the steps of an epoch if the log prints every step; otherwise raise `DataError`."""
     of: dict[int, list[float]] = {}
     for row in rows:
         of.setdefault(row.epoch, []).append(row.values["step"])
@@ -167,7 +167,7 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
 
 
 def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line]:
-    """Yield the steps; ``said`` gets the names of the facts that lines between them say."""
+    """Yield the steps; ``said`` collects the facts that lines between them state."""
     facts: dict[str, float] = {}
     for number, line in enumerate(content.replace(b"\r", b"\n").split(b"\n"), 1):
         counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
@@ -218,7 +218,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
 
 
 def _phases(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
-    """Return whether each pair is of training or of an evaluation, by the words before it; "" without any."""
+    """Classify each pair as training or evaluation, by the words before it; "" if there are none."""
     out: list[str] = []
     last, said = counter.end(), [eval_set_of(word) for word in _BESIDE.findall(text[: counter.start()])]
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""`FoundLog`: a log that was found, what was read of it, and whether it can be fitted."""
+"""`FoundLog`: one log, its facts, and whether it can be fitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogStatus(StrEnum):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing can be done about it: no value that the user adds makes it a run to fit."""
+        """Whether no value that the user adds can make it a run to fit."""
         return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
 
 
@@ -42,7 +42,7 @@ class FoundLog:
     container: str = ""  # how it was written
     sources: list[str] = field(default_factory=list)  # the files
     status: LogStatus = LogStatus.READY
-    needs: list[str] = field(default_factory=list)  # what makes it ready, as ``--set`` calls it: n, B_p, seed
+    needs: list[str] = field(default_factory=list)  # missing values, as ``--set`` names them: n, B_p, seed
     message: str = ""  # why it is not ready, and what to do; runs with one problem have one message
     duplicate_of: str = ""  # the run that it repeats
     # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
@@ -56,8 +56,8 @@ class FoundLog:
         default_factory=list
     )  # that may have written it, where its names fit several
 
-    offered: dict[str, str] = field(default_factory=dict)  # of ``needs``: what the option would be
-    final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table of isolaw's
+    offered: dict[str, str] = field(default_factory=dict)  # each of ``needs`` → the option that supplies it
+    final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table that isolaw wrote
 
     @property
     def n(self) -> int | None:
@@ -65,7 +65,7 @@ class FoundLog:
         return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return JSON-able data."""
         return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
@@ -80,7 +80,7 @@ class Group:
 
 
 def groups(candidates: Iterable[FoundLog]) -> list[Group]:
-    """Return the candidates that are not ready, those with one reason together."""
+    """Return the candidates that are not ready, grouped by reason."""
     found: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
     for own in candidates:
         if own.status is not LogStatus.READY:
@@ -93,7 +93,7 @@ def groups(candidates: Iterable[FoundLog]) -> list[Group]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs to take: those that match a glob of ``only`` (if there is any), and none of ``exclude``."""
+    """Selects the runs that match a glob of ``only`` (if there is any) and none of ``exclude``."""
 
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Filter:
         return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
 
     def excludes(self, path: Path) -> bool:
-        """Return whether ``exclude`` matches a file, which is then not read."""
+        """Return whether ``exclude`` matches a file, so that it is not read."""
         return matching({str(path), path.name}, self.exclude)
 
 

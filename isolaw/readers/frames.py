@@ -1,6 +1,6 @@
-"""Tables in memory: pandas, and whatever hands over its columns by Arrow or the interchange protocol.
+"""Tables in memory: pandas, and any library that exports columns by Arrow or the interchange protocol.
 
-polars, pyarrow, DuckDB and Hugging Face datasets are read without being imported.
+isolaw reads polars, pyarrow, DuckDB and Hugging Face datasets without importing them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from isolaw.errors import DataError
 from isolaw.parquet import is_plain
 from isolaw.runs import attributes_in
 
-SOURCE = "DataFrame"  # what messages call such a table
+SOURCE = "DataFrame"  # name of such a table in messages
 _EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
 
 
 def as_pandas(table: Any) -> pd.DataFrame:
-    """Return a table as pandas, its index the row's position from 0; the argument is not changed.
+    """Return a table as pandas, indexed by row from 0; the argument is not changed.
 
     A named index becomes columns. Nested columns of an Arrow table are left out, as
     ``attrs["notes"]`` says; ``attrs["attributes"]`` has the attributes of runs that `Runs` exported.
-    Raises `DataError` for what is no table, has no rows, or several columns of one name.
+    Raises `DataError` if it is not a table, has no rows, or has two columns of one name.
     """
     notes: list[str] = []
     attributes: dict[str, dict[str, Any]] = {}

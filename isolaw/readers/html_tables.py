@@ -31,7 +31,7 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[list[list[str]]] = []
-        self._open = False  # whether a cell is
+        self._open = False  # whether a cell is open
         self._cells = 0
 
     def handle_starttag(self, tag: str, attrs: object) -> None:

@@ -1,8 +1,8 @@
 """Limits on the time and memory that one file may take: a log may come from anyone.
 
-Sizes and counts are limited before anything of that size is built, by the bytes and not by what a header
-promises. Time is limited relative to the size: a large log is read, a small one built to take for ever is
-not. Every limit is far above what frameworks write.
+isolaw checks sizes and counts before it builds anything of that size, by the bytes and not by a header's
+claim. The time limit grows with the size, so that a large log is read but a small malicious one is not. Every
+limit is far above what frameworks write.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DEEPEST = 100  # of nested values
 MOST_SETTINGS = 100_000
 MOST_DAMAGED = 100_000  # records; a file damaged so often is of another kind
 MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
-MOST_FILES = 1_000_000  # that a search looks at; each takes 0.1 ms
-MOST_LOGS = 5_000  # that a search finds
+MOST_FILES = 1_000_000  # files that a search looks at; each takes 0.1 ms
+MOST_LOGS = 5_000  # logs that a search finds
 
-# Seconds of the processor: waiting for a slow disk does not count, nor does what other threads do.
+# Processor seconds: waiting for a slow disk and other threads do not count.
 FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s for 1 MB
-# What one file's numbers may take. A value is held as 12 bytes; records and metrics cost mostly time.
+# Memory for one file's numbers. A value takes 12 bytes; records and metrics cost mostly time.
 _RECORD, _VALUE, _NAME = 750, 13, 7_500
 _LARGEST = 750 * MB
 
 
 class _Metered(io.FileIO):
-    """A file that measures, whenever more of it is read, the processor time since it was opened."""
+    """A file that checks at each read the processor time since it was opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -49,7 +49,7 @@ class _Metered(io.FileIO):
         if spent > FLOOR_S + S_PER_MB * done:
             raise DataError(
                 f"{self.name}: its first {done:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
-                f"s and {S_PER_MB:g} s per MB. The file is damaged, or built to take long: leave it out"
+                f"s and {S_PER_MB:g} s per MB. The file is damaged or malicious: leave it out"
             )
         read = super().readinto(buffer)
         self._done += read or 0
@@ -57,7 +57,7 @@ class _Metered(io.FileIO):
 
 
 class Held:
-    """The memory that one file's numbers take; the logs of one file share it."""
+    """Counts the memory of one file's numbers; the logs of one file share it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -100,8 +100,8 @@ def os_errors(path: str | Path) -> Iterator[None]:
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a log to read its bytes.
 
-    Raises `DataError` if it cannot be read, has more than 10 GB, or what was read so far took more than 3 s
-    and 2 s for each MB: so read a little at a time.
+    Raises `DataError` if it cannot be read, has more than 10 GB, or reading so far took more than 3 s plus 2
+    s per MB. The check runs at each read, so read a little at a time.
     """
     with os_errors(path), io.BufferedReader(_Metered(path)) as file:
         size = os.fstat(file.fileno()).st_size
@@ -114,7 +114,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def start(path: str | Path, most: int) -> bytes:
-    """Return a file's first bytes, at most so many; none of a pipe, which may wait for ever."""
+    """Return up to ``count`` first bytes of a file; none of a pipe, since reading one may block forever."""
     path = Path(path)
     if not path.is_file():
         return b""

@@ -1,7 +1,7 @@
 """Plain values from text: YAML, and what Python prints, ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
-A log may come from anywhere, so nothing is evaluated. Here an alias is a reference to what was read, and
-tags are ignored. `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust
+A log may come from anywhere, so nothing is evaluated. An alias only refers to the value read before,
+and tags are ignored. `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust
 stack and memory.
 """
 
@@ -18,7 +18,7 @@ _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
 # A short text, or a word that may be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
 _VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
-# A whole quotation, or one of the signs that structure.
+# A whole quotation, or a structural character.
 _SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
 _FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
 _CLOSED = re.compile(r"[, ]*\)")
@@ -63,7 +63,7 @@ def parse_yaml(text: str) -> Any:
     """
     import yaml
 
-    # PyYAML parses, and no subclass of its loaders constructs: CSafeLoader composes in C, where deep nesting
+    # PyYAML only parses; no loader constructs objects: CSafeLoader composes in C, where deep nesting
     # overflows the stack (SIGSEGV); SafeLoader takes ten times as long, and merge keys (<<) double it.
     if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # the parser compares each with each
         raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
@@ -110,10 +110,10 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
 
 
 def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
-    """Read the dictionary that begins at ``at``: its plain values as text, what is nested left out.
+    """Read the dictionary that begins at ``at``: plain values as text, without nested ones.
 
-    Returns them and where it ends; if it is no dictionary, None and how far it was read: the length of the
-    text if that ends before the dictionary does.
+    Returns the values and the end of the dictionary. If it is not one, returns None and how far it was read;
+    that is the length of the text if the text ends before the dictionary does.
 
     >>> parse_dictionary("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
     ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
@@ -170,13 +170,13 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _cut_off(text: str, at: int) -> bool:
-    """Whether the text may end within a key, rather than hold something else in its place."""
+    """Whether the text may end within a key, rather than contain something else there."""
     rest = text[at : at + 303]
     return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Where a value ends that is a list, a dictionary, a long text: at a sign of its own level."""
+    """Return the end of a list, a dictionary or a long text: a structural character at its own level."""
     depth = 0
     for found in _SIGN.finditer(text, at):
         sign = found[0]

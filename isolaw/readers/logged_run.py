@@ -1,4 +1,4 @@
-"""`LoggedRun`: what is known of one run, from all of its logs."""
+"""`LoggedRun`: the facts and curves of one run, from all of its logs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class LoggedRun:
     message: str = ""
     duplicate_of: str = ""
     frameworks: list[str] = field(default_factory=list)  # that may have written it
-    # What the facts follow from: the configurations of its parts and what they count, and what the user set.
+    # Sources of the facts: the configurations and counts of its parts, and the user's settings.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
 
     def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
-        """Take the run as one that cannot be fitted, and say why."""
+        """Mark the run as one that cannot be fitted, with the reason."""
         self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
 
     def take(self, resolved: Resolved) -> None:
-        """Take what is known of the run."""
+        """Store the resolved facts of the run."""
         self.facts, self.notes = resolved.facts, resolved.notes
         problems, needs = list(resolved.problems), list(resolved.needs)
         if self.curves.unnumbered:
@@ -58,7 +58,7 @@ class LoggedRun:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What two different runs must differ in."""
+        """The values in which two different runs must differ."""
         attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
         return (*(self.facts[name].value for name in IDENTITY), *attributes)
 
@@ -68,7 +68,7 @@ class LoggedRun:
         return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
 
     def table(self) -> pd.DataFrame:
-        """Return its rows of the data model's table."""
+        """Return the run's rows of the data model's table."""
         batch = self.facts["rollouts_per_step"].value
         pieces = []
         for (eval_set, metric), curve in self.curves.of.items():
@@ -81,13 +81,13 @@ class LoggedRun:
         return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
 
     def candidate(self) -> FoundLog:
-        """Return what is listed of it."""
+        """Return the run as an entry of the list of logs."""
         metrics: dict[str, dict[str, int]] = {}
         for (eval_set, metric), curve in self.curves.of.items():
             metrics.setdefault(eval_set, {})[metric] = curve.step.size
         left_out = dict(self.curves.dropped)
         if self.curves.ignored:
-            left_out["names that are no metric (timings and the like)"] = len(self.curves.ignored)
+            left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
         steps = None if self.curves.unnumbered else self.curves.steps
         batch = self.facts.get("rollouts_per_step")
         compute = (steps[0] * batch.value, steps[1] * batch.value) if steps and batch else None

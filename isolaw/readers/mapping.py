@@ -1,4 +1,4 @@
-"""How the columns of a user's table become the data model's: `ColumnMapping`, and the file that holds one.
+"""`ColumnMapping`: maps the columns of a user's table to the data model's; and the file that holds a mapping.
 
 ::
 
@@ -55,11 +55,11 @@ class MetricColumn(BaseModel):
 
     column: str
     eval_set: str | None = None  # None: the table's column eval_set, else validation
-    percent: bool | None = None  # None: one whose column says so, or an accuracy above 1, is
+    percent: bool | None = None  # None: in percent if the column's name says so, or an accuracy exceeds 1
 
     @property
     def is_percent(self) -> bool | None:
-        """Whether it is in percent, as the user or the column's name says; None if neither does."""
+        """Whether the metric is in percent, by the user or the column's name; None if neither says so."""
         return (named_percent(self.column) or None) if self.percent is None else self.percent
 
     @model_validator(mode="before")
@@ -99,13 +99,13 @@ class ColumnMapping(BaseModel):
 
     @property
     def file(self) -> str:
-        """The file that it was read from; empty for options and keywords."""
+        """The file that the mapping comes from; empty for options and keywords."""
         return self._file
 
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        """Symbols become names; a column for a reward, as in ``{"avg@4": "val_acc"}``, is a metric's."""
+        """Replace symbols by names, and move a reward's column (``{"avg@4": "val_acc"}``) to the metrics."""
         if not isinstance(data, Mapping):
             return data
         out = dict(data)

@@ -46,7 +46,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
 
 
 def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the lines of each part of a mapping; guesses are no comments."""
+    """Return the lines of each part of a mapping; only confident guesses are not commented out."""
     columns = [str(column) for column in frame.columns]
     guessed = guess(columns)
     free = [column for column in columns if column not in guessed.values()]
@@ -92,7 +92,7 @@ def _counts_prompts(column: str) -> bool:
 
 
 def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
-    """A line for each column of numbers; of each evaluation set, the likeliest one is no comment."""
+    """Return a line for each column of numbers; the likeliest of each evaluation set is not commented out."""
     lines: list[str] = []
     taken: set[tuple[str, str]] = set()
     for column in columns:

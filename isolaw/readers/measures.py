@@ -1,7 +1,7 @@
-"""What a metric is: of training or of an evaluation, a reward or not, in fractions or in percent.
+"""The kind of a metric: from training or an evaluation, a reward or not, in fractions or in percent.
 
-By its name, those next to it and its values; for tables, consoles and frameworks alike. Whether it is an
-accuracy, and whether it falls as training improves, `isolaw.metrics` says.
+isolaw judges by the name, the names next to it and the values, for tables, consoles and frameworks alike.
+`isolaw.metrics` knows whether it is an accuracy, and whether it falls as training improves.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from isolaw.readers.names import MAYBE, guess
 
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING = {"train", "training", "rollout", "batch"}
-# What rows are called, and columns are not.
+# Words for kinds of rows, which no column has as its name.
 _EVALUATING = HELD_OUT | {"evaluate", "evaluating", "validate", "validating", "testing", "dev"}
 _UPDATING = _TRAINING | {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
-# What a field is called that says which of the two a row is of.
+# Names of fields that mark a row as training or evaluation.
 PHASES = (
     *("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set"),
     *("event", "tag", "what", "job"),
 )
 _TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False}
 _TRUTHS["0.0"] = False
-# What only a log of training has next to a reward.
+# Names that only a log of training has next to a reward.
 _TRAINER = re.compile(
     r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning[_ ]rate|entropy|(?:response|completions?)_length)"
     r"(?:[/_ ].*)?",
@@ -45,23 +45,23 @@ _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column of a table measures."""
+    """The kind of measurement in a table's column."""
 
     train: bool  # on training batches
     held_out: bool  # on held-out problems, by a word in its name
-    reward: bool  # what training raises: an accuracy, a reward, a score
+    reward: bool  # training raises it: an accuracy, a reward, a score
     accuracy: bool
     percent: bool
     summary: bool  # the best so far, or smoothed
 
     @property
     def eval_set(self) -> str:
-        """``train`` or ``validation``: without a word for either, accuracies are of evaluations."""
+        """``train`` or ``validation``; an accuracy without a word for either counts as validation."""
         return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
 
 def measure(frame: pd.DataFrame, column: str) -> Measure | None:
-    """Return what a column of a table measures; None for one that holds no numbers."""
+    """Classify a table's column; None if it holds no numbers."""
     if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
         return None
     return Measure(
@@ -82,7 +82,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Return B_p and n → the column that may hold it: by a looser name, and by few, whole, positive numbers.
+    """Return B_p and n → the column that may hold it, by a looser name and few, whole, positive numbers.
 
     >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
     >>> maybe_shape(frame, ["batch", "group", "samples"])
@@ -120,10 +120,10 @@ def eval_set_of(value: object) -> str:
 
 
 def of_training(column: str, columns: Sequence[str]) -> bool:
-    """Return whether a table's column is measured on training batches, by its name and those next to it.
+    """Return whether a table's column is measured on training batches, by its name and its neighbours' names.
 
-    A reward, an accuracy or a rate of solved problems without a prefix is of training batches if a loss, a
-    learning rate or the like is next to it, or one of an evaluation. avg@k and pass@k are of evaluations.
+    A reward, an accuracy or a solve rate without a prefix is from training batches if the table also has a
+    loss, a learning rate or the like, or the same from an evaluation. avg@k and pass@k are from evaluations.
 
     >>> names = ("train_acc", "mean_reward", "acc", "val_reward", "aime24_acc", "avg@4")
     >>> [of_training(name, ["step", "loss", name]) for name in names]
@@ -173,12 +173,12 @@ def changes_unit(value: Any) -> bool:
 
 
 def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[str, pd.Series | None]:
-    """Return the column of ``columns`` that calls each row one of training or of an evaluation, and which.
+    """Return the column of ``columns`` that marks each row as training or evaluation, and its marks.
 
     It is a flag (``is_eval``, ``do_eval``, ``validation``, ``is_train``), or holds words of both. Only rows
     with a ``value`` count; the others are called train. ``("", None)`` without such a column.
 
-    Raises `DataError` where a column's words are clear in some rows only.
+    Raises `DataError` if a column's words are clear only in some rows.
     """
     measured = table["value"].notna()
     for column in columns:
@@ -218,7 +218,7 @@ def _flagged(column: str, cells: pd.Series) -> pd.Series | None:
         return None
     found = set(truths.dropna())
     sure = "is" in words or (pd.api.types.is_bool_dtype(cells.dropna().infer_objects()) and "do" not in words)
-    if found == {True} and truths.isna().any():  # it is written where it is true alone
+    if found == {True} and truths.isna().any():  # some write the flag only where it is true
         truths = truths.where(truths.notna(), False)
     elif not found or (len(found) == 1 and not sure):  # a configuration, or a metric
         return None

@@ -1,9 +1,9 @@
 """``--name-pattern 's{seed}-p{B_p}-n{n}-*'``: values that the names of runs carry.
 
-A meaning must not hang on a name, so isolaw applies only the patterns that the user gives, to values that the
-log does not know. It offers one where the names of runs that lack values vary in them.
+Names are no reliable source, so isolaw applies only patterns that the user gives, and only for values that
+the log lacks. It suggests a pattern if the names of runs that lack values vary in them.
 
-A pattern with a ``/`` is about as many parts of a run's path, from its end.
+A pattern with ``/`` matches as many parts of a run's path, counted from its end.
 
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}
@@ -39,7 +39,7 @@ _REPETITIONS |= {"part"}
 class NamePattern:
     """Text with ``{name}`` where the name of a run has a value, and ``*`` for anything.
 
-    Raises `InputError` without a ``{name}``, with one twice, or with what cannot be set.
+    Raises `InputError` if there is no ``{name}``, one occurs twice, or it is not settable.
     """
 
     text: str
@@ -97,11 +97,11 @@ def ending(path: str, parts: int) -> str:
 
 
 def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
+    """Suggest a pattern for the needed values in which the runs' names vary, and list these values.
 
-    Of all endings of the runs' paths ``below`` the folders that were given, it takes the shortest with the
-    most values (`isolaw.readers.names.written`). The pattern is empty where names do not carry
-    a value, or carry it in several places.
+    Of all endings of the runs' paths ``below`` the user's folders, it takes the shortest with the most values
+    (`isolaw.readers.names.written`). The pattern is empty if names do not contain a value, or contain it in
+    several places.
     """
     depths = [len(PurePath(run).parts) for run in runs]
     for folder in below:
@@ -118,7 +118,7 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
 
 
 def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
-    """Return a pattern for the one setting in which these runs' names differ, as ``*-lr{lr}*``; or "".
+    """Suggest a pattern for the one setting in which these runs' names differ, as ``*-lr{lr}*``; or "".
 
     >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])
     ('*-lr{lr}*', '')
@@ -141,7 +141,7 @@ def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
 
 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
-    """Return the word of each name in which they differ, where it is no number: no repetitions, then.
+    """Return the word in which the names differ, if it is not a number: the runs are then not repetitions.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
     (['ppo', 'grpo'], [])

@@ -1,6 +1,6 @@
-"""What isolaw's names are called elsewhere: in tables, in other trainers' output, and in the names of runs.
+"""Other spellings of isolaw's names: in tables, in other trainers' output, and in the names of runs.
 
-The user sees every guess. What a framework calls its settings is in its own module
+The user sees every guess. Each framework's module has the names of its settings
 (`isolaw.readers.frameworks`).
 """
 
@@ -98,7 +98,7 @@ def written(need: str) -> str:
 
 
 def counts(name: str) -> str:
-    """Return what a column of this name counts from the beginning, if it rises; "" if nothing.
+    """Return what a rising column of this name counts from the beginning; "" if nothing.
 
     Samples may be ``both``.
 

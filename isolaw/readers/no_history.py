@@ -1,4 +1,4 @@
-"""Files that are no log of a training: empty ones, consoles that end before the first step, evaluations."""
+"""Files without a training history: empty files, consoles that end before the first step, evaluations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from isolaw.readers.text_lines import clean, is_text, unprefixed
 
 _LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
-# What a printed configuration contains, in any of its forms.
-# What veRL prints before its first step.
+# Words in a printed configuration, in any of its forms.
+# Lines that veRL prints before its first step.
 _VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
 # The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
 _ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')
@@ -23,13 +23,13 @@ _SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker"
 def reason(path: Path, head: bytes) -> tuple[str, str] | None:
     """Return why a file that no container reads is a run without history, and the run's framework.
 
-    None if it is something else. ``head`` is its beginning.
+    Returns None for any other file. ``head`` is the beginning of the file.
     """
     if not head:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
     if _ROLLOUT.match(head) and b'"step":' not in head and any(all(k in head for k in own) for own in _KEYS):
-        return "rollouts of one evaluation by verifiers, one a line: no steps of a training", "verifiers"
+        return "rollouts of one evaluation by verifiers, one per line, without training steps", "verifiers"
     if path.suffix.lower() not in _CONSOLES or not is_text(head):
         return None
     if all(sign in head for sign in _VERL_BEGINS):

@@ -1,4 +1,4 @@
-"""What a Jupyter notebook's outputs hold: what its cells printed, and the HTML that they show."""
+"""The outputs of a Jupyter notebook: the text that its cells printed, and the HTML that they show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def code(document: dict[str, Any]) -> list[str]:
 
 
 def printed(document: dict[str, Any]) -> str:
-    """Return what the cells printed, in their order."""
+    """Return the printed text of the cells, in order."""
     return "\n".join(
         _joined(own.get("text")) for own in _outputs(document) if own.get("output_type") == "stream"
     )

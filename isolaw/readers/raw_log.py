@@ -1,8 +1,8 @@
-"""`RawLog`: one log as its file has it, in records of numbers under the framework's own keys.
+"""`RawLog`: one log as written, as records of numbers under the framework's own keys.
 
-A *container* reads how a log is written: JSON lines, a console, TensorBoard events
-(`isolaw.readers.containers`). A *framework* knows what its names mean: veRL, TRL
-(`isolaw.readers.frameworks`). Any framework's names may come in any container: the two meet only here.
+A *container* reads a file format: JSON lines, a console, TensorBoard events (`isolaw.readers.containers`). A
+*framework* interprets names: veRL, TRL (`isolaw.readers.frameworks`). Any framework's names may come in any
+container; only this module connects the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isolaw.readers import limits
 
 HEAD = 65_536  # bytes of a file by which it is recognised
 LARGEST_COUNT = 2**31
-# What a number may be wrapped in when it was printed: np.float64(0.5), tensor(0.5, device='cuda:0').
+# A printed number may be wrapped: np.float64(0.5), tensor(0.5, device='cuda:0').
 _WRAPPED = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
 )
@@ -33,7 +33,7 @@ _WRAPPED = re.compile(
 
 @dataclass
 class Series:
-    """One key's values: in which record, and what."""
+    """One key's values, and the record of each."""
 
     record: array[int] = field(default_factory=lambda: array("I"))
     value: array[float] = field(default_factory=lambda: array("d"))
@@ -54,7 +54,7 @@ class RawLog:
     step: array[float] = field(default_factory=lambda: array("d"))
     wall_s: array[float] = field(default_factory=lambda: array("d"))
     series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
-    dropped: Counter[str] = field(default_factory=Counter)  # what was left out: reason → number
+    dropped: Counter[str] = field(default_factory=Counter)  # left out: reason → number
     notes: list[str] = field(default_factory=list)
     torn: bool = False  # whether a text file ends in the middle of a line
     held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; its own by default
@@ -71,7 +71,7 @@ class RawLog:
         index = len(self.step)
         self.step.append(step)
         self.wall_s.append(wall_s)
-        known, finite = self.series, math.isfinite  # this loop is most of what reading takes
+        known, finite = self.series, math.isfinite  # reading spends most of its time in this loop
         for key, value in values.items():
             found = value if type(value) is float else number(value)
             if found is None:
@@ -95,15 +95,15 @@ class RawLog:
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
                 f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not a {self.container} log. "
-                "Leave the file out, or write it again from the tracker"
+                "Leave the file out, or export it again from the tracker"
             )
 
 
 class PointCollector:
     """Collects the points of a log, 32 bytes each, and adds them to it when all are there.
 
-    A record for each step, and another where a key repeats it: so the values that a resumed run repeats come
-    after, and apart from, the first ones. Seconds may count from anywhere, and may be NaN.
+    There is a record for each step, and another if a key repeats a step: so the values that a resumed run
+    repeats come after the first ones, in records of their own. Seconds may start anywhere, and may be NaN.
 
     >>> points = PointCollector(RawLog("f", "example", "run"))
     >>> for point in [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)]:
@@ -145,11 +145,11 @@ class PointCollector:
 
 @dataclass(frozen=True)
 class Container:
-    """How to read one way of writing logs.
+    """A reader of one file format of logs.
 
     A reader never unpickles, imports or evaluates anything that it finds, and reads in one pass. It raises
-    `isolaw.errors.DataError`, naming the file (and line), for what cannot be used, and drops, counted in
-    `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
+    `isolaw.errors.DataError` with the file (and line) if a file cannot be used. It drops what is not needed,
+    such as a torn last line or a NUL byte, and counts it in `RawLog.dropped`.
     """
 
     name: str  # what ``--format`` accepts: ``verl-console``, ``tensorboard``
@@ -173,7 +173,7 @@ def whole(value: Any, least: int) -> int | None:
 
 
 def progress(values: Mapping[str, Any]) -> float:
-    """Return the step of a record that has it as ms-swift's have; NaN if it has none.
+    """Return the step of a record in ms-swift's form; NaN if it has none.
 
     >>> progress({"global_step/max_steps": "20/1875"})
     20.0
@@ -183,7 +183,7 @@ def progress(values: Mapping[str, Any]) -> float:
 
 
 def number(value: Any) -> float | None:
-    """Return ``value`` as a float if it is one, however it was printed; None if it is something else.
+    """Return a number as a float, however it was printed; None for anything else.
 
     >>> number("0.25"), number("np.float64(0.5)"), number("easy"), number(True)
     (0.25, 0.5, None, None)

@@ -1,6 +1,6 @@
 """`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`.
 
-`survey` returns every log that it finds as a `FoundLog`: what was read of it, and whether it can be fitted.
+`survey` returns every log that it finds as a `FoundLog`: its facts, and whether it can be fitted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def read(
 ) -> Runs:
     """Read the recorded runs that are ready to be fitted.
 
-    What else was found is in ``left_out`` of the result, with reasons, and a warning says so. ``isolaw.toml``
-    next to a source holds keywords, too (`isolaw.readers.reading_file`); those of the call win.
+    The other logs are in ``left_out`` of the result, with reasons, and a warning names them. ``isolaw.toml``
+    next to a source also holds keywords (`isolaw.readers.reading_file`); keywords of the call win.
 
     Parameters
     ----------
@@ -63,25 +63,26 @@ def read(
         for tables: our names or symbols (B_p, n, M, C) → their columns, arithmetic on them, or one value
         (`isolaw.readers.mapping.ColumnMapping`). A reward is a column, too: ``{"avg@4": "val_acc"}``.
     mapping
-        for tables: a file with the same content, as of earlier versions; ``isolaw.toml`` replaces it.
+        for tables: a file with the same content, from earlier versions; ``isolaw.toml`` replaces it.
     settings
-        values that a log does not contain, or has wrong: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
+        values that a log lacks, or that are wrong in it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
         (`isolaw.readers.assignments`).
     format
         how logs are written (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
     group_by
-        what makes one run of several logs: ``file``, ``directory`` or a key of their configuration.
+        how several logs form one run: by ``file``, ``directory`` or a key of their configuration.
     only, exclude
         globs of runs or files: read only those that match, and none of those that match ``exclude``.
     name_pattern
-        what the names of runs say, as ``"s{seed}-p{B_p}-n{n}-*"`` (`isolaw.readers.name_patterns`).
+        pattern for values in the names of runs, as ``"s{seed}-p{B_p}-n{n}-*"``
+        (`isolaw.readers.name_patterns`).
     settings_file
         a file of settings of earlier versions; ``isolaw.toml`` replaces it.
 
     Raises
     ------
     DataError, StoreError, InputError
-        no run is ready: nothing readable was found, or something necessary is unknown; the message says what
+        no run is ready: nothing readable was found, or a required value is unknown. The message states what
         was found, what is expected and what to add.
 
     >>> import pandas as pd
@@ -126,7 +127,7 @@ def read(
 def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKeywords]) -> Runs:
     """Return runs as they are, and anything else as `read` reads it.
 
-    Raises `InputError` for keywords of reading where nothing is left to read.
+    Raises `InputError` for keywords of reading if ``source`` is already `Runs`.
     """
     if unknown := [name for name in reading if name not in ReadKeywords.__annotations__]:
         valid = ", ".join(ReadKeywords.__annotations__)
@@ -153,8 +154,8 @@ def survey(
 ) -> Reading:
     """Return every log that is found, with its `LogStatus`. Arguments as in `read`.
 
-    One that cannot be used does not hinder the others. Raises `InputError` for arguments that cannot be: a
-    source that does not exist, a setting that no run uses.
+    A log that cannot be used does not stop the others. Raises `InputError` for invalid arguments, such as a
+    source that does not exist or a setting that no run uses.
     """
     if not sources:
         raise InputError("nothing to read: name a directory, a log or a table")
@@ -194,7 +195,7 @@ def survey(
             if place.container
             and not any(file.options.group_by and file.covers([place.path]) for file in files)
         ]
-        if others:  # logs of another folder would be joined by a file that is not about them
+        if others:  # otherwise a file would also group logs of folders that it does not cover
             raise InputError(
                 f"{own.path}: group_by: found {ways[0]!r}, which is not about "
                 f"{listed(others, _SHOWN)}; expected "
@@ -223,7 +224,7 @@ def survey(
 def _how(
     source: str | Path, columns: ColumnMapping, format: str, file: ReadingFile | None
 ) -> tuple[str, set[str] | None]:
-    """How a source is searched: the logs' format, and if there is a mapping the columns of a table in it."""
+    """Return how to search a source: the logs' format and, with a mapping, the columns of a table."""
     if file is not None:
         format = file.options.format if format == "auto" else format
         if not (file.options.files and Path(source).is_dir()):  # else other files are no such tables
@@ -239,7 +240,7 @@ def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _unused(rule: Rule, sources: Sequence[Found]) -> str:
-    """An assignment that no run uses is a mistake, as is a glob or pattern that matches nothing."""
+    """Raise `InputError` for an assignment that no run uses, or a glob or pattern that matches nothing."""
     read = listed([str(found.path) for found in sources], 8)
     if isinstance(rule, Assignment):
         return f"{rule}: {f'no run matches {rule.glob!r}' if rule.glob else 'no run uses it'}; read: {read}"

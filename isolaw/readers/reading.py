@@ -1,4 +1,4 @@
-"""`Reading`: what was found in logs, tables and sweeps, and the runs that can be fitted."""
+"""`Reading`: the logs, tables and sweeps that were found, and the runs that can be fitted."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
 
 _SHOWN = 8
-# What logs have in common that are fitted together, with their framework.
+# Logs that are fitted together share these, and their framework.
 _TOGETHER = ("algorithm", "problem_set", "model")
 
 
 @dataclass
 class Reading:
-    """All logs that were found, and the runs of those that are ready.
+    """All logs that were found, and the runs of the logs that are ready.
 
-    ``notes`` are about the search; ``runs.notes`` has all others.
+    ``notes`` are about the search; ``runs.notes`` has all other notes.
     """
 
     candidates: list[FoundLog]
@@ -34,8 +34,8 @@ class Reading:
     logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)  # other files in the folders, up to 1,000
-    sources: tuple[str, ...] = ()  # as they were named
-    read_as: list[str] = field(default_factory=list)  # of ``notes``: the files with the options of reading
+    sources: tuple[str, ...] = ()  # sources, as the user named them
+    read_as: list[str] = field(default_factory=list)  # of ``notes``: those about isolaw.toml files
 
     @property
     def ready(self) -> list[FoundLog]:
@@ -60,7 +60,7 @@ class Reading:
 
     @cached_property
     def runs(self) -> Runs:
-        """The runs that are ready; raises `DataError`, which says what all of them need, if none is."""
+        """The runs that are ready; if none is, raises a `DataError` that lists what all of them need."""
         parts = [*self.tables, *([self.logged] if self.logged else [])]
         if not parts:
             raise DataError(self.none_ready())
@@ -70,7 +70,7 @@ class Reading:
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out, and why: a sentence for each reason."""
+        """A sentence for each reason why logs were left out."""
         found = groups(self.candidates)
         out = [
             f"left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
@@ -82,10 +82,10 @@ class Reading:
         return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
 
     def together(self) -> Reading:
-        """Return the reading with the logs that belong together: of the groups, the one with the most n.
+        """Return the reading with only the group of logs that has the most n.
 
-        Logs of one framework, algorithm, problem set and model do; the others are left out. Tables and
-        sweeps are taken as they are.
+        A group shares framework, algorithm, problem set and model; other logs are left out. Tables and sweeps
+        stay as they are.
         """
         of: dict[tuple[Any, ...], list[FoundLog]] = {}
         for own in self.ready if self.logged and not self.tables else ():
@@ -115,7 +115,7 @@ class Reading:
         return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources, self.read_as)
 
     def to_fill_in(self, words: Sequence[str]) -> str:
-        """Return where to fill in what is needed: the folder's file, or the command that drafts it.
+        """Return where to fill in missing values: the folder's file, or the command that drafts it.
 
         ``words`` are the sources with the options that were given; empty if the sources share no folder.
         """
@@ -123,11 +123,11 @@ class Reading:
         if found is None:
             return ""
         file = found[0]
-        drafts = f"This drafts {file} with all that is needed: {commands.draft_settings(words)}"
-        return f"{file} can hold all that is needed" if file.exists() else drafts
+        drafts = f"This drafts {file} with all missing values: {commands.draft_settings(words)}"
+        return f"{file} can hold all missing values" if file.exists() else drafts
 
     def none_ready(self) -> str:
-        """Return what all logs need, where none of them is ready."""
+        """Return the error for the case that no log is ready, with what all of them need."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
         options = settling(self.candidates, self.sources)
@@ -145,7 +145,7 @@ class Reading:
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:
-    """Return the notes of all runs, each once, with the runs it is about."""
+    """Return each note of the runs once, with the runs it applies to."""
     about: dict[str, list[str]] = {}
     for own in ready:
         for note in own.notes:

@@ -1,4 +1,4 @@
-"""A new ``isolaw.toml``: the options of reading that were given, and as comments what is still missing."""
+"""A new ``isolaw.toml``: the given options of reading, and the missing values as comments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isolaw.readers.table_files import load
 
 
 def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
-    """Return the file for these sources, and the files that it is about.
+    """Return the file for these sources, and the files that it covers.
 
     None if they share no folder, or are on the Hub.
 
@@ -46,7 +46,7 @@ def draft(
     candidates: Sequence[FoundLog],
     command: str,
 ) -> tuple[str, bool]:
-    """Return the file, and whether there is something to fill in; ``command`` reads the sources again.
+    """Return the file's text, and whether it has values to fill in; ``command`` reads the sources again.
 
     Raises `DataError` if there is nothing to write: no option was given, and nothing is missing.
     """
@@ -79,9 +79,9 @@ def draft(
 
 
 def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Comments to fill in for what the logs lack, by the title of their table; "" for keys before any table.
+    """Return comments to fill in for missing values, by their table's title; "" for keys before any table.
 
-    They are what `settling` would have as options, or where those are too many, a table for each run.
+    They are the options of `settling` or, if those are too many, a table for each run.
     """
     words = settling(candidates, sources)
     if words is None:
@@ -104,7 +104,7 @@ def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str
 
 
 def _table(candidates: Sequence[FoundLog]) -> str:
-    """The file of the first table whose columns isolaw does not know; empty if there is none."""
+    """Return the first table whose columns isolaw does not know; empty if there is none."""
     for own in candidates:
         unknown = own.status is LogStatus.UNKNOWN_FORMAT or (own.container == "table" and bool(own.offered))
         if unknown and not own.facts:
@@ -117,7 +117,7 @@ def _table(candidates: Sequence[FoundLog]) -> str:
 
 
 def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
-    """The lines of the columns: what was given, and as comments the guesses for what was not."""
+    """Return the lines of the columns: the given ones, and as comments guesses for the others."""
     given: dict[str, dict[str, Any]] = {name: dict(getattr(columns, name)) for name in PARTS}
     given["metrics"] = {name: own.model_dump(exclude_none=True) for name, own in columns.metrics.items()}
     known = {name for own in given.values() for name in own}

@@ -1,7 +1,7 @@
-"""``isolaw.toml`` next to logs: how isolaw reads them, so that no command needs to be told again.
+"""``isolaw.toml`` next to logs: stores how isolaw reads them, for all commands.
 
 `isolaw.read` and all commands find the file in the folder that they read, or next to the file that they read.
-What is given in a call or on the command line wins over it. ``isolaw read --save`` writes it.
+Arguments and command-line options override the file. ``isolaw read --save`` writes it.
 
 ::
 
@@ -42,11 +42,11 @@ from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.sources import READING_FILE
 
-PARTS = ("columns", "derive", "constants", "metrics")  # those of a mapping
+PARTS = ("columns", "derive", "constants", "metrics")  # keys of a mapping
 
 
 class ReadingOptions(BaseModel):
-    """The keys of the file that are not about the columns of a table; they are keywords of `isolaw.read`."""
+    """The keys of the file other than a table's columns; they are keywords of `isolaw.read`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,7 +62,7 @@ class ReadingOptions(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class ReadingFile:
-    """The content of one ``isolaw.toml``, and what it is about: the files in its folder."""
+    """The content of one ``isolaw.toml``, and the files in its folder that it covers."""
 
     path: Path
     options: ReadingOptions
@@ -70,19 +70,20 @@ class ReadingFile:
     rules: tuple[Rule, ...] = ()
 
     def covers(self, sources: Iterable[str | Path]) -> bool:
-        """Return whether the file is about all of these files."""
+        """Return whether the file covers all of these files."""
         folder, files = self.path.parent, self.options.files
         for source in map(Path, sources):
             if not source.is_relative_to(folder) or ".." in source.relative_to(folder).parts:
-                return False  # ``../b`` is below ``.`` as a text alone
+                return False  # as text, ``../b`` is below ``.``, but not as a path
             if files and not any(source.name == own or fnmatchcase(source.name, own) for own in files):
                 return False
         return True
 
     def spelled(self, sources: Iterable[str | Path]) -> list[str]:
-        """Return what globs of the file may call these files: as given, from its folder, and with its name.
+        """Return the spellings that the file's globs may match: as given, relative to its folder, with its
+        name.
 
-        Otherwise ``a/n8*`` would hold for the source ``a``, and not for ``.`` or an absolute path.
+        Otherwise ``a/n8*`` would match for the source ``a``, but not for ``.`` or an absolute path.
         """
         folder, out = self.path.parent, [str(source) for source in sources]
         for source in map(Path, tuple(out)):
@@ -92,12 +93,12 @@ class ReadingFile:
         return out
 
     def about(self, source: str | Path) -> bool:
-        """Return whether it is about a source, or about files in one that is a folder or a glob."""
+        """Return whether it covers a source, or files in a source that is a folder or a glob."""
         folder = folder_of(source)
         return folder == self.path.parent and (folder in (Path(source),) or self.covers([source]))
 
     def under(self, given: Iterable[str], columns: ColumnMapping) -> ReadingFile:
-        """Return the file without the keys, and below the columns, that a call or a command gives."""
+        """Return the file overridden by a call or a command: without its keys, and with its columns first."""
         fields = ReadingOptions.model_fields
         unless = {name: fields[name].get_default(call_default_factory=True) for name in given}
         options = self.options.model_copy(update=unless)
@@ -106,7 +107,7 @@ class ReadingFile:
         return replace(self, options=options, mapping=columns.over(self.mapping), rules=rules)
 
     def note(self, given: Iterable[str], rules: Iterable[Rule], columns: ColumnMapping) -> str:
-        """Return that the file was used, and what in the call or the command wins over it."""
+        """Return the note that the file was used, and which arguments override it."""
         wins = [name for name in given if getattr(self.options, name) not in (None, [], "auto")]
         names = {own.name for own in self.rules if isinstance(own, Assignment)}
         if any(isinstance(own, Assignment) and own.name in names for own in rules):
@@ -119,7 +120,7 @@ class ReadingFile:
 
 @dataclass(frozen=True)
 class Within:
-    """A rule of a file, for the runs that the file is about."""
+    """A rule of a file, limited to the runs that the file covers."""
 
     rule: Rule
     file: ReadingFile
@@ -132,19 +133,19 @@ class Within:
 
 @dataclass(frozen=True)
 class FilterOfFiles(Filter):
-    """A filter, and those of reading files for the runs that they are about."""
+    """The user's filter, and the filters of reading files for the runs that these cover."""
 
     files: tuple[ReadingFile, ...] = ()
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether to take a run of this name, read from these files."""
+        """Return whether to keep the run of this name, read from these files."""
         return super().keeps(run, sources) and all(
             Filter(tuple(own.options.only), tuple(own.options.exclude)).keeps(run, own.spelled(sources))
             for own in self._about(sources)
         )
 
     def excludes(self, path: Path) -> bool:
-        """Return whether to leave out a file unread."""
+        """Return whether to skip a file without reading it."""
         return super().excludes(path) or any(
             matching([path.name, *own.spelled([path])], own.options.exclude) for own in self._about([path])
         )
@@ -154,12 +155,12 @@ class FilterOfFiles(Filter):
 
 
 def _option(name: str) -> str:
-    """The option of a key; of ``columns`` it is ``--column``."""
+    """Return the option of a key; for ``columns`` it is ``--column``."""
     return f"--{name.removesuffix('s').replace('_', '-')}"
 
 
 def folder_of(source: str | Path) -> Path:
-    """Return the folder whose ``isolaw.toml`` is about a source: itself, or the one that holds it.
+    """Return the folder whose ``isolaw.toml`` applies to a source: the source or the folder around it.
 
     >>> str(folder_of("nowhere/runs/*/metrics.jsonl"))
     'nowhere/runs'
@@ -174,7 +175,7 @@ def folder_of(source: str | Path) -> Path:
 def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
     """Return the reading files next to these sources, each once; raise `InputError` for a wrong one.
 
-    Those deeper in the tree come last, so that for a log the nearest wins, whatever the sources' order.
+    Deeper files come last, so that the nearest file wins for a log, in any order of the sources.
     """
     paths = sorted({folder_of(source) / READING_FILE: None for source in sources}, key=lambda p: len(p.parts))
     found = [read_reading_file(path) for path in paths if path.is_file()]
@@ -182,7 +183,7 @@ def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
 
 
 def read_reading_file(path: Path) -> ReadingFile | None:
-    """Read a file; None for a sweep's file of this name.
+    """Read a file; return None if it is a sweep file with this name.
 
     Raises `SpecError` with everything that is wrong with it.
     """

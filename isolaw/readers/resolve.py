@@ -1,8 +1,8 @@
-"""What a run was: B_p, n, rollouts per step, seed and other facts, each with its origin.
+"""The facts of a run: B_p, n, rollouts per step, seed and others, each with its origin.
 
-Any two of B_p, n and rollouts per step give the third. What the user sets, or a run's name says, completes
-the log; where it contradicts the log, that is a problem to report, never a guess, unless the user sets two of
-the three.
+Any two of B_p, n and rollouts per step give the third. Settings of the user and
+values in a run's name complete the log. If they contradict it, isolaw reports a problem and never guesses,
+unless the user sets two of the three.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from isolaw.readers.names import SYMBOL
 from isolaw.readers.raw_log import RawLog, whole
 
 _SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
-# What may not change between the parts of one run.
+# Facts that must not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
-# Algorithms that compare the rollouts of a problem with each other, as frameworks call them.
+# Algorithms that compare the rollouts of a problem with each other, by their names in frameworks.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
 _OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's: GRPO, and a group's mean as the baseline
 ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
-_ENOUGH = 2  # of B_p, n and rollouts per step: what the user sets then holds
+_ENOUGH = 2  # of B_p, n and rollouts per step; if the user sets two, they override the log
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 
 
 @dataclass
 class Resolved:
-    """What is known of a run."""
+    """The facts of a run, and what is still open."""
 
     # Our name → value and origin; B_p, n, seed and so on are there unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # what is unknown, or contradicts itself
-    needs: list[str] = field(default_factory=list)  # what the user has to set, as ``--set`` calls it
-    notes: list[str] = field(default_factory=list)  # what was assumed
-    hints: dict[str, str] = field(default_factory=dict)  # what an unknown fact would follow from
-    differing: set[str] = field(default_factory=set)  # what its parts say differently
+    problems: list[str] = field(default_factory=list)  # unknown or contradictory facts
+    needs: list[str] = field(default_factory=list)  # values that the user has to set, as ``--set`` names them
+    notes: list[str] = field(default_factory=list)  # assumptions
+    hints: dict[str, str] = field(default_factory=dict)  # unknown fact → how it would follow from others
+    differing: set[str] = field(default_factory=set)  # facts that differ between its parts
     counted: bool = False  # whether the log itself counts the rollouts of a step
 
 
 def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment]) -> Resolved:
-    """Combine the configurations of a run's parts and what the user sets for it, by name."""
+    """Combine the configurations of a run's parts with the user's settings for it, by name."""
     out = Resolved()
     one_file = len({part.source for part in parts}) == 1
     for part in parts:
@@ -72,7 +72,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
 
 
 def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
-    """Add a problem for what a name, or an option, says otherwise than the log; of labels a note."""
+    """Add a problem if a name or an option contradicts the log; for labels, add a note."""
     for name, own in assignments.items():
         known = out.facts.get(name)
         if known is None or known.value == own.value or name in out.differing or name in _FOR_THE_READER:
@@ -81,13 +81,13 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
         if own.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
-        elif own.file and name in WHOLE:  # it may be left over, or of other logs
+        elif own.file and name in WHOLE:  # the value may be outdated, or meant for other logs
             out.problems.append(
                 f"{text}: correct {own.file}, or set {symbol} in the command if the log is wrong"
             )
         elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
             out.problems.append(
-                f"{text}: leave it out or, if the log is wrong, set two of n, B_p and rollouts_per_step"
+                f"{text}: drop the option or, if the log is wrong, set two of n, B_p and rollouts_per_step"
             )
         else:
             out.notes.append(f"{text}: the log's value was replaced")
@@ -96,7 +96,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
 
 
 def _known(out: Resolved, own: Assignment) -> bool:
-    """Whether the log says what a run's name says, so that the name adds nothing."""
+    """Whether the log already has the value in a run's name, so that the name adds nothing."""
     if own.pattern is None:
         return False
     known = out.facts.get(own.name)
@@ -136,7 +136,7 @@ def only(run: str, among: Iterable[str] = ()) -> str:
 
 def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment], one_file: bool) -> None:
     """Add a fact of one part."""
-    if fact.value is None:  # the origin says what it would follow from
+    if fact.value is None:  # the origin describes how it would follow
         if name in SPLIT and fact.origin:
             out.hints.setdefault(name, fact.origin)
         return
@@ -163,7 +163,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
 
 
 def _question_single(out: Resolved) -> None:
-    """Take n = 1 as unknown where an algorithm compares the rollouts of a group: it is under another key."""
+    """Treat n = 1 as unknown if the algorithm compares a group's rollouts: n is then under another key."""
     n, algorithm = out.facts.get("rollouts_per_problem"), out.facts.get("algorithm")
     if n and n.value == 1 and algorithm and str(algorithm.value).lower() in _OF_GROUPS:
         del out.facts["rollouts_per_problem"]
@@ -174,7 +174,7 @@ def _question_single(out: Resolved) -> None:
 
 
 def _sound(name: str, value: Any) -> Any:
-    """Return a fact's value as a plain one; None for a value that it cannot have."""
+    """Return a fact's value as a plain type; None for an invalid value."""
     if name in WHOLE:
         return whole(value, WHOLE[name])
     if name == "on_policy":
@@ -189,7 +189,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
     if b and n and r and r.value != b.value * n.value:
-        # Of two that the user set, the third gives way; but not what was counted.
+        # If the user set two, the third is replaced, unless the log counted it.
         seen = out.counted and "rollouts_per_step" not in given
         if seen or len(given) != _ENOUGH:
             out.problems.append(

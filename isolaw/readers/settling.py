@@ -1,4 +1,4 @@
-"""What would settle all that the runs of a folder need: options, or a file of settings to fill in."""
+"""Everything that would make the runs of a folder ready: options, or a file of settings to fill in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
 from isolaw.readers.resolve import ALGORITHMS, only, setting
 
-_MOST_OPTIONS = 12  # beyond, a file is easier to fill in
+_MOST_OPTIONS = 12  # with more options, a file is easier to fill in
 _VALUES = {
     "percent": "<true|false>",
     "on_policy": "<true|false>",
@@ -23,8 +23,8 @@ _VALUES = {
 def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
     """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
 
-    ``sources`` are what the user named: what is above them says nothing of a run. None if there would be too
-    many: then `draft` writes a file.
+    ``sources`` are the user's sources: folders above them carry no information about a run. Returns None if
+    there would be too many options: then `draft` writes a file.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -61,9 +61,9 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
 
 
 def _framework(runs: Sequence[FoundLog]) -> str:
-    """Return the framework that may have written all these logs and that their names contain, or the choice.
+    """Return the framework that may have written all these logs and that their names contain, or all choices.
 
-    A name proves nothing, so that the user confirms it.
+    A name proves nothing, so the user has to confirm it.
     """
     named = {name for own in runs for name in own.frameworks if name.lower() in own.run.lower()}
     in_all = [name for name in named if all(name.lower() in own.run.lower() for own in runs)]
@@ -84,13 +84,13 @@ def _needs(candidates: Sequence[FoundLog]) -> list[str]:
 
 
 def _carried(candidates: Sequence[FoundLog]) -> list[str]:
-    """What to look for in names: what runs need, and seeds that are only assumed, or they would come next."""
+    """Return the values to look for in names: those that runs need, and seeds that are only assumed."""
     assumed = all(own.facts["seed"].origin == ASSUMED for own in candidates if "seed" in own.facts)
     return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
 
 
 def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
-    """Whether the seeds in names tell the runs apart that are one without them, and no log has its own."""
+    """Whether seeds in names separate runs that would otherwise be one, and no log has its own seed."""
     groups: dict[str, list[FoundLog]] = {}
     for own in (one for one in candidates if "seed" in one.needs):
         groups.setdefault(own.message, []).append(own)
@@ -102,7 +102,7 @@ def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
 
 
 def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
-    """Settings of seeds: of the runs that are one without them, the first keeps its seed."""
+    """Return settings of seeds; of the runs that would otherwise be one, the first keeps its seed."""
     repeated: dict[str, list[FoundLog]] = {}
     for own in lacking:
         repeated.setdefault(own.message, []).append(own)
@@ -111,7 +111,7 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
         fact = group[0].facts.get("seed")
         first = fact.value if fact else 0
         globs = dict.fromkeys(_glob(own, among) for own in group)
-        if words := words_that_differ([own.run for own in group]):  # no repetitions, by their names
+        if words := words_that_differ([own.run for own in group]):  # not repetitions, by their names
             for glob, word in zip(globs, words, strict=False):
                 algorithm = word.lower() in ALGORITHMS
                 out.append(
@@ -123,7 +123,7 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
 
 
 def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
-    """A glob for a log by its run, for a table by its file: runs of several tables may have one name."""
+    """Return a glob for a log's run, or for a table's file, as runs of several tables may share a name."""
     if own.container != "table":
         return only(own.run, [other.run for other in among])
     files = {source for other in among for source in other.sources}
@@ -133,7 +133,7 @@ def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
 
 
 def draft(candidates: Sequence[FoundLog], command: str, sources: Sequence[str] = ()) -> str:
-    """Return a file of settings, a table for each run that needs some, to fill in."""
+    """Return a file of settings to fill in, with a table for each run that needs some."""
     lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
     for glob, own in needed(candidates, sources).items():
         lines += ["", f"[{quoted(glob)}]", *own]

@@ -1,8 +1,8 @@
 """Where logs are: files, globs, and directories that are searched.
 
-A directory may be an isolaw sweep, or be one log as a whole (an MLflow run, an offline W&B run); any other is
-searched. Files found there that are no logs are counted and named, not read: runs share folders with
-checkpoints and code. Links are followed last, and only to places not searched yet.
+A directory may be an isolaw sweep, or one log (an MLflow run, an offline W&B run); isolaw searches any other.
+It counts and names files that are not logs, but does not read them: runs share folders with checkpoints and
+code. It follows links last, and only to places not searched yet.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Search:
     """What was found in the sources, and how many other files there were."""
 
     containers: list[Container]
-    columns: set[str] | None  # that a table in a directory has
+    columns: set[str] | None  # columns by which a table in a directory is recognised
     found: list[Found] = field(default_factory=list)
-    tables: list[Path] = field(default_factory=list)  # that no framework wrote
+    tables: list[Path] = field(default_factory=list)  # tables that no framework wrote
     passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
     no_logs: list[str] = field(default_factory=list)  # the first of them
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
-        """Search below a directory, each place once, links last; raise `DataError` if it holds too much."""
+        """Search below a directory, each place once, links last; raise `DataError` if it is too large."""
         seen: set[tuple[int, int]] = set()
         places, links = [(top, 0)], list[tuple[Path, int]]()
         while places or links:
@@ -138,7 +138,7 @@ class Search:
                 self.no_logs.append(str(path))
 
     def take_tables(self) -> None:
-        """Take the tables as what was found: there is no log next to them."""
+        """Use the tables as sources, since there is no log next to them."""
         self.found += [Found(path) for path in self.tables]
         for path in self.tables:
             self.passed[path.suffix or path.name] -= 1
@@ -147,7 +147,7 @@ class Search:
         self.tables = []
 
     def passed_over(self) -> str:
-        """Return which files were no logs, or how many of each extension; empty without any."""
+        """Return which files were not logs, or how many of each extension; empty if there are none."""
         total = self.passed.total()
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
@@ -162,11 +162,11 @@ def search(
     columns: set[str] | None = None,
     own: Mapping[str, tuple[str, set[str] | None]] | None = None,
 ) -> Search:
-    """Find what is to be read in files, directories and globs; in natural order (``step-50``, ``step-100``).
+    """Find the sources in files, directories and globs, in natural order (``step-50``, ``step-100``).
 
     ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
-    a directory those with these columns. ``own`` has the two for some of the sources. Raises `DataError` if
-    a source is missing, or none has a log in it.
+    a directory those with these columns. ``own`` overrides both for some of the sources. Raises `DataError`
+    if a source is missing, or none has a log in it.
     """
     out = Search([], columns)
     without: list[str] = []
@@ -208,7 +208,7 @@ def is_ours(path: Path, head: bytes) -> bool:
 
 
 def is_table(source: str | Path) -> bool:
-    """Return whether a source is a table's file, or nothing that exists: no log, directory or glob."""
+    """Return whether a source is a table's file or does not exist, i.e. is no log, directory or glob."""
     path = Path(source)
     if not path.is_file():
         return not path.is_dir() and not glob.has_magic(str(source))
@@ -236,16 +236,16 @@ def _expanded(source: str | Path) -> list[Path]:
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
     with limits.os_errors(path):
         mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # a device may have no end
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # reading a device may never end
         raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
         return Found(path, containers[0])
-    # A pipe can be read once only, so its content does not decide what it is.
+    # A pipe can be read only once, so isolaw does not look at its content here.
     return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
 def _of_runs(columns: list[str]) -> bool:
-    """Whether a table's columns count steps or, with a reward of each, name runs."""
+    """Whether a table's columns count steps, or name runs next to a reward."""
     counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
     names = guess(columns, {name: name for name in RUN_NAMES})
     return counts or (bool(names) and any(map(is_reward, columns)))

@@ -1,4 +1,4 @@
-"""The parts of one run as one: steps counted in updates made, repeated ones merged, the later kept.
+"""Join the parts of one run: count steps in updates made, and merge repeated steps, keeping the later.
 
 A framework counts its first update as 1 or as 0; here the step is the number of updates made, so that
 compute is rollouts per step times step. Where updates are counted from 0, the record of step 0 comes
@@ -19,12 +19,12 @@ from isolaw.readers.raw_log import RawLog
 
 Floats = NDArray[np.float64]
 
-LAST_STEP = 2**40  # a larger number is no step
+LAST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of a metric
 _MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
 _HUGE = 1e100
 _MIXED = 2  # steps
-# Measured on a batch of rollouts: a record with one of these follows a batch.
+# Metrics of a batch of rollouts: a record with one of these follows a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
@@ -42,12 +42,12 @@ class RunCurves:
     """All metrics of one run."""
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
-    ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
+    ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
     # A metric has two values at several steps if rows of two kinds are mixed, e.g. of an evaluation.
     mixed: str = ""
-    unnumbered: int = 0  # records whose step is in no log, and was not given
+    unnumbered: int = 0  # records whose step is neither in a log nor given
 
     @property
     def steps(self) -> tuple[int, int] | None:
@@ -64,9 +64,9 @@ def stitch(
 ) -> RunCurves:
     """Join the logs of one run, the earliest first.
 
-    ``logging_steps`` are the updates between two records, for logs without steps; unless it is known, the
-    steps of such logs are placeholders, and ``unnumbered`` counts them. Numbers above ``last_step`` are no
-    steps.
+    For logs without steps, ``logging_steps`` is the number of updates between two records. If it is unknown,
+    the steps of such logs are placeholders, and ``unnumbered`` counts them. Numbers above ``last_step`` are
+    not steps.
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
@@ -74,7 +74,7 @@ def stitch(
     again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
-    # Of several containers, one rounds.
+    # One of several containers may round.
     tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         own_steps = before if framework.evaluates_first and target[0] != "train" else steps
@@ -84,7 +84,7 @@ def stitch(
             curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
             again.append(repeated)
             other.append(differing)
-            if curve.step.size > most:  # more tells no more of a curve, and would fill the memory
+            if curve.step.size > most:  # more steps add nothing to a curve, and would fill the memory
                 kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
                 curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
                 thinned += 1
@@ -107,7 +107,7 @@ def stitch(
 
 
 def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> dict[Target, list[str]]:
-    """The framework's keys of each metric, in the order in which the logs bring them."""
+    """Return the framework's keys of each metric, in the order of the logs."""
     targets: dict[Target, list[str]] = {}
     for key in dict.fromkeys(key for part in parts for key in part.series):
         target = framework.target(key)
@@ -126,7 +126,7 @@ def _steps(
     last_step: int,
     out: RunCurves,
 ) -> tuple[list[Floats], list[Floats]]:
-    """Each part's (R,) updates made at its records, and before them; NaN where a record has no step."""
+    """Return each part's (R,) updates made at its records, and before them; NaN if a record has no step."""
     all_keys = [key for keys in targets.values() for key in keys]
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
@@ -154,7 +154,7 @@ def _steps(
 
 
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
-    """Return the (R,) steps that the log itself gives; NaN for none and for what is no step."""
+    """Return the (R,) steps that the log itself gives; NaN if there is none or it is invalid."""
     own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
     if part.container.startswith(("wandb", "trackio")) and not framework.counted_by_trackers:
         own = np.full(own.size, np.nan)
@@ -181,7 +181,7 @@ def _checked(step: Floats, last_step: int) -> Floats:
 
 
 def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
-    """Which (R,) records hold one of these keys."""
+    """Return which (R,) records have one of these keys."""
     out = np.zeros(len(part.step), dtype=bool)
     for key in part.series.keys() & keys:
         out[np.asarray(part.series[key].record)] = True
@@ -189,7 +189,7 @@ def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Floats:
-    """One part's (3, P) steps, values and seconds of a metric, in the order of the log."""
+    """Return one part's (3, P) steps, values and seconds of a metric, in the order of the log."""
     points = np.empty((3, 0))
     clock = np.asarray(part.wall_s, dtype=np.float64)
     used = ""
@@ -199,7 +199,7 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
         out.dropped["values without a step"] += int((~numbered).sum())
         out.dropped[f"values beyond {_HUGE:g}"] += int((numbered & ~sound).sum())
-        # Two of the framework's names for one thing, old and new: the first is used.
+        # The framework's old and new names of one metric: the first is used.
         known = np.isin(own_step, points[0])
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric: the first was used")
@@ -211,9 +211,9 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 
 
 def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return what is wrong where a key repeats its step at once, at two steps or more, with other values.
+    """Return the problem if, at two or more steps, a key repeats its step at once with another value.
 
-    A run that was resumed goes back; a step that appears twice in a row belongs to rows of two kinds.
+    A resumed run goes back several steps; a step that appears twice in a row belongs to two kinds of rows.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
     if np.unique(step[1:][twice]).size < _MIXED:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 
 _LOSS = re.compile(r"(?:(?:train|eval|val|valid|validation|test)[/_])?(?:loss|nll|perplexity|ppl)", re.I)
-# With a loss, what a trainer logs; a table of samples with their losses has none of it.
+# Names that a trainer logs with a loss; a table of samples with their losses has none of them.
 _TRAINER = re.compile(
     r"(?:(?:train|eval|val)[/_])?(?:lr\b.*|learning_rate|epoch|(?:global_?)?step|grad_?norm"
     r"|num_tokens|mean_token_accuracy|runtime)",
     re.I,
 )
-# Preferences (DPO) are no rollouts: rewards/chosen, rewards/margins are computed from a data set.
+# DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set.
 _OF_RL = re.compile(
     r"(?:^|[/_.])(?:rewards?(?!s?/(?:chosen|rejected|margins|accuracies))|scores?|advantages?|returns?|kl"
     r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|acc|avg)(?:$|[/_.@])",

@@ -40,15 +40,15 @@ _MEND = "Keep only the rows and columns of the evaluations, or write them as Par
 def load(path: str | Path) -> pd.DataFrame:
     """Read a table; the index is the line (CSV, JSON lines) or row number.
 
-    What was left out is in the frame's ``attrs["notes"]``. Raises `DataError` if the file is missing, empty,
-    binary, no table, or too large: as text over 100 MB, 1 million rows, 5 million cells.
+    The frame's ``attrs["notes"]`` list what was left out. Raises `DataError` if the file is missing, empty,
+    binary, not a table, or too large: for text, over 100 MB, 1 million rows or 5 million cells.
     """
     path = Path(path)
     with os_errors(path), path.open("rb") as file:  # once: it may be a pipe
         content = file.read(len(PARQUET_MAGIC))
         if content == PARQUET_MAGIC:
             if not path.is_file():
-                raise DataError(f"{path}: isolaw reads no Parquet from a pipe; write it to a file")
+                raise DataError(f"{path}: isolaw cannot read Parquet from a pipe; write it to a file")
             return _read_parquet(path)
         content += file.read(_LARGEST)
     if len(content) > _LARGEST:
@@ -68,7 +68,7 @@ def load(path: str | Path) -> pd.DataFrame:
 
 
 def _read_export(path: Path) -> pd.DataFrame:
-    """A W&B export whose metrics no framework has: a row for each run and step, the run in ``name``."""
+    """Read a W&B export of custom metrics: a row for each run and step, the run in ``name``."""
     frames = []
     for log in wandb_csv.read(path):
         frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
@@ -117,7 +117,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
     frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
     holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
-    if holes:  # a NaN that was written is a value, and a blank cell is none
+    if holes:  # a written NaN is a value, a blank cell is a missing value
         texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
         nan = texts.apply(lambda own: own.str.strip().str.lower() == "nan").to_numpy()
         frame.attrs[WRITTEN_NAN] = {
@@ -137,7 +137,7 @@ def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
 
 
 def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
-    """One object a line; nested ones become dotted columns, a torn last line is left out."""
+    """Read one object per line; nested objects become dotted columns, and a torn last line is left out."""
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     notes: list[str] = []
@@ -173,7 +173,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _is_header(rows: list[dict[str, Any]]) -> bool:
-    """Whether the first record lacks the step that every other one has."""
+    """Whether only the first record lacks a step."""
     return any(
         name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
         for name in STEPS.split()
@@ -189,7 +189,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_document(start: bytes) -> bool:
-    """Whether JSON is one document: several lines of one object, a list, or an object with a list of them."""
+    """Whether JSON is one document: an object over several lines, a list, or an object that holds a list."""
     if not start.startswith(b"{"):  # a console's lines may begin with [step 1/500]
         return start.startswith(b"[") and not (is_console(start) and _parsed(start) is None)
     line, _, more = start.partition(b"\n")
@@ -203,7 +203,7 @@ def _is_document(start: bytes) -> bool:
 
 
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
-    """The longest list of objects in a document; plain values next to it and above are columns, too."""
+    """Read the longest list of objects in a document; plain values next to it and above become columns."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -231,7 +231,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
-    """What the cells printed, if it is a console of one's own, else the longest table that they show."""
+    """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
     text = notebook_outputs.printed(document).encode("utf-8", "replace")
     html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
     if is_console(text):
@@ -262,7 +262,7 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
 
 
 def _read_html(path: Path, content: bytes) -> pd.DataFrame:
-    """The longest table of an HTML file."""
+    """Read the longest table of an HTML file."""
     header, rows = max(
         tables(content.decode("utf-8-sig", "replace")), key=lambda own: len(own[1]), default=([], [])
     )
@@ -279,7 +279,7 @@ def _plain(value: Any) -> bool:
 
 
 def columns_of(path: Path, head: bytes) -> list[str]:
-    """Return the names of a table's columns by its first bytes; none for what is no table."""
+    """Return the names of a table's columns from its first bytes; empty if it is not a table."""
     if head.startswith(PARQUET_MAGIC):
         return column_names(path)
     if b"\0" in head:

@@ -1,4 +1,4 @@
-"""What a table lacks to be runs, all of it at once, and the call or the command that would read it."""
+"""Everything that a table lacks to be read as runs, and the call or the command that would read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 
 
 class _Blank(str):
-    """What only the user knows: neither Python nor a shell accepts it as it is."""
+    """A value that only the user knows, shown so that neither Python nor a shell accepts it unchanged."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ _COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
 class TableNeeds(DataError):
     """A table lacks B_p, n, its steps or its reward.
 
-    ``needs`` are what it lacks → the option that would give it, as ``--metric=val_acc``; an empty one where
+    ``needs`` maps each missing value to the option that supplies it, as ``--metric=val_acc``, or to "" if
     nothing in the table looks like it. ``short`` is the message without the command for this table.
     """
 
@@ -102,8 +102,8 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         for label in guess(columns, {called: called for called in RUN_NAMES}).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (
-                    f"; each row is another {label}, and the end of a run is no learning curve: export the "
-                    "runs' histories"
+                    f"; each row is another {label}, and one final value per run is not a learning curve: "
+                    "export the runs' histories"
                 )
                 break
         mended["columns"][name] = close or _COLUMN
@@ -136,7 +136,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
 
 
 def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
-    """Return a pattern for the names of runs in a column that gives what is lacking, and what it gives."""
+    """Return a pattern for run names in a column that supplies missing values, and the values it supplies."""
     for column in (
         names_of(frame, [str(own) for own in frame.columns]) if lacking and source != SOURCE else ()
     ):
@@ -207,5 +207,5 @@ def _absent(column: str, columns: list[str]) -> str:
 
 
 def _words(expression: str) -> list[str]:
-    """The names in an expression; none in one with anything but arithmetic, which `derive` refuses."""
+    """Return the names in an expression; empty if it is not arithmetic (`derive` refuses it)."""
     return re.findall(r"[^\W\d]\w*", expression) if re.fullmatch(r"[\w\s.+*/()-]+", expression) else []

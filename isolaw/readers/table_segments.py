@@ -1,10 +1,10 @@
 """Tables that hold runs in segments: a column names the run, another one each of its starts.
 
-A tracker gives a job that was killed and submitted again another id under the same name. Here a *segment* is
-one value of the columns that name runs. Segments of one name and one recipe are one run where each continues
-the one before: it starts after it and ends beyond its end. Of a step that both have, the later value is kept,
-as in logs (`isolaw.readers.stitch`). A segment that ends before the one that it would continue is a restart
-next to it: a repeat, and a run of its own.
+If a job is killed and submitted again, a tracker gives it another id under the same name. A *segment* is one
+value of the columns that name runs. Segments with one name and one recipe form one run if each continues the
+one before: it starts after it and ends beyond its end. If both have a step, the later value is kept, as in
+logs (`isolaw.readers.stitch`). A segment that ends before the end of its predecessor is a separate repeat,
+and a run of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolaw.readers.names import RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_NONE = "none"  # of what only some names say
+_NONE = "none"  # of values that only some names contain
 _SHOWN = 4
 _SEGMENT, _RANK = "_segment", "_rank"  # columns of the table while its runs are joined
 
@@ -34,8 +34,8 @@ class Naming:
 
     names: tuple[str, ...]  # from the coarsest, the run's name, to the finest
     recipe: dict[str, str]  # lr, kl, … → their columns
-    others: tuple[str, ...]  # texts and truths that vary between runs, and not within one
-    dates: tuple[str, ...]  # which order the segments
+    others: tuple[str, ...]  # columns of texts or booleans that vary between runs, but not within one
+    dates: tuple[str, ...]  # columns that order the segments
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Naming:
 
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of ``columns`` that name runs, the coarsest first: none that numbers the rows."""
+    """Return those of ``columns`` that name runs, the coarsest first, without those that number the rows."""
     called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
     names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
@@ -58,9 +58,9 @@ def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 def from_names(
     frame: pd.DataFrame, rules: Sequence[Rule], used: set[Rule], mapping: ColumnMapping, source: str
 ) -> pd.DataFrame:
-    """Return a column for each value that the rules give the runs that a column names; ``used`` grows.
+    """Return a column for each value that the rules find in run names; ``used`` collects the rules.
 
-    Raises `DataError` where a name says another value than a column of the table does.
+    Raises `DataError` if a name contradicts a column of the table.
     """
     said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **mapping.columns}
     out = pd.DataFrame(index=frame.index)
@@ -95,7 +95,7 @@ def _text(value: object) -> str:
 
 
 def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> Naming | None:
-    """Return the columns of ``free`` that name runs where the identity columns do not tell them apart.
+    """Return the columns of ``free`` that name runs, if the identity columns do not tell runs apart.
 
     None if no column does, or none varies among the rows of one identity.
     """
@@ -109,7 +109,7 @@ def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> N
     rest = [c for c in fixed if c not in recipe.values() and table[c].dtype.kind not in "iuf"]
     dates = [c for c in rest if table[c].map(lambda value: bool(_DATE.match(str(value)))).all()]
     runs = table.groupby([names[0], *recipe.values()], sort=False)
-    others = [  # a text of its own for each run is a label, and no setting
+    others = [  # a different text for each run is a label, not a setting
         c
         for c in rest
         if c not in dates and (runs[c].nunique() == 1).all() and table[c].nunique() < max(runs.ngroups, 3)
@@ -122,7 +122,7 @@ def join(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return the table with its segments joined to runs, ``run_id`` and ``seed`` filled in; and notes.
 
-    Without steps of its own (``numbered``) every segment is a run. Without seeds of its own (``seeded``) the
+    If the table has no steps (``numbered``), every segment is a run. If it has no seeds (``seeded``), the
     runs of one configuration and recipe are numbered as repeats.
     """
     keys = list(dict.fromkeys([*identity, naming.names[0], *naming.recipe.values()]))
@@ -158,10 +158,10 @@ def join(
 
 
 def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
-    """Return for each segment, in their order, its run and its place in it."""
+    """Return for each segment, in order, its run and its place in the run."""
     chain, rank = [], []
-    open_: dict[int, list[int]] = {}  # what may be one run → the chains of it
-    ends: list[tuple[float, float, int]] = []  # of each chain's last segment: first step, last step, place
+    open_: dict[int, list[int]] = {}  # key of a possible run → its chains
+    ends: list[tuple[float, float, int]] = []  # first step, last step and place of each chain's last segment
     for of, first, last in zip(
         own.groupby(list(keys), sort=False).ngroup(), own["first"], own["last"], strict=True
     ):
@@ -180,7 +180,7 @@ def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[lis
 
 
 def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[int, str]:
-    """Return a name for each chain: the run's, with its settings or its segment's where others have it."""
+    """Return a name for each chain: the run's, extended by settings or the segment if others share it."""
     label, *finer = naming.names
     settings = [key for key in keys if key != label]
     shared = set(heads.groupby(label)[settings].nunique().pipe(lambda own: own.index[(own > 1).any(axis=1)]))
@@ -196,7 +196,7 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[i
 
 
 def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table without repeated steps: of a segment's equal ones one, of two segments' the later."""
+    """Return the table without repeated steps: one of equal rows, and the later of two segments' rows."""
     notes = []
     equal = table.duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():
@@ -210,7 +210,7 @@ def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         overlap = table[table.duplicated(KEY, keep=False)]
         differ = int((overlap.groupby(KEY)["value"].agg(np.ptp) > 0).sum())
         notes.append(
-            f"{int(old.sum()):,} steps are in two segments of a run, {differ:,} with other values: the "
-            "later segment's were kept"
+            f"{int(old.sum()):,} steps are in two segments of a run, {differ:,} with different values: "
+            "isolaw kept the later segment's"
         )
     return table[~old], notes

@@ -1,4 +1,4 @@
-"""Tables as runs: a CSV, Parquet or JSON lines file, its columns mapped to the data model's names.
+"""Read tables as runs: map the columns of a CSV, Parquet or JSON lines file to the data model's names.
 
 A *long* table has columns ``metric`` and ``value``; in a *wide* one the metric is a column's name.
 A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and every
@@ -55,9 +55,9 @@ def read_table(
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
-    ``rules`` are about runs that a column names; those with a value are added to ``used``.
-    ``name`` is the run's, or that of all runs that the table itself does not name.
-    Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
+    ``rules`` apply to runs that a column names; rules that gave a value are added to ``used``. ``name`` is
+    the name of the run, or of all runs that the table itself does not name. Raises `DataError` if the file,
+    the mapping or the content cannot be used; the message says what to change.
     """
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
@@ -105,7 +105,7 @@ def _as_runs(
             notes.append(
                 "column value is taken as the reward on validation; --metric names it, as in --metric avg@1"
             )
-        table["metric"] = reward  # a column holds the rewards, --metric names their metric
+        table["metric"] = reward  # a column holds the rewards; --metric gives the name of their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
     free = [str(own) for own in frame.columns if own not in {*mapping.sources, *COLUMNS}]
@@ -114,11 +114,11 @@ def _as_runs(
         phase, said = of_rows(table, [own for own in free if own != reward], source)
         if phase:
             table["eval_set"] = said
-            notes.append(f"column {phase} says which rows are of training and which of validation")
+            notes.append(f"column {phase} marks the rows of training and of validation")
         elif wide and of_training(reward, free):
             table["eval_set"] = "train"
             notes.append(
-                f"{reward} is of training batches: its evaluation set is train; if it is not, "
+                f"{reward} comes from training batches, so its evaluation set is train; if it does not, "
                 f"{option('constants', 'eval_set', 'validation')}"
             )
     split_batch(table, source)
@@ -176,7 +176,7 @@ def _as_runs(
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Take columns called B_p, n, B, M or C for what they are, where nothing else is; say so."""
+    """Map columns called B_p, n, B, M or C by their symbols, unless another is mapped; return a note."""
     there = {*frame.columns, *mapping.names}
     found = {
         ALIASES[symbol]: symbol
@@ -200,7 +200,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
             first = differing[0]
             raise DataError(
                 f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
-                f"but differ in {', '.join(differing)}. If that tells runs apart, map it, as in "
+                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in "
                 f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
             )
         return []
@@ -213,7 +213,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
-    """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs of several units."""
+    """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs with mixed units."""
     notes = []
     numbers = pd.to_numeric(table["value"], errors="coerce")
     for name in [str(own) for own in table["metric"].unique() if own not in given]:
@@ -242,7 +242,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:
-    """Readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``, after a name that all of them have."""
+    """Return readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``, after a name that all runs share."""
     label = {"problem_set": "", "algorithm": "", "problems_per_batch": "B_p=", "rollouts_per_problem": "n="}
     parts = [label.get(name, f"{name}=") + table[name].map(lambda v: str(plain(v))) for name in identity]
     start = [pd.Series(name, index=table.index)] if name else []
@@ -271,7 +271,7 @@ def read_points(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Simulated]:
     """Return the columns ``x`` (compute or steps) and ``n_star`` of a table of ready-made points.
 
-    With them, whether a simulator made the runs behind the points, as far as the table says so.
+    Also returns whether the table says that a simulator made the runs behind the points.
 
     Raises `DataError` if a column is missing or holds something other than numbers.
     """

@@ -1,6 +1,6 @@
-"""The lines of a text log, without colours, NUL bytes, and the prefixes of Ray and of ``srun --label``.
+"""Yields the lines of a text log without colours, NUL bytes, and the prefixes of Ray and ``srun --label``.
 
-Files are read in chunks, so that neither their size nor a line's length costs memory.
+It reads in chunks, so that neither a large file nor a long line costs memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LONGEST = limits.LONGEST_LINE
 _CHUNK = 1 << 16
 # Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
-# What Ray puts before a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
+# Ray's prefix before a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
 _RAY = re.compile(
     r"\s{0,8}(\([^()\s]{1,100}(?: [^()\s]{1,100}){0,3}? pid=\d{1,10}(?:, ip=[\w.:]{1,50})?\)) ?"
 )
-# What ``srun --label`` puts before a line of a task: " 0: ".
+# The prefix of ``srun --label`` before a line of a task: " 0: ".
 _LABEL = re.compile(r" {0,4}\d{1,5}: ")
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
 
@@ -41,7 +41,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
             ended, log.torn = not chunk, bool(rest)
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # the file's end ends its last line
+            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # the end of the file ends the last line
             for line in whole:
                 number, cut = number + 1, 0
                 if len(line) > LONGEST:
@@ -59,7 +59,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes may be a console's, rather than of weights or an archive.
+    """Return whether a file's first bytes may be a console's, rather than weights or an archive.
 
     >>> is_text("τ = 0.5".encode()), is_text(b"\\0" * 99 + b"step:1"), is_text(bytes(range(256)))
     (True, True, False)

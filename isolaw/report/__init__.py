@@ -1,1 +1,1 @@
-"""What people look at: figures, and the same findings in words."""
+"""Results for people: figures, pages, and the same findings as text."""

@@ -1,7 +1,7 @@
-"""`answer`: runs and a budget in, an allocation out, with how sure it is and what to run next.
+"""`answer`: from runs and a budget to an allocation, how sure it is, and what to run next.
 
-It reads, fits, predicts and backtests as `isolaw.read`, `isolaw.fit`, `Law.predict` and `isolaw.backtest` do,
-and estimates nothing of its own.
+It calls what `isolaw.read`, `isolaw.fit`, `Law.predict` and `isolaw.backtest` call, and adds no estimate of
+its own.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
     from isolaw.fits.selection import Hold
 
-_REPLAYED = "replay"  # a backend that has recorded runs, and makes no others
+_REPLAYED = "replay"  # the replay backend only has recorded runs, and cannot make others
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to run next, why, and a command: one that runs it, or that answers again afterwards."""
+    """What to run next, why, and a command that runs it or, after the runs, answers again."""
 
     what: str
     why: str = ""
@@ -63,20 +63,20 @@ class NextStep:
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """How to spend a budget; as text, at most eight lines: what ``isolaw answer`` prints."""
+    """How to spend a budget. As text, it is what ``isolaw answer`` prints: at most eight lines."""
 
-    prediction: Prediction  #: with all alternatives and reasons for care
+    prediction: Prediction  #: with all alternatives and cautions
     law: Law
     study: Study | None  #: the runs; None where only their law was given
     backtest: Mapping[str, Any] | str  #: of `isolaw.backtest`, or why there is none
-    gain: Gain | None  #: what the budget buys over today's; None where it is not beyond it
-    nearest: Prediction | None  #: for the largest budget with a recommendation, where this one has none
+    gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
+    nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
     next: NextStep  #: what to run next
-    limits: Mapping[str, Any]  #: those of `Law.predict`, with which it predicted
+    limits: Mapping[str, Any]  #: the arguments of `Law.predict` that were used
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem; None where isolaw recommends nothing, as B_p and M."""
+        """Rollouts per problem; None if isolaw recommends nothing, like B_p and M."""
         return self.prediction.n
 
     @property
@@ -91,7 +91,7 @@ class Answer:
 
     @property
     def loss(self) -> float | None:
-        """Expected loss in reward against the best allocation."""
+        """Expected loss in reward relative to the best allocation."""
         return self.prediction.loss
 
     @property
@@ -132,7 +132,7 @@ class Answer:
         return self.law.plot()
 
     def lines(self) -> list[str]:
-        """Return the text, line by line, without whether the runs are simulated (`simulated`)."""
+        """Return the text, line by line, without the label of simulated runs (`simulated`)."""
         parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
         return answer_lines(*parts)
 
@@ -145,7 +145,7 @@ class Answer:
         return as_html(str(self).splitlines(), self.table())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data: that of the prediction, and ``gain``, ``backtest`` and ``next``."""
+        """Return JSON-able data: the prediction's, and ``gain``, ``backtest`` and ``next``."""
         result = self.backtest
         return {
             **self.prediction.to_dict(),
@@ -187,20 +187,21 @@ def answer(
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
     hold
-        by default from how B_p and n vary: ``B_p``, ``B`` or ``nothing``.
+        ``B_p``, ``B`` or ``nothing``; by default chosen by how B_p and n vary.
     max_batch_rollouts
-        the hardware's cap on B_p · n; by default that of the sweep's file.
+        the hardware's cap on B_p · n; by default the cap in the sweep file.
     metric, eval_set, where, draws, seed, reading
         as for `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
     again
-        the command that asks again, for what to run next; by default made from ``source`` and ``compute``.
+        the command that repeats the question, quoted in ``next``; by default built from ``source`` and
+        ``compute``.
 
     Raises
     ------
     DataError, InputError
-        an argument is wrong, or logs lack what only the user knows.
+        an argument is wrong, or the logs lack a value that only the user knows.
     Refused
         the runs do not support a law; the message says what to add.
 
@@ -224,7 +225,7 @@ def answer(
             raise Refused(study.refused)
         law = study.law
     elif metric is not None or eval_set is not None or hold is not None or where or reading:
-        raise InputError("a law is fitted: metric, eval_set, hold, where and what is read are its own")
+        raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
     sweep = _sweep_of(law, study)
     limits: dict[str, Any] = {"n_train_problems": n_train_problems, "cost": cost, "price": price}
     store = SweepStore(sweep) if sweep else None
@@ -232,7 +233,7 @@ def answer(
         store.read_spec().limits.max_batch_rollouts if store else None
     )
     prediction = law.predict(compute, **limits)
-    tested: Mapping[str, Any] | str = "it requires the runs, and this is their law"
+    tested: Mapping[str, Any] | str = "it requires runs, and the source is a law"
     if study is not None:
         tested = study.backtest(None, {"seed": seed})
     if again is None:
@@ -256,7 +257,7 @@ def answer(
 
 
 def _as_law(source: Source | Law) -> Law | None:
-    """The law that the source is, or whose file it is."""
+    """Return the source as a law, if it is one or names its file; else None."""
     if isinstance(source, Law):
         return source
     path = law_file(source) if isinstance(source, str | os.PathLike) else None
@@ -264,7 +265,7 @@ def _as_law(source: Source | Law) -> Law | None:
 
 
 def law_file(source: str | os.PathLike[str]) -> Path | None:
-    """Return the law's file that a source is, or that a folder without runs holds as ``law.json``; else None.
+    """Return the law file of a source: itself, or ``law.json`` in a folder without runs; else None.
 
     >>> law_file("examples/data")
     """
@@ -276,13 +277,13 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
         return None
     try:
         search([path])
-    except DataError:  # no log, and no sweep
+    except DataError:  # neither a log nor a sweep
         return own
     return None
 
 
 def _sweep_of(law: Law, study: Study | None) -> str:
-    """The directory of the sweep that made the runs, if it can go on; otherwise empty."""
+    """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
     runs: Runs | None = None if study is None else study.runs
     source = runs.source if runs is not None else " + ".join(law.document.sources)
     if not source or not SweepStore(source).exists:
@@ -291,7 +292,7 @@ def _sweep_of(law: Law, study: Study | None) -> str:
 
 
 def _spend(prediction: Prediction, sweep: str) -> NextStep:
-    """To spend the budget, where no run is missing."""
+    """Return the command that spends the budget, for when no run is missing."""
     a = prediction.allocation
     if a is None:
         return NextStep("Ask for a smaller budget.")

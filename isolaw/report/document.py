@@ -1,10 +1,10 @@
-"""`Document`: what a study found, as one value. Text, JSON and HTML are renderings of it.
+"""`Document`: the result of a study as one value, which renders as text, JSON and HTML.
 
-A document is passages of blocks: sentences, lists, tables, cautions, snippets and drawings. A study says what
-it found once, in its ``document`` (`isolaw.report.summary` finds it). `Document.lines` is what a command
-prints, `Document.data` what ``--json`` prints, and `isolaw.report.page.document` makes the page and what a
-notebook shows. What the result rests on, `isolaw.evidence.Simulated`, is said here alone: it begins the text,
-the page, its title and the JSON.
+A document has passages of blocks: sentences, lists, tables, cautions, snippets and drawings. A study states
+its result once, in its ``document`` (`isolaw.report.summary` finds it). A command prints `Document.lines`, or
+`Document.data` with ``--json``; `isolaw.report.page.document` makes the page and the notebook's view. Only
+this module labels simulated results (`isolaw.evidence.Simulated`): the label begins the text, the page, its
+title and the JSON.
 
 >>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
 ...                  {"n": 8, "simulated": True})
@@ -54,27 +54,27 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. On a page a ``long`` one is closed at first, and only a page has the columns ``page_only``."""
+    """A table. A page shows a ``long`` one folded, and only a page has the columns ``page_only``."""
 
     name: str
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     long: bool = False
-    align: str = "<"  #: < or > for each column of the text, its last for the others
+    align: str = "<"  #: < or > for each column of the text; the last applies to the remaining columns
     page_only: Sequence[str] = ()
-    indent: str = ""  #: of the text
+    indent: str = ""  #: of the text, before each row
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[str | TableCell]], align: str = "<", **more: Any) -> Table:
-        """Return the table of these rows, the first of which is its head."""
+        """Return the table of these rows; the first is its head."""
         head, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
         named = {"name": "", "caption": "", **more}
         return cls(columns=[own.text for own in head], rows=cells, align=align, **named)
 
     @classmethod
     def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
-        """Return the table of rows by column; a column that is None throughout is left out.
+        """Return the table of rows by column, without columns that are None throughout.
 
         >>> Table.by_column([{"n": "8", "hours": None}, {"n": "16", "hours": None}]).lines()
         ['n', '8', '16']
@@ -92,7 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list, with the sentence that leads to it."""
+    """A list, with the sentence that introduces it."""
 
     lead: str
     items: Sequence[str]
@@ -129,7 +129,7 @@ class Caution:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of a page; text has none of it. ``alt`` is for screen readers."""
+    """A figure, shown only on a page. ``alt`` is for screen readers."""
 
     draw: Callable[[], Figure]
     alt: str
@@ -154,7 +154,7 @@ class Drawing:
 
 
 def cautions(flags: Iterable[Flag]) -> list[Caution]:
-    """Return flags as cautions; a simulator's is the document's label."""
+    """Return flags as cautions, without the simulation flag: the document's label states it."""
     return [Caution(f"{text}.") for text in notes(flags)]
 
 
@@ -163,7 +163,7 @@ Stanza = str | Table | Bullets | Snippet | Caution | Drawing
 
 @dataclass(frozen=True)
 class Passage:
-    """Blocks under a title, which only a page shows unless it is ``printed``."""
+    """Blocks under a title; the text shows the title only if it is ``printed``."""
 
     title: str
     blocks: Sequence[Stanza]
@@ -179,11 +179,11 @@ class Passage:
 
 @dataclass(frozen=True)
 class Document:
-    """What a study found; its first sentence is the answer."""
+    """The result of a study; its first sentence is the answer."""
 
     title: str  #: of what
     passages: Sequence[Passage]
-    data: Mapping[str, Any]  #: the result as JSON-able data; ``simulated`` is what it rests on, if on runs
+    data: Mapping[str, Any]  #: the result as JSON-able data; with ``simulated`` if it rests on runs
 
     @classmethod
     def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
@@ -197,12 +197,12 @@ class Document:
 
     @property
     def simulated(self) -> Simulated:
-        """What the result rests on, as its data have it."""
+        """What the result rests on, from its data."""
         return Simulated.of_json(self.data)
 
     @property
     def labelled(self) -> list[Passage]:
-        """The passages, the first sentence of which says what the result rests on."""
+        """Return the passages; the first sentence now begins with what the result rests on."""
         first, *rest = self.passages
         answer, *others = first.blocks
         label = self.simulated.first(str(answer))

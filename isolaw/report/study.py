@@ -1,4 +1,4 @@
-"""`Study`: runs with their law, or the reason why there is none, as figures and the page draw them."""
+"""`Study`: the input of figures and of the page: runs with their law, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Study:
     metric: str
     eval_set: str
     law: Law | None = None  # None if the runs do not support one
-    refused: str = ""  # the reason
-    fixed: dict[str, Any] = field(default_factory=dict)  # values that the drawn runs share
+    refused: str = ""  # the reason why there is no law
+    fixed: dict[str, Any] = field(default_factory=dict)  # values that all drawn runs have
 
     @classmethod
     def of(cls, law: Law, runs: Runs) -> Study:
@@ -49,9 +49,9 @@ class Study:
 
     @classmethod
     def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> Study:
-        """Return runs with a law that is fitted to them, or with the reason why they support none.
+        """Fit a law to runs; return them with it, or with the reason why they support none.
 
-        ``keywords`` are those of `isolaw.fit`; a ``hold`` of None is `usual_hold`.
+        ``keywords`` are for `isolaw.fit`; if ``hold`` is None, `usual_hold` chooses it.
         """
         fixed = keywords["where"]
         metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
@@ -63,18 +63,18 @@ class Study:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
     def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """Return a backtest of these runs, or why there is none.
+        """Backtest these runs; return the result, or why there is none.
 
-        It fits the checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`; by default up to an
-        eighth of the largest compute, or where that is too little, a quarter or half. A ``below`` that was
-        given raises what `isolaw.backtest` raises.
+        It fits the checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`. By default ``below``
+        is an eighth of the largest compute, or if that is too little, a quarter or half. With an explicit
+        ``below``, the errors of `isolaw.backtest` are raised.
         """
         d, points = self.document, self.held.points
         if d is None:
             return "there is no law"
         if d.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {d.x.unit}"
-        needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the rest would only take time
+        needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the fit uses no other metric
         largest = max(g.measured[1] for g in d.grid)
         own = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": hold_of(d.setting), "where": d.fixed,
@@ -93,12 +93,12 @@ class Study:
 
     @property
     def document(self) -> LawDocument | None:
-        """The law's document."""
+        """The document of the law."""
         return None if self.law is None else self.law.document
 
     @cached_property
     def held(self) -> Runs:
-        """The runs with the fixed values, whatever their B_p and n."""
+        """The runs that have the fixed values, with any B_p and n."""
         table = self.runs.table()
         fixed = {**(self.document.fixed if self.document else {}), **self.fixed}
         fixed = {k: v for k, v in fixed.items() if k in table and k != "problems_per_batch"}
@@ -115,7 +115,7 @@ class Study:
         return sorted(int(b) for b in self.held.points["problems_per_batch"].unique())
 
     def rows(self, metric: str | None = None) -> pd.DataFrame:
-        """Return the rows of one metric, of the reward by default."""
+        """Return the rows of one metric, by default the reward."""
         points = self.held.points
         return points[(points["metric"] == (metric or self.metric)) & (points["eval_set"] == self.eval_set)]
 
@@ -138,13 +138,13 @@ class Study:
         return values.to_numpy(np.float64, na_value=np.nan)
 
     def best_and_worst(self) -> list[str]:
-        """Return best@k and worst@k for the largest k of which both were measured; else nothing."""
+        """Return best@k and worst@k for the largest k with both measured; empty if there is none."""
         found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
         both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
         return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []
 
     def one_batch(self) -> int:
-        """Return the B_p with the most n; the smallest of those."""
+        """Return the B_p that was run with the most n; of several, the smallest."""
         counts = self.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
         return int(counts[counts == counts.max()].index.min())
 
@@ -181,9 +181,9 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
 
 
 def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
-    """Return what a law of these runs holds fixed, by how B_p and n vary among those with ``where``.
+    """Choose ``hold`` for a law of these runs, by how B_p and n vary among the runs that ``where`` selects.
 
-    ``B_p`` if it is one, ``B`` if all runs share B = B_p · n, else ``nothing``.
+    ``B_p`` if all runs share it, ``B`` if all runs share B = B_p · n, else ``nothing``.
     """
     table = runs.table()
     table = hold(table, {name: value for name, value in (where or {}).items() if name in table})
@@ -194,7 +194,7 @@ def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
 
 
 def is_of(law: Law, runs: Runs) -> bool:
-    """Return whether ``law`` was fitted to these runs, by their configurations and checkpoints."""
+    """Return whether ``law`` was fitted to these runs, judged by configurations and checkpoints."""
     d = law.document
     x = "compute" if d.x.name == "steps" else d.x.name
     try:

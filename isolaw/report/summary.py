@@ -1,4 +1,4 @@
-"""What a law, a prediction or a study found, in the words of the commands: as text, document and HTML."""
+"""The result of a law, a prediction or a study, in the words of the commands: as text, document and HTML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
 
 
-# The modules whose ``document`` is of a study's result, below `isolaw.report.text`.
+# Result type of a study → the module of `isolaw.report.text` whose ``document`` renders it.
 DOCUMENTS = {
     "Advice": "advise", "AxisComparison": "recipes", "Calibration": "calibration", "Prediction": "simulation",
     "DeadGroups": "dead_groups", "RecipeCheck": "recipe_check", "RecipeComparison": "recipes",
@@ -27,10 +27,10 @@ DOCUMENTS = {
 
 
 def summary(found: Law | Prediction | Shown, html: bool = False) -> str:
-    """Return what was found as text, a line each, or as HTML: a law, a prediction, or a study's result.
+    """Return a law, a prediction or a study's result as lines of text, or as HTML.
 
-    Of a law: `law_lines`, a row for each law that was compared (its parameters with 95 % intervals, its mean
-    loss in reward, the share of draws in which it loses less than a constant n), and the notes.
+    For a law: `law_lines`, the notes, and a row for each law that was compared (parameters with 95 %
+    intervals, mean loss in reward, share of draws in which it loses less than a constant n).
     """
     if html:
         from isolaw.report.page.document import notebook
@@ -56,7 +56,7 @@ def document(found: Law | Prediction | Shown) -> Document:
 
 
 def _frontier(document: LawDocument) -> Table:
-    """A page's table of n*, at every eighth of the frontier."""
+    """Return a page's table of n* at about eight points of the frontier."""
     heads = [law_text.symbol(document), "n*", "reward at n*"]
     points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
     rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
@@ -74,7 +74,7 @@ def law_lines(law: Law) -> list[str]:
 
 
 def _laws(document: LawDocument) -> list[str]:
-    """The laws that were compared, as a table; empty where none was."""
+    """Return the laws that were compared as a table; empty if there are none."""
     compared = {name: law for name, law in document.comparison.laws.items() if law.theta}
     if not compared:
         return []

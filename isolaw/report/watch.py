@@ -18,20 +18,20 @@ from isolaw.report.text.sweep import sweep_state
 
 _WINDOW_S = 120.0  # the pace is the mean over the last two minutes
 _FIT_EVERY_S = 30.0
-_SHARE = 0.1  # of the time, at most, goes into reading and fitting
+_SHARE = 0.1  # of the time, at most, is spent on reading and fitting
 
 
 class Watch:
-    """Reads a sweep's directory repeatedly, without an effect on the sweep; ``clock`` is for tests."""
+    """Reads a sweep's directory repeatedly, without affecting the sweep; ``clock`` is for tests."""
 
     def __init__(self, directory: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.directory = Path(directory)
         self.clock = clock
         self.state: dict[str, Any] = {}
         self.law: list[str] = []
-        self.pause_s = 1.0  # until the next reading
+        self.pause_s = 1.0  # seconds until the next reading
         self._rollouts: deque[tuple[float, int]] = deque()
-        self._fitted_at: tuple[float, int] | None = None  # when, and with how many rollouts
+        self._fitted_at: tuple[float, int] | None = None  # (time, rollouts) of recent readings
         self._fit_took = 0.0
 
     def read(self) -> bool:
@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at this pace; None where the pace is not known."""
+        """Seconds left at this pace; None if the pace is not known."""
         pace = self.per_second
         return (self.state["rollouts_planned"] - self.state["rollouts"]) / pace if pace else None
 

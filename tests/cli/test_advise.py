@@ -32,7 +32,7 @@ def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
     for budget in ("1M", "1e9"):
         _, stdout, _ = isolaw("advise", "--compute", budget)
         assert stdout.startswith("From published results alone: n")
-        assert "No run of your model" in stdout.splitlines()[1]
+        assert "no run of your model" in stdout.splitlines()[1]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
         assert list(data)[:4] == ["simulated", "format", "evidence", "own_runs"]

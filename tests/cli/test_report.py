@@ -149,4 +149,4 @@ def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None
     assert "expected --out FILE.html, --figures FOLDER, or both" in err
     code, _, err = isolaw("report", tmp_path / "one.parquet", "--hold", "B", "--figures", tmp_path / "f")
     assert code == 2
-    assert "--hold is about the page, and requires --out" in err
+    assert "--hold applies to the page, and requires --out" in err

@@ -52,8 +52,8 @@ def test_a_mapping_says_the_same() -> None:
         ("on_policy=maybe", ["true or false"]),
         ("rollouts_per_prblem=8", ["did you mean 'rollouts_per_problem'?"]),
         ("seeds=8", ["did you mean 'seed'?"]),
-        ("compute=1", ["compute is what a log measures"]),
-        ("C=1", ["compute is what a log measures"]),
+        ("compute=1", ["compute is measured by the log"]),
+        ("C=1", ["compute is measured by the log"]),
         ("value=1", ["cannot be set"]),
     ],
 )

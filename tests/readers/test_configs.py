@@ -325,6 +325,6 @@ def test_one_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: [")
     config, source = beside(tmp_path / "run.log")
     assert config == {}
-    assert source.startswith("config.yaml (which cannot be read: not YAML")
+    assert source.startswith("config.yaml (cannot be read: not YAML")
     put(tmp_path / "config.json", n=8)
     assert beside(tmp_path / "run.log") == ({"n": 8}, "config.json")

@@ -65,7 +65,7 @@ def test_an_account_says_where_from(toy: Toy, tmp_path: Path) -> None:
     assert facts["on_policy"] == (True, "toy.on_policy in toy.yaml")
     assert provenance.metrics == {"train": {"reward": 10}, "aime24": {"avg@8": 2}}
     assert (provenance.steps, provenance.compute) == ((1, 10), (32, 320))
-    assert provenance.left_out == {"names that are no metric (timings and the like)": 1}
+    assert provenance.left_out == {"names that are not metrics (such as timings)": 1}
     json.dumps(provenance.to_dict(), allow_nan=False)
 
 
@@ -247,7 +247,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
     assert "expected: isolaw, " in str(error.value)
-    assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
+    assert "it has no named number" in refusal(toy(tmp_path / "none", []))
 
 
 def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:

@@ -91,11 +91,11 @@ def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
 ) -> None:
     code, out, _ = isolaw("read", logs, "--save")
     assert (code, out) == (
-        0, f"Saved: {logs}/isolaw.toml. Fill in what is needed there, then: isolaw read {logs}\n",
+        0, f"Saved: {logs}/isolaw.toml. Fill in the missing values there, then: isolaw read {logs}\n",
     )  # fmt: skip
     file = logs / "isolaw.toml"
     assert tomllib.loads(file.read_text()) == {"set": {}}
-    assert f"{file} can hold all that is needed" in isolaw("read", logs)[1]
+    assert f"{file} can hold all missing values" in isolaw("read", logs)[1]
     text = file.read_text().replace("# name_pattern", "name_pattern").replace("# B_p = <number>", "B_p = 64")
     file.write_text(text)
     assert facts(logs) == {(64, 8), (64, 32), (64, 128)}
@@ -158,7 +158,7 @@ def test_all_mistakes_are_named_at_once(logs: Path) -> None:
     ):  # fmt: skip
         assert part in text
     file.write_text("[set]\nB_q = 1\nstep = 2\n")
-    with pytest.raises(InputError, match=rf"^{file}: step: step is what a log measures"):
+    with pytest.raises(InputError, match=rf"^{file}: step: step is measured by the log"):
         library.read(logs)
     file.write_text("[sweep]\nbackend = 'bandit'\n")  # a sweep's file of this name
     assert facts(logs, settings=["B_p=4"], name_pattern="n{n}") == {(4, 8), (4, 32), (4, 128)}

@@ -205,5 +205,5 @@ def test_a_folder_with_the_ends_of_runs_says_that_they_are_no_curves(tmp_path: P
     rows = "".join(f"m-r{n},{n},0.6\n" for n in (4, 8, 16))
     (tmp_path / "final.csv").write_text("run_name,num_rollouts,final_accuracy\n" + rows)
     (tmp_path / "README").write_text("The end of each run, as a table.\n")
-    with pytest.raises(DataError, match="the end of a run is no learning curve"):
+    with pytest.raises(DataError, match="one final value per run is not a learning curve"):
         isolaw.read(tmp_path)

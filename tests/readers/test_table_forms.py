@@ -89,7 +89,7 @@ def test_a_row_for_each_run_is_no_learning_curve(tmp_path: Path) -> None:
     path = tmp_path / "finals.csv"
     path.write_text("run_name,group,num_rollouts,best_acc\nb16-g2,a,2,0.5\nb16-g4,a,4,0.6\n")
     with pytest.raises(
-        DataError, match="each row is another run_name, and the end of a run is no learning curve"
+        DataError, match="each row is another run_name, and one final value per run is not a learning curve"
     ):
         isolaw.read(path)
 
@@ -104,7 +104,7 @@ def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path) -> None:
     trl.write_text("step,rewards/correct/mean\n1,0.1\n2,0.2\n")
     runs = isolaw.read(trl, metric="rewards/correct/mean", constants={"B_p": 8, "n": 4})
     assert set(runs.points["eval_set"]) == {"train"}
-    assert any("is of training batches" in note for note in runs.notes)
+    assert any("comes from training batches" in note for note in runs.notes)
 
 
 @pytest.mark.parametrize(("key", "eval_set"), [("train", "train"), ("eval", "validation")])

@@ -128,7 +128,7 @@ def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
     own = isolaw.answer(found.law, 5e5)
     assert own.gain is None
     assert "Three n or more ran to this budget (to C = " in repr(own)
-    assert own.backtest == "it requires the runs, and this is their law"
+    assert own.backtest == "it requires runs, and the source is a law"
 
 
 def test_too_far_for_an_allocation(found: Answer) -> None:
@@ -143,7 +143,7 @@ def test_too_far_for_an_allocation(found: Answer) -> None:
 
 
 def test_mistakes(found: Answer, synthetic: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="a law is fitted: metric"):
+    with pytest.raises(InputError, match="a law is already fitted, so metric"):
         isolaw.answer(found.law, 1e6, metric="avg@4")
     with pytest.raises(InputError, match=r"found 'much'; expected rollouts, e\.g\. 1e6 or 1M, GPU hours"):
         isolaw.answer(found.law, "much")

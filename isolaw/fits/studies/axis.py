@@ -1,7 +1,7 @@
 """Studies along one axis of a sweep: a law for each value, or a comparison of each value with a base value.
 
 Along ``without``, which removes parts of ScaleRL, this is the leave-one-out comparison of arXiv 2510.13786
-(section 4) with intervals: a difference no larger than that between identical runs means nothing.
+(section 4) with intervals: a difference no larger than the one between identical runs means nothing.
 """
 
 from __future__ import annotations

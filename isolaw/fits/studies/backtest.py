@@ -197,7 +197,7 @@ def _judge(
 
 
 def _where(judge: Slices, place: BatchShape) -> int | None:
-    """Index of the allocation (B_p, n), with n clipped to the measured range; None if there is none."""
+    """Return the index of the allocation (B_p, n), n clipped to the measured range; None if there is none."""
     b, n = np.log2(place)
     held_b = b + n  # B, if it is fixed
     n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))

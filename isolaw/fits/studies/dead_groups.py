@@ -230,7 +230,7 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
     """Return the least and the largest share over distributions of p that agree with the counts of k samples.
 
-    Counts of more samples give the frequencies of k of them without bias (hypergeometric).
+    Counts of more than k samples give unbiased frequencies for k of them (hypergeometric).
     """
     from scipy.optimize import linprog
     from scipy.stats import binom, hypergeom, norm
@@ -244,7 +244,7 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
     ends = []
     for sign in (1.0, -1.0):
         wide = norm.ppf(1 - 0.025 / (k + 1))
-        for _ in range(6):  # wider where chance makes no distribution agree
+        for _ in range(6):  # widened if by chance no distribution agrees
             within = np.concatenate([frequency + wide * spread, wide * spread - frequency])
             found = linprog(
                 sign * share, np.vstack([chance, -chance]), within, np.ones((1, _P.size)), [1.0], (0, None)

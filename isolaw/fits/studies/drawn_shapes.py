@@ -46,7 +46,7 @@ class DrawnShapes:
         return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
     def curves(self, most: float) -> tuple[Floats, Floats]:
-        """Return C (P,) up to ``most``, and the rewards of both there, (1 + D, 2, P)."""
+        """Return C (P,) up to ``most``, and the rewards of both at these C, (1 + D, 2, P)."""
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
         compute = np.geomspace(start, most, _POINTS)
         u, v = (np.repeat(x, _POINTS) for x in self.places.T)

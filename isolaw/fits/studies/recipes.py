@@ -56,7 +56,7 @@ class TwoRecipes(NamedTuple):
 class Contrast:
     """The two recipes at one configuration, or on average."""
 
-    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean is over
+    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean covers
     #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
     #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
     #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
@@ -75,7 +75,7 @@ class RecipeComparison(Flagged, Shown):
     DERIVED = ("simulated", "notes")
 
     names: tuple[str, str]
-    facts: dict[str, tuple[Any, Any]]  # both values of everything in which the recipes differ
+    facts: dict[str, tuple[Any, Any]]  # each setting in which the recipes differ, with both values
     metric: str
     eval_set: str
     compute: float | None

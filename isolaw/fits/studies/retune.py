@@ -160,9 +160,9 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
-    """Rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
+    """Return rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
 
-    A value at which a run diverged is thus not eligible from there on.
+    A value at which a run diverged is thus not eligible after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", "VALUE")
@@ -179,7 +179,8 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
 
 
 def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Reward of each seed (rows) at the value that the other seeds choose at each step (columns)."""
+    """Return the reward of each seed (rows), at the value that the other seeds choose, at each step
+    (columns)."""
     seeds = rewards.index.get_level_values("seed")
     out = {}
     for seed in seeds.unique():

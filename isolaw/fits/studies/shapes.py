@@ -52,7 +52,7 @@ from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
-_MOST_RUNS = 16  # further ones of a configuration
+_MOST_RUNS = 16  # most further runs of a configuration
 _ONE_SIDE, _TWO_SIDES = 1.645, 1.96
 
 

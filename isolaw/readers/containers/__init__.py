@@ -1,4 +1,4 @@
-"""How a log is written on disk: each module finds its own files by content and reads them."""
+"""File formats of logs: each module recognises its files by content and reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.errors import InputError, unknown
 if TYPE_CHECKING:
     from isolaw.readers.raw_log import Container
 
-# What --format accepts → its module, imported when it is needed; the most specific first.
+# Value of --format → its module, imported when needed; the most specific first.
 CONTAINERS: dict[str, str] = {
     "mlflow": "isolaw.readers.containers.mlflow",
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
@@ -35,7 +35,7 @@ PACKAGES = {"wandb-offline": "wandb", "tensorboard": "tensorboard"}
 
 
 def missing(name: str) -> str:
-    """Return the command that installs what a container lacks; "" if it lacks nothing."""
+    """Return the command that installs a container's missing package; "" if none is missing."""
     package = PACKAGES.get(name)
     if package is None or importlib.util.find_spec(package):
         return ""
@@ -43,7 +43,7 @@ def missing(name: str) -> str:
 
 
 def get(name: str) -> Container:
-    """Return the container called ``name``; raise `InputError`, which names all, if there is none."""
+    """Return the container called ``name``; if there is none, raise an `InputError` that names all."""
     if name not in CONTAINERS:
         raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
     container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER

@@ -7,7 +7,7 @@
     {"step": [1, 2, …], "reward": [0.25, 0.5, …]}          columns, also below a key
     {"step": 1, "reward": 0.25}{"step": 2, …               one object after the other, over several lines
 
-Unlike the other containers it holds the whole file, so that it reads small ones only.
+Unlike the other containers, this one holds the whole file in memory, so it reads only small files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BETWEEN = re.compile(r"[\s,\[\0]*")
 
 
 def is_document(_path: Path, head: bytes) -> bool:
-    """Return whether a file is JSON in which a framework's metrics are: in records, or as columns."""
+    """Return whether a file is JSON with a framework's metrics, in records or as columns."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
         return False
@@ -87,7 +87,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _loaded(content: bytes) -> Any:
-    """Return what JSON holds; None if it is none."""
+    """Parse JSON; return None if it is invalid."""
     for parse in (orjson.loads, json.loads):  # the second is slower, but knows NaN and Infinity
         try:
             return parse(content)
@@ -97,7 +97,7 @@ def _loaded(content: bytes) -> Any:
 
 
 def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
-    """Yield one object after the other, also of a list that is torn."""
+    """Yield one object after the other, also from a truncated list."""
     decoder, at = json.JSONDecoder(), 0
     while found := _BETWEEN.match(text, at):
         if (at := found.end()) == len(text):
@@ -114,7 +114,7 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
 
 
 def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the records of a document, and the configuration next to them."""
+    """Return a document's records, and the configuration next to them."""
     if isinstance(document, list):
         records = [own for own in document if isinstance(own, dict)]
         keys = {key for own in records[:_MOST_TRIED] for key in flat(own)}
@@ -138,7 +138,7 @@ def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[
 
 
 def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """What is next to the records: a configuration without the name of its section, if it has one."""
+    """Return the configuration next to the records, without the name of its section."""
     rest = {key: own for key, own in document.items() if key not in used}
     inner = [own for key in ("config", "args", "hparams") if isinstance(own := rest.get(key), dict)]
     return inner[0] if inner else {key: own for key, own in rest.items() if not isinstance(own, list)}

@@ -1,8 +1,8 @@
-"""JSON lines of metrics: veRL's file logger, EasyR1's, prime-rl's ``metrics.jsonl``, and their like.
+"""JSON lines of metrics: files of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar ones.
 
-veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests what its keys join with
-slashes, ``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …,
-"optim/lr": …}``, with several lines for one step. A first line ``{"config": {…}}`` is the configuration.
+veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests the parts of its keys,
+``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …, "optim/lr": …}``, with
+several lines for one step. A first line ``{"config": {…}}`` is the configuration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COUNTERS = {"epoch", "global_step", "training_step", "num_tokens", "num_input_t
 _DEEPEST = 20  # of nested metrics
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 _BROKEN = "lines that are not JSON objects"
-# File names that say what a file is, not of which run: the run is the directory.
+# Generic file names: the run is then named after the directory.
 GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
@@ -56,8 +56,8 @@ def is_metrics(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read one file in one pass.
 
-    A line that is not a JSON object is left out and counted, with its number in the notes; at the end of
-    the file it is a torn line of a run that was killed. Raises `DataError` if the file cannot be read, or no
+    A line that is not a JSON object is left out and counted; the notes give its number. At the end of the
+    file such a line is the torn line of a killed run. Raises `DataError` if the file cannot be read, or no
     line is a JSON object.
     """
     log = RawLog(str(path), "jsonl", configs.run_name(path, GENERIC))
@@ -76,7 +76,7 @@ def read(path: Path) -> Iterator[RawLog]:
                 torn = at
             continue
         if "step" not in record and (header := _configuration(record)):
-            if log.step and changed(log.config, header):  # a job goes on with others: a part without values
+            if log.step and changed(log.config, header):  # a job continues with new values: a new part
                 yield RawLog(log.source, log.container, log.run, log.config, log.config_source, held=log.held)
             log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
             continue
@@ -94,9 +94,9 @@ def read(path: Path) -> Iterator[RawLog]:
 def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> float:
     """Add a record; return the clock of the first one, which ``began`` is, or NaN before it."""
     values = flat(record)
-    if escaped:  # as control characters and surrogates are written: they cannot be shown
+    if escaped:  # control characters and surrogates are written like this, and cannot be shown
         values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
-    if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # its keys do not say so
+    if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # its keys do not tell
         values = {key if key in _COUNTERS else _held_out(key): own for key, own in values.items()}
     clock = finite(record.get("time"))
     clock = clock if clock >= _EPOCH else math.nan
@@ -107,7 +107,7 @@ def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> flo
 
 
 def _held_out(key: str) -> str:
-    """Return the key of a metric measured in an evaluation, with the prefix that frameworks give it."""
+    """Return the key of an evaluation's metric with the prefix that frameworks use."""
     return key if key.startswith(("eval", "val")) else f"eval{'/' if '/' in key else '_'}{key}"
 
 
@@ -123,7 +123,7 @@ def _configuration(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return a line's object; None if it is none. NUL bytes are what a crash leaves of a block."""
+    """Parse a line's object; None if it is not one. A crash may leave a block of NUL bytes."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
     try:

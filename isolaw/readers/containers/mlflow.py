@@ -7,7 +7,7 @@
     params/<key>              one value a file: the configuration
     tags/mlflow.runName
 
-Plain text, so MLflow itself is not needed. A store behind a server or a database is not read.
+Plain text, so MLflow itself is not needed. isolaw does not read a store behind a server or a database.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read(path: Path) -> Iterator[RawLog]:
             raise DataError(f"{params}: {error}") from None
         log.config_source = "params" if texts else ""
         _add_points(path / "metrics", log)
-        if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
+        if len(log.step) > 1 and not any(log.step):  # MLflow's step for values that were logged without one
             log.step = array("d", [math.nan]) * len(log.step)
     yield log
 
@@ -93,7 +93,10 @@ def _files(folder: Path) -> list[Path]:
             inner.clear()
         found += [path for name in names if (path := Path(top, name)).is_file()]
         if len(found) > _MOST_FILES:
-            raise DataError(f"{folder}: over {_MOST_FILES:,} files; isolaw reads at most so many of a run")
+            raise DataError(
+                f"{folder}: over {_MOST_FILES:,} files; isolaw reads at most that many of one run. "
+                "Move the others out of the folder"
+            )
     return sorted(found)
 
 

@@ -1,8 +1,8 @@
-"""Jupyter notebooks: what their cells printed, and the tables of the Trainer's progress.
+"""Jupyter notebooks: their printed output, and the tables of the Trainer's progress.
 
 In a notebook transformers' Trainer shows an HTML table, with a row for each logging: ``Step``,
-``Training Loss``, ``reward``, ``rewards / correct / mean``. What was printed as text is read as any console.
-The configuration is what was printed (a banner), and the arguments of a ``GRPOConfig(…)`` in the code.
+``Training Loss``, ``reward``, ``rewards / correct / mean``. Printed text is read like any console.
+The configuration comes from a printed banner, and from the arguments of a ``GRPOConfig(…)`` in the code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_notebook(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a notebook; raise `DataError` if it is none, and `NoHistory` if no metrics are shown in it."""
+    """Read a notebook; raise `DataError` if it is not one, and `NoHistory` if it shows no metrics."""
     found = _Notebook(path)
     if found.tables:
         for number, table in enumerate(found.tables, 1):
@@ -55,7 +55,7 @@ def read(path: Path) -> Iterator[RawLog]:
     container = found.console()
     if container is None:
         raise NoHistory(
-            f"{path}: no output of its cells has metrics; expected a table with Step, or a console's lines"
+            f"{path}: no cell output has metrics; expected a table with Step, or a console's lines"
         )
     with _as_file(found.text) as text:
         for log in container.read(text):
@@ -67,7 +67,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Notebook:
-    """What a notebook's outputs hold."""
+    """The outputs of a notebook, as text and tables."""
 
     def __init__(self, path: Path) -> None:
         with limits.opened(path) as file:
@@ -87,7 +87,7 @@ class _Notebook:
         self.config = _arguments(notebook_outputs.code(document)) | printed.config
 
     def console(self) -> Container | None:
-        """The container that reads what was printed."""
+        """The container that reads the printed text."""
         with _as_file(self.text) as path:
             head = limits.start(path, 65_536)
             return next((own for own in map(containers.get, _TEXTS) if own.file(path, head)), None)
@@ -95,7 +95,7 @@ class _Notebook:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[Path]:
-    """A text as a file: a console is read from one."""
+    """Yield a text as a file, since consoles are read from files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "printed"
         path.write_text(text, encoding="utf-8", errors="replace")
@@ -119,9 +119,9 @@ def _add(log: RawLog, table: HtmlTable) -> None:
 
 
 def _arguments(code: list[str]) -> dict[str, Any]:
-    """The keywords of calls of a trainer's configuration: literals, and names that always were one literal.
+    """Return a trainer configuration's keywords: literals, and names that have only one literal value.
 
-    Of a keyword with several values, none: which of the calls was made for the last training is not known.
+    A keyword with several values is left out: it is not known which call made the last training.
     """
     found: dict[str, list[Any]] = {}
     names: dict[str, list[Any]] = {}
@@ -143,12 +143,12 @@ def _arguments(code: list[str]) -> dict[str, Any]:
 
 
 def _only(values: list[Any]) -> Any:
-    """The value of a name that never had another."""
+    """Return the value of a name that never had another value."""
     return values[0] if values and all(own == values[0] for own in values) else None
 
 
 def _tree(cell: str) -> ast.AST:
-    """A cell's syntax, without lines of the shell; empty if it is not Python."""
+    """Parse a cell, without shell lines; empty if it is not Python."""
     lines = ("pass" if line[:1] in ("%", "!") else line for line in cell[:_MOST_CODE].split("\n"))
     try:
         return ast.parse("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The console of prime-rl's orchestrator, where a run keeps no ``metrics.jsonl``.
+"""The console of prime-rl's orchestrator, for runs without a ``metrics.jsonl``.
 
 ::
 
@@ -6,7 +6,7 @@
     18:03:15 SUCCESS Step 12 |    2m 5s | Reward 0.1160 | Trainable 128/128 (100.0%) | …
 
 The second form is of 2026. Files have the colours of a terminal. The reward is the mean of the step's
-rollouts. ``Val. Reward`` is left out: the line does not say which policy it is of.
+rollouts. ``Val. Reward`` is left out: the line does not say which policy it evaluates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP = re.compile(rf"\b{_BEFORE}{_NUMBER} \|(.{{0,1000}})")
 _LENGTH = re.compile(rf" Seq\. Length: {_NUMBER} tokens/sample")
 # A colour's code ends in "m".
 _IN_BYTES = re.compile(rf"(?:\b|m){_BEFORE}-?[\d.]{{1,20}} \|".encode())
-# File names that say what a file is, not of which run.
+# Generic file names, which do not name the run.
 _GENERIC = {"orchestrator", "rl", "output", "stdout"}
 
 

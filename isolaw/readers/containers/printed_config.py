@@ -29,7 +29,7 @@ from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, parse_yaml
 
-FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
+FEWEST = 8  # keys: model output may hold a small dictionary, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
 _FOREIGN = 20  # lines of other output within a dictionary
@@ -68,12 +68,12 @@ _TRAINER = "per_device_train_batch_size"  # a model's arguments do not have it
 
 
 class PrintedConfig:
-    """Collects what is printed of the configuration, line by line; only one is held at a time."""
+    """Collects a printed configuration line by line, and holds only one at a time."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.command: dict[str, Any] = {}
-        self._kind = ""  # of what is being collected: "dict", "yaml", "command"
+        self._kind = ""  # form of the configuration being collected: "dict", "yaml", "command"
         self._worker = ""
         self._lines: list[str] = []
         self._size = self._open = self._foreign = self._begun = 0
@@ -97,7 +97,7 @@ class PrintedConfig:
             self._keep(line)
 
     def close(self) -> None:
-        """Read what has been collected."""
+        """Parse the collected lines."""
         text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
         self._forget()
         if kind == "command":
@@ -109,7 +109,7 @@ class PrintedConfig:
 
     @property
     def collecting(self) -> bool:
-        """Whether the next line may belong to what is being collected."""
+        """Whether the next line may belong to the configuration being collected."""
         return bool(self._kind)
 
     def _keep(self, line: str) -> None:
@@ -118,7 +118,7 @@ class PrintedConfig:
         if self._size > _LARGEST:
             self._forget()
         elif self._kind == "dict":
-            bare = _STRING.sub("", line)  # no string goes over a line
+            bare = _STRING.sub("", line)  # strings do not span lines
             self._open += sum(bare.count(c) for c in "{[(") - sum(bare.count(c) for c in "}])")
             if self._open <= 0:
                 self.close()
@@ -153,7 +153,7 @@ def _parsed(text: str, kind: str) -> dict[str, Any]:
 
 
 def python_or_json(text: str) -> Any:
-    """Return what a JSON document or a Python literal holds; None if it is neither."""
+    """Parse a JSON document or a Python literal; None if it is neither."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
@@ -177,7 +177,7 @@ def _command(text: str) -> dict[str, Any]:
 
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether a setting has another value in the other of two configurations of one console.
+    """Return whether two configurations of one console give a setting different values.
 
     >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
     (True, False)
@@ -188,13 +188,13 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 class PrintedArguments:
     """Collects printed arguments line by line; ``config`` holds what has been found.
 
-    Where arguments are printed again with other values, a job goes on with them.
+    A job that continues with other arguments prints them again.
     """
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self._found: dict[str, Any] = {}
-        self._form: re.Pattern[str] | None = None  # of the arguments that are being collected
+        self._form: re.Pattern[str] | None = None  # form of the arguments that are being collected
         self._foreign = 0
 
     @property

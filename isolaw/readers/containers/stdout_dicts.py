@@ -1,4 +1,4 @@
-"""A console in which the metrics are Python dictionaries, amid whatever else was printed.
+"""A console that prints metrics as Python dictionaries, amid other output.
 
 ::
 
@@ -8,8 +8,8 @@
     Step 12:                                                       SkyRL, over several lines
     {'reward/avg_raw_reward': '0.2500',
 
-The Trainer prints no step; `trainer_steps` derives it. Arguments that were printed become the configuration.
-A console may hold one training after another: the epochs of a later one start again.
+The Trainer prints no step; `trainer_steps` derives it. Printed arguments become the configuration. A console
+may hold several trainings in sequence: the epochs of the next one start again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
-_SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long
+_SEARCHED = 1 << 22  # bytes: much may be printed before the first metrics
 _COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
@@ -70,7 +70,7 @@ def _holds_metrics(text: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read, or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
-    since: list[tuple[str, str]] = []  # the last training's end, of which it is open what they belong to
+    since: list[tuple[str, str]] = []  # lines after a training's end may belong to it or to the next
     for at, line in lines(path, readers[0].log, returns=True):
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
@@ -99,14 +99,14 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _counters(text: str) -> dict[str, float]:
-    """What counts up in a line with a training step, by name; empty for any other line."""
+    """Return the counters in a line with a training step, by name; empty for any other line."""
     if "{'" not in text or not ("'reward': " in text or "{'loss': " in text):
         return {}
     return {name: float(value) for name, value in _COUNTERS.findall(text)}
 
 
 def _finished(reader: _Reader, path: Path) -> RawLog:
-    """The log of a training, with its steps and its configuration."""
+    """Return the log of a training, with its steps and its configuration."""
     log = reader.log
     reader.close()
     config, source = beside(path)
@@ -118,7 +118,7 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
             "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
         )
     log.config = config | printed
-    # Of a model's arguments alone, one is kept.
+    # If all arguments belong to one model, keep one set.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
     if reader.before:
         log.config_source = f"{path.name} before its last step"
@@ -126,7 +126,7 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
 
 
 def _may_matter(line: bytes) -> bool:
-    """Return whether a line has a sign of what is read; each line is asked, so that it has to be quick."""
+    """Return whether a line may matter. Called for every line, so it has to be fast."""
     return (
         b"{'" in line or b"%|" in line or b"it/s" in line or b"s/it" in line or b"tep " in line
         or b"-----" in line or b" steps = " in line or b"atch size" in line or b"model_name_or_path=" in line
@@ -144,22 +144,22 @@ class _Reader:
         self._part: list[str] = []  # the lines of a dictionary that has not ended yet
         self._size = self._ends = 0  # their characters, and how many of them end in a brace
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
-        self._next = "", math.nan  # worker and step of one whose number was on a line of its own
+        self._next = "", math.nan  # worker and step of a dictionary whose step was printed on its own line
         self.steps = TrainerSteps()
         self.ended = False  # whether the summary of its end was printed
-        # What counts up, at its first training step and at its last one.
+        # The counters at the first and at the last training step.
         self._first: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
     @property
     def waits(self) -> bool:
-        """Whether the next line may belong to what is being read."""
+        """Whether the next line may continue the dictionary that is being read."""
         return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
 
     def starts_again(self, counters: dict[str, float]) -> bool:
-        """Whether a step with these counters is of another training, or of this one from its beginning.
+        """Whether a step with these counters begins another training, or this one again.
 
-        One that goes on from a checkpoint counts on from there.
+        A training that continues from a checkpoint continues its counters, too.
         """
         return any(
             now <= self._first[name] < self._last.get(name, -math.inf)
@@ -209,17 +209,17 @@ class _Reader:
         self._part.append(text)
         self._size += len(text)
         ends = text.rstrip().endswith("}")
-        self._ends += ends  # a nested one may end, too, but not for ever
+        self._ends += ends  # the brace may end a nested dictionary; the number of attempts is limited
         if self._ends > _MOST_ENDS or (self._size > _LARGEST and not ends):
             self._give_up()
         elif ends:
             self._dictionary("\n".join(self._part))
 
     def _dictionary(self, text: str) -> None:
-        """Read a dictionary, if it is whole and its values are metrics."""
+        """Read a dictionary, if it is complete and its values are metrics."""
         values, end = parse_dictionary(text)
         if values is None and end >= len(text) and len(text) <= _LARGEST:
-            return  # it may go on
+            return  # it may continue on the next line
         if values is None:
             self._give_up()
             return
@@ -248,7 +248,7 @@ class _Reader:
         self.log.add(values, step)
 
     def _give_up(self) -> None:
-        """Leave a dictionary that is torn; one that holds no metrics is nothing lost."""
+        """Drop a torn dictionary; if it holds no metrics, nothing is lost."""
         text = self._part[0]
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
             self.log.dropped["torn dictionaries"] += 1

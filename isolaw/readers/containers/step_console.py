@@ -9,7 +9,7 @@
     Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
     … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
 
-Values get the names that they have in a tracker. A console may hold one training after another:
+Values get their names in a tracker. A console may hold several trainings in sequence: the next one begins
 where the steps start again, unless the same configuration was printed again.
 """
 
@@ -31,10 +31,10 @@ from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _EXACT_COUNT = 99_999  # AReaL prints five digits
-# File names that say what a file is, not of which run.
+# Generic file names, which do not name the run.
 _GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
 _LONGEST_KEY = 200
-_SEARCHED = 4 * limits.MB  # what is printed before the first step may be long
+_SEARCHED = 4 * limits.MB  # much may be printed before the first step
 _LONGEST_STEP = 65_536  # bytes from a step's line to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
@@ -51,7 +51,7 @@ _NEMO_NAMES = {
     "Loss": "train/loss",
     "Generation KL Error": "train/gen_kl_error",
     "Avg Reward": "train/reward",
-    "Avg Total Reward": "train/reward",  # with dynamic sampling, of all that was generated
+    "Avg Total Reward": "train/reward",  # with dynamic sampling, over all generated rollouts
     "Avg Filtered Reward": "train/filtered_reward",
     "Mean Generation Length": "train/mean_gen_tokens_per_sample",
     "Accuracy": "validation/accuracy",
@@ -99,14 +99,14 @@ def _roll(text: str) -> StepValues:
 
 @dataclass(frozen=True)
 class _Form:
-    """How one framework announces a step, and lists its values."""
+    """The form in which one framework announces a step and lists its values."""
 
     # With the groups ``step``; ``of``, its steps, where they start again with each epoch; and ``before``,
     # where an evaluation precedes the step's update.
     step: re.Pattern[str]
     values: Callable[[str], StepValues]  # of a line
     signs: tuple[bytes, ...]  # one is in every line with values
-    ahead: int = 0  # by how much it counts higher than its trackers do
+    ahead: int = 0  # how much higher the console counts than the trackers
 
     def may_hold(self, line: bytes) -> bool:
         """Whether a line may hold values."""
@@ -142,7 +142,7 @@ _STEP_IN_BYTES = re.compile(
 
 
 def _form(text: bytes) -> _Form | None:
-    """The form of a console that has a step and a value in this beginning of it."""
+    """Return the form that matches a step and a value in this beginning of a console; None if none does."""
     seen: list[_Form] = []
     for found in _STEP_IN_BYTES.finditer(text):
         begin, end = text.rfind(b"\n", 0, found.start()) + 1, text.find(b"\n", found.start())
@@ -191,7 +191,7 @@ class _Reader:
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
-        self._step, self._values = 0, StepValues()  # what comes before any step is of before training
+        self._step, self._values = 0, StepValues()  # values before any step were measured before training
         self._epoch = 1
         self._first = self._last = -1  # of this training
 
@@ -219,7 +219,7 @@ class _Reader:
             self._append(name)
             self._first = -1
         elif changed(log.config, config):
-            self._append(log.run)  # a part of the same run, which may have another n
+            self._append(log.run)  # a part of the same run, but n may differ
         self.logs[-1].config = dict(config)
         self._first = step if self._first < 0 else self._first
         self._last = self._step = step

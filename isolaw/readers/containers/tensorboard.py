@@ -1,9 +1,9 @@
 """TensorBoard event files, ``events.out.tfevents.*``: every scalar of every event, nothing sampled.
 
 A file is TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data), each an
-``Event`` message, the first of which holds the file version ``brain.Event:2``. The frames are walked here, so
-that a length is compared with the file before anything of that size is read; messages and checksums are
-TensorBoard's own. The files of one directory are parts of one run; their names sort by time.
+``Event`` message, the first of which holds the file version ``brain.Event:2``. isolaw walks the frames
+itself, to compare a length with the file before it reads that much; TensorBoard's code decodes messages and
+computes checksums. The files of one directory are parts of one run; their names sort by time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from isolaw.readers.raw_log import Container, RawLog
 VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
 _CRC = struct.Struct("<I")
-_LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
+_LARGEST = 1 << 20  # scalars and a configuration are far smaller; pictures and graphs are larger
 _MOST_JOINED = 10_000  # scalars of one step
-# Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
+# Tags in which Hugging Face's callback and isolaw's mirror write the configuration → the prefix of its keys.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
 
@@ -52,7 +52,7 @@ def read(path: Path) -> Iterator[RawLog]:
         found = _scalars(event, log)
         if not found:
             continue
-        # Writers make an event of each scalar; those of one step that follow each other are one record.
+        # Writers make one event for each scalar; consecutive events of one step are one record.
         if values and (event.step != step or len(values) > _MOST_JOINED or values.keys() & found.keys()):
             log.add(values, step, wall_s)
             values = {}
@@ -65,7 +65,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _events(path: Path, log: RawLog) -> Iterator[Any]:
-    """Walk the file's events; what is torn or damaged is left out and counted."""
+    """Yield the file's events; torn or damaged records are left out and counted."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
@@ -114,7 +114,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
 
 
 def _scalars(event: Any, log: RawLog) -> dict[str, float]:
-    """The scalars of an event by tag; a configuration among its texts goes to the log."""
+    """Return the scalars of an event by tag; add a configuration among its texts to the log."""
     found = {}
     for value in event.summary.value:
         kind = value.WhichOneof("value")
@@ -128,11 +128,11 @@ def _scalars(event: Any, log: RawLog) -> dict[str, float]:
 
 
 def _only_number(tensor: Any) -> float | None:
-    """Return a tensor's number, None if it holds another count than one or no number."""
+    """Return the number of a tensor with one element; None for any other tensor."""
     from tensorboard.util.tensor_util import make_ndarray
 
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
-        return None  # checked first: a shape is a promise that would be allocated
+        return None  # checked first, because decoding allocates the memory that the shape claims
     try:
         array = make_ndarray(tensor)
     except (TypeError, ValueError, KeyError):
@@ -143,12 +143,12 @@ def _only_number(tensor: Any) -> float | None:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal that is this 32-bit number: the 0.7 that was logged, not 0.69999999."""
+    """Return the shortest decimal with this 32-bit value: 0.7 as it was logged, not 0.69999999."""
     return float(str(np.float32(value)))
 
 
 def _configure(log: RawLog, tag: str, tensor: Any) -> None:
-    """Take a text that is a JSON object as configuration."""
+    """Add a text that is a JSON object to the configuration."""
     if len(tensor.string_val) != 1:
         return
     flat: dict[str, Any] = {}

@@ -30,7 +30,7 @@ _PARQUET = b"PAR1"
 _LARGEST = 500 * limits.MB
 _OF_EXPORT = {"timestamp", "run_name", "step"}
 _NO_METRIC = {"id", "run_id", "log_id", "space_id", "project_name", "created_at", *_OF_EXPORT}
-_UNREADABLE = sqlite3.Error, UnicodeError  # the latter for names that are no UTF-8
+_UNREADABLE = sqlite3.Error, UnicodeError  # the latter for names that are not UTF-8
 Row = tuple[Any, Any, Any, dict[str, Any]]  # run, step, time, metrics
 _METRICS = "SELECT run_name, step, timestamp, metrics FROM metrics ORDER BY rowid"
 _COLUMNS = "PRAGMA table_info(metrics)"
@@ -96,7 +96,7 @@ def _exported(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
 
 
 def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    """Read a copy, since SQLite writes next to a database whose last values are in its log of writes."""
+    """Read a copy, since SQLite writes next to a database that has a write-ahead log."""
     with limits.os_errors(path), tempfile.TemporaryDirectory() as folder:
         files = [own for own in (path, Path(f"{path}-wal")) if own.is_file()]
         if (size := sum(own.stat().st_size for own in files)) > _LARGEST:

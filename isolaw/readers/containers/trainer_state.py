@@ -1,9 +1,9 @@
-"""``trainer_state.json``, which Hugging Face's Trainer leaves in ``checkpoint-<step>/`` and at a run's end.
+"""``trainer_state.json``: Hugging Face's Trainer writes it to ``checkpoint-<step>/`` and at a run's end.
 
 Its ``log_history`` holds a record for each logging and each evaluation, with ``step``. Every checkpoint's
-state repeats the history up to there, so the states of one run's checkpoints are parts of one run. Of the
-batch it holds the share of one device only (``train_batch_size``); the arguments are in
-``training_args.bin``, a pickle, which is never loaded.
+state repeats the history up to there, so the states of one run's checkpoints are parts of one run. It gives
+only one device's share of the batch (``train_batch_size``). The arguments are in ``training_args.bin``, a
+pickle that isolaw never loads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BETWEEN = 1_000  # characters between two records
 _HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-# What of the state is configuration.
+# Keys of the state that are configuration.
 _SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs", "eval_steps", "save_steps")
 _PICKLE = "training_args.bin"
 
@@ -38,7 +38,7 @@ def is_state(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one state; of a torn one, the records that are whole.
+    """Read one state; from a torn file, read the complete records.
 
     Raises `DataError` if it cannot be read, takes too long, or has no history.
     """
@@ -70,7 +70,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Window:
-    """A file's text, of which only the next MB or more is held."""
+    """A window on a file's text that holds only the next MB or more."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -78,18 +78,18 @@ class _Window:
         self.text, self.at, self._ended = "", 0, False
 
     def fill(self) -> None:
-        """Read on until there is a MB from ``at`` on, unless the file ends before."""
+        """Read until the window holds a MB after ``at``, or the file ends."""
         if self._ended or len(self.text) - self.at >= _LONGEST:
             return
         content = self._file.read(_CHUNK)
         self._ended = not content
         more = self._decoder.decode(content, final=self._ended)
-        # A crash may leave NUL bytes where the file system had not written yet.
+        # After a crash, blocks that were not written yet hold NUL bytes.
         self.text, self.at = self.text[self.at :] + more.rstrip("\0"), 0
 
 
 def _add_history(log: RawLog, window: _Window) -> bool:
-    """Add the records from here on; return whether the list ends.
+    """Add the records that follow; return whether the list ends.
 
     One record at a time: a long history is never held as a tree of objects, and a torn one ends the list.
     """
@@ -114,7 +114,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
 
 
 def _around(begin: str, end: str) -> dict[str, Any]:
-    """What the state holds next to its history; of a torn one, what comes before."""
+    """Return the parts of the state next to its history; of a torn file, only those before it."""
     for tail in (end, "]}"):
         try:
             state = json.loads(begin + tail)

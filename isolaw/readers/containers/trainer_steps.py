@@ -1,9 +1,9 @@
-"""The steps of a Trainer's console: it prints none with its records, but a progress bar and ``epoch``.
+"""The steps of a Trainer's console: records have no step, only ``epoch`` and a progress bar near them.
 
-Where each record follows another state of the bar, the bar shows its step. Elsewhere (the two streams were
-buffered apart, the bar is drawn rarely) the records are multiples of ``logging_steps``, which the arguments
-say, or which follows: so many steps that as many records fit before the bar's last state, and that the
-epochs rise as a run of the bar's length makes them rise. Without both the records have no step.
+If each record follows a new state of the bar, the bar gives its step. If not (the two streams were buffered
+apart, or the bar is drawn rarely), the records are multiples of ``logging_steps``. The arguments give it, or
+isolaw derives it: the records must fit before the bar's last state, and the epochs must rise as in a run of
+the bar's length. If neither works, the records have no step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from isolaw.readers.raw_log import RawLog, finite, whole
 
 _BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,300}\|\s{0,3}| )(\d{1,9})/(\d{1,9}) \[")
 _MOST_BARS = 50
-_EXACT = 5e-4  # of an epoch with four digits
-_ROUNDED = 5e-3  # of an epoch with two, as transformers 4 prints it
+_EXACT = 5e-4  # rounding error of an epoch with four digits
+_ROUNDED = 5e-3  # rounding error with two digits, as transformers 4 prints it
 _FINE = 8  # roundings between two records, so that a record that is missing shows
 _OFF = 0.2  # of the epochs between two records
 _TOLERANCE = 0.002  # relative: a last batch that is not full shifts the epochs
 _LEAST_PERIOD = 1e-9  # epochs between two records
-_MOST_EPOCHS = 100  # tried where their number is not known
+_MOST_EPOCHS = 100  # tried if the number of steps is not known
 _LAST_EPOCH = 1e6  # a larger number is no epoch
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class TrainerSteps:
     _ended: float = math.nan  # the epoch at the end of training
 
     def bars(self, text: str) -> None:
-        """Take the progress bars in a text; one with a description is not the training's."""
+        """Record the progress bars in a text; a bar with a description is not the training's."""
         for bar in _BAR.finditer(text):
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])
@@ -64,15 +64,15 @@ class TrainerSteps:
                 own.append((len(self._seen), int(bar[1])))
 
     def record(self, index: int, training: bool, epoch: str) -> None:
-        """Take a record of training or of an evaluation."""
+        """Record one log entry of training or of an evaluation."""
         self._seen.append(_Record(index, training, next(reversed(self._bars), 0), epoch))
 
     def end(self, epoch: str) -> None:
-        """Take the epoch of the summary that is printed when training ends."""
+        """Record the epoch in the summary at the end of training."""
         self._ended = finite(epoch)
 
     def number(self, log: RawLog, config: Mapping[str, Any]) -> None:
-        """Set the steps of the records, if they are certain, and add a note on where they are from."""
+        """Set the steps of the records if they are certain, and note their origin."""
         trained = [own for own in self._seen if own.training]
         if not trained:
             return
@@ -157,7 +157,7 @@ class TrainerSteps:
         if self._ended > 0:
             epochs = [self._ended]
         elif whole(config.get("max_steps"), 1):
-            return 0, ""  # it ends within an epoch, and nothing says where
+            return 0, ""  # it ends within an epoch, at an unknown place
         else:
             named = finite(config.get("num_train_epochs"))
             epochs = [named] if named > 0 else list(range(1, _MOST_EPOCHS))
@@ -175,7 +175,7 @@ class TrainerSteps:
 
 
 def _logging_steps(config: Mapping[str, Any], total: int | None) -> int:
-    """Return the argument ``logging_steps``, which may be a share of all steps; 0 if it is not known."""
+    """Return ``logging_steps`` in steps (the argument may be a share of all steps); 0 if unknown."""
     if str(config.get("logging_strategy", "steps")).rpartition(".")[2].lower() != "steps":
         return 0
     share = finite(config.get("logging_steps"))

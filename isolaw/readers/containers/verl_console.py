@@ -2,7 +2,7 @@
 
 A step's line may be broken in two, or printed twice, once for training and once for validation. The
 configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file. A console may
-hold one training after another: where the steps start again, and another configuration was printed.
+hold several trainings: the next one begins where the steps start again and another configuration was printed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,6
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
-# What tells one training from another; one that is started again may have other micro-batches.
+# Settings that differ between trainings; a restarted training may only have other micro-batches.
 _TELLING = re.compile(
     r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
     r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
 )
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
-# File names that say what a file is, not of which run: the run is the directory.
+# Generic file names: the run is then named after the directory.
 _GENERIC = {
     *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl")
 }
@@ -63,7 +63,7 @@ def is_console(path: Path, head: bytes) -> bool:
                 break
             text = rest + chunk
             rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
-            if b"step:" in text:  # else a whole MB is passed over at once: there may be many short lines
+            if b"step:" in text:  # otherwise skip a whole MB at once: there may be many short lines
                 found = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
                 tried += len(found)
                 if any(map(_has_step, found)):
@@ -120,7 +120,7 @@ class _Step:
 
 
 class _Reader:
-    """Puts lines together: steps over two of them, and what is printed around them."""
+    """Joins steps that span two lines, and reads the configuration around them."""
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
@@ -128,14 +128,14 @@ class _Reader:
         self.printed = PrintedConfig()
         self._config: dict[str, Any] = {}  # which was printed before the last step
         self._first = 0.0  # step of this training
-        self._parts = False  # whether a training went on with another configuration
+        self._parts = False  # whether a training continued with another configuration
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
 
     @property
     def waiting(self) -> bool:
-        """Whether the next line matters, whatever is in it."""
+        """Whether the next line matters regardless of its content."""
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:
@@ -163,7 +163,7 @@ class _Reader:
             self.printed.add(worker, text)
 
     def finish(self, torn: bool) -> None:
-        """Take what is left when the file ends; ``torn`` if in the middle of a line."""
+        """Add the remaining values at the end of the file; ``torn`` if it ends in the middle of a line."""
         if torn and self._step is not None and self._step.last:
             self._step.items = self._step.items.rpartition(" - ")[0]  # half a number looks like a number
             self.log.dropped["torn last value"] += 1
@@ -188,9 +188,9 @@ class _Reader:
             self._first = step.number
         elif changed(self._config, config):
             self._parts = True
-            self._begin(self.log.run)  # a part of the same run, which may have another n
+            self._begin(self.log.run)  # a part of the same run, but n may differ
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
-            self.log.add(self._initial, 0)  # it was printed, and not logged
+            self.log.add(self._initial, 0)  # printed, but not logged
         self._initial, self._config = {}, config
         self.log.add(values, step.number)
 
@@ -207,7 +207,7 @@ class _Reader:
         self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
-        """``"Initial validation metrics: {…}"``, a printed string that may go over several lines."""
+        """Read ``"Initial validation metrics: {…}"``, a printed string that may span several lines."""
         if self._quoted is None and _INITIAL in text:
             self._quoted = []
         if self._quoted is not None:
@@ -219,13 +219,13 @@ class _Reader:
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two printed configurations differ in what tells one training from another."""
+    """Return whether two printed configurations belong to different trainings."""
     keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
     return any(one.get(key) != other.get(key) for key in keys)
 
 
 def _steps(text: str) -> list[tuple[float, str]]:
-    """Return each step in a line, and the text of its items; the first may be cut before its number."""
+    """Return each step in a line with the text of its items; the first may lack its number."""
     found = list(_STEP.finditer(text))
     ends = [*(match.start() for match in found[1:]), len(text)]
     cut = [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
@@ -282,7 +282,7 @@ def _followed(piece: str) -> tuple[str, str] | None:
 
 
 def _continued(start: str, line: str) -> str | None:
-    """Return a step's text with the next line, if that goes on with it; None if it is something else.
+    """Return a step's text joined with the next line, if that continues it; otherwise None.
 
     >>> _continued("actor/lr:0.1 - critic/sco", "re/mean:0.5 - critic/rewards/mean:0.4")
     'actor/lr:0.1 - critic/score/mean:0.5 - critic/rewards/mean:0.4'
@@ -309,7 +309,7 @@ def _continued(start: str, line: str) -> str | None:
     across = _item(last + seam)
     if not across or "/" not in across[0]:
         return None
-    if _item(last) or _followed(last):  # only a number can be cut and look whole
+    if _item(last) or _followed(last):  # only a number can look complete when truncated
         return start + line if named and _NUMERIC.fullmatch(seam) else None
     return start + line
 

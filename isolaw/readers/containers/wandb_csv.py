@@ -6,7 +6,7 @@ column ``<run> - _step``. Runs that the panel groups are called by their setting
 step, value``. *History*, ``run.history().to_csv()``: ``_step`` and a column for each metric; some tools leave
 only the names of a framework.
 
-None has the configuration. The points are a sample of the run's.
+No form has the configuration, and the points are a sample of the run's history.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runt
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
 SAMPLED = (
-    "a W&B export is a sample of the run's history; its own folder, or run.scan_history(), holds all of it"
+    "a W&B export is a sample of the run's history; the run's folder, or run.scan_history(), has all of it"
 )
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
@@ -47,14 +47,14 @@ def is_export(_path: Path, head: bytes) -> bool:
 
 
 def is_of_own_metrics(head: bytes) -> bool:
-    """Return whether a file is a panel's export of metrics that no framework has: a table of one's own."""
+    """Return whether a file is a panel's export of custom metrics that no framework uses."""
     header = _header(head)
     keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header[1:]}
     return _is_wide(header) and not frameworks.find(keys, {}) and not frameworks.possible(keys)
 
 
 def _header(head: bytes) -> list[str]:
-    """Return the names in a file's first line, as far as it was read; none where it is no text."""
+    """Return the names in a file's first line, as far as it was read; none if it is not text."""
     line, newline, _ = head.decode("utf-8-sig", "replace").partition("\n")
     try:
         header = next(csv.reader([line.rstrip("\r")]), [])
@@ -68,7 +68,7 @@ def _header(head: bytes) -> list[str]:
 def read(path: Path) -> Iterator[RawLog]:
     """Read an export, one log for each run.
 
-    Raises `DataError` if the x axis is a time, two runs have one name, or it is not a CSV table.
+    Raises `DataError` if the x axis is a time, two runs share a name, or the file is not a CSV table.
     """
     logs: dict[str, RawLog] = {}
     held = limits.Held(str(path))
@@ -83,7 +83,7 @@ def read(path: Path) -> Iterator[RawLog]:
                 logs[run].config = {key: literal(value) for key, value in _LABEL.findall(run)}
                 logs[run].config_source = "its label"
                 logs[run].notes.append(
-                    "its label is of a W&B group: its values are means of the group's runs"
+                    "its label names a W&B group, so its values are means of the group's runs"
                 )
         return logs[run]
 
@@ -115,7 +115,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Each line as text; a longer one than the limit is never held."""
+    """Yield each line as text; a line over the limit is never held."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:

@@ -1,4 +1,4 @@
-"""A run's own folder of Weights & Biases, ``wandb/offline-run-<time>-<id>`` or ``wandb/run-<time>-<id>``.
+"""The folder of a Weights & Biases run, ``wandb/offline-run-<time>-<id>`` or ``wandb/run-<time>-<id>``.
 
 ::
 
@@ -8,9 +8,9 @@
     logs/debug.log            what W&B did; it quotes the configuration
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
-buffers. The blocks are read here, because the library has no reader for them; the messages are the library's.
-Where they hold no history, or W&B is not installed, `files/output.log` is read instead, if it is a known
-console; where no configuration is, the one that W&B quotes in `logs/debug.log`.
+buffers. isolaw reads the blocks itself, because the library has no reader for them; the library decodes
+messages. Without a history, or without W&B, isolaw reads `files/output.log` if it is a known console. Without
+a configuration, it takes the one that W&B quotes in `logs/debug.log`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,25
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is one run's folder, and not one that has a ``.wandb`` among other files."""
+    """Return whether a directory is one run's folder, and not one with a ``.wandb`` among other files."""
     if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
         return True
     with limits.os_errors(path):
@@ -74,7 +74,7 @@ def read(path: Path) -> Iterator[RawLog]:
                     _add_records(log, file)
                 except NotInstalled as error:
                     missing = error
-        if not log.config and whole:  # else what lies there may be of any run
+        if not log.config and whole:  # otherwise the files may belong to any run
             log.config, log.config_source = beside(folder)
         if not log.config and whole:
             log.config, log.config_source = _quoted(folder / "logs" / "debug.log"), "logs/debug.log"
@@ -129,8 +129,8 @@ def _add_records(log: RawLog, file: Path) -> None:
 
 
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
-    """Walk the blocks and join what was split; a damaged block costs what is left of it."""
-    parts: list[bytes] | None = None  # of a record that goes on in the next block
+    """Yield the records, joined across blocks; damage loses the rest of its block."""
+    parts: list[bytes] | None = None  # start of a record that continues in the next block
     size = 0
     with limits.opened(file) as blocks:
         block, at = blocks.read(_BLOCK), _HEADER
@@ -153,7 +153,7 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                 if kind in (_FULL, _FIRST):
                     parts, size = [], 0
                 elif kind not in (_MIDDLE, _LAST) or parts is None:
-                    continue  # the rest of something damaged
+                    continue  # the rest of a damaged record
                 size += len(data)
                 if size <= _LARGEST:
                     parts.append(data)
@@ -200,12 +200,12 @@ def _update(config: dict[str, Any], record: Any) -> None:
 
 
 def _quoted(path: Path) -> dict[str, Any]:
-    """Return the configuration that W&B's own log quotes: that of `wandb.init`, and what was added to it."""
+    """Return the configuration that W&B's own log quotes: from `wandb.init`, and from later updates."""
     config: dict[str, Any] = {}
     text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
     for quoted in _CONFIG.finditer(text):
         found = python_or_json(quoted[1])
-        if not isinstance(found, dict):  # it holds an object: take what is plain
+        if not isinstance(found, dict):  # it holds an object: take only plain values
             found = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
         with contextlib.suppress(DataError):
             config |= flatten(found)
@@ -213,7 +213,7 @@ def _quoted(path: Path) -> dict[str, Any]:
 
 
 def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
-    """Read what was printed, as the run that it is."""
+    """Read the printed output under the run's name."""
     from isolaw.readers.containers import candidates
 
     lacks = f"{log.source}: a W&B run without history"
@@ -227,7 +227,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
         printed.run = log.run
         if log.config:
             printed.config, printed.config_source = log.config, log.config_source
-        printed.notes.append("W&B holds no history of it: read from files/output.log")
+        printed.notes.append("W&B has no history of this run: isolaw read files/output.log instead")
         printed.dropped += log.dropped
         yield printed
 

@@ -1,4 +1,4 @@
-"""What a framework's names mean: its metrics, and where it keeps B_p and n."""
+"""The names of each framework: what its metrics mean, and where it keeps B_p and n."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from isolaw.errors import InputError, unknown
 from isolaw.readers.frameworks.base import Framework
 
-# Each framework, as users write it → its module, imported when it is needed; the most specific first.
+# Framework, as users write it → its module, imported when needed; the most specific first.
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
     "ROLL": "isolaw.readers.frameworks.roll",  # before veRL, whose names it shares
@@ -40,9 +40,9 @@ def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
 
 
 def possible(keys: Collection[str]) -> list[Framework]:
-    """Return the frameworks that may have written these keys, of which none has to: they call one a reward.
+    """Return the frameworks that may have written these keys: they call one of them a reward.
 
-    If some of them also know a key that counts steps, only those.
+    If some of these frameworks also use a key that counts steps, return only those.
     """
     found = [own for own in known() if own.own_keys and any(_rewards(own, key) for key in keys)]
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
@@ -53,7 +53,7 @@ _OF_TRAINING = ("train/", "train_", "training/", "training_", "rewards/", "compl
 
 
 def of_training(key: str) -> bool:
-    """Return whether a metric's key, alone, says that it is of training batches.
+    """Return whether a metric's key alone shows that it is measured on training batches.
 
     >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "train_acc", "val/acc", "acc")]
     [True, True, True, False, False]
@@ -71,7 +71,7 @@ def _rewards(framework: Framework, key: str) -> bool:
 
 
 def named(name: str) -> Framework:
-    """Return the framework called ``name``, in any case; raise `InputError`, which names all, if none is."""
+    """Return the framework called ``name``, in any case; otherwise raise an `InputError` that names all."""
     for own in known():
         if own.name.lower() == name.lower():
             return own

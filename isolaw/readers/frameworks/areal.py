@@ -1,7 +1,7 @@
 """AReaL: its metric names, and where B_p and n are (areal 1.0).
 
-``ppo_actor/task_reward/avg`` is the mean reward of the batch that is trained on, ``eval-rollout/reward`` of
-the evaluation, after the step's update. Trackers count steps from 0, the console from 1. By default it
+``ppo_actor/task_reward/avg`` is the mean reward of the training batch, ``eval-rollout/reward`` that of the
+evaluation after the step's update. Trackers count steps from 0, the console from 1. By default AReaL
 generates while it trains (``rollout.max_head_offpolicyness``).
 """
 
@@ -25,7 +25,7 @@ _NOT_KEPT = (
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """It is on-policy with one update a batch and no rollouts of older weights."""
+    """A run is on-policy with one update a batch and no rollouts from older weights."""
     lag = config.count("rollout.max_head_offpolicyness", least=0)
     updates = config.count("actor.ppo_n_minibatches")
     if lag is None or updates is None:

@@ -1,7 +1,7 @@
 """ART (openpipe-art 0.5): ``history.jsonl`` in a model's folder, or W&B.
 
-Its step is the checkpoint's number, the updates made. The sizes of a batch are in the user's code; newer
-versions count the trajectories of a step.
+A step is a checkpoint's number, i.e. the updates made. Batch sizes are in the user's code; newer versions log
+the number of trajectories in each step.
 """
 
 from __future__ import annotations

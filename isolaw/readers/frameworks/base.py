@@ -1,4 +1,4 @@
-"""`Framework`: what a framework calls its metrics and settings; a module holds one, called ``FRAMEWORK``.
+"""`Framework`: a framework's names of metrics and settings; each module defines one as ``FRAMEWORK``.
 
 `isolaw.readers.frameworks.FRAMEWORKS` lists the modules.
 """
@@ -28,7 +28,7 @@ _NUMBERS = ("lr", "kl", "entropy", "temperature")
 class Fact:
     """A value known of a run, and its origin, as ``"data.train_batch_size in config.yaml"``.
 
-    A value of None is unknown; ``origin`` then says what the value would follow from.
+    A value of None is unknown; ``origin`` then describes how the value would follow from others.
     """
 
     value: Any
@@ -40,10 +40,10 @@ class Fact:
 
 
 class Config:
-    """A configuration under flat keys, and where it was read.
+    """A configuration under flat keys, and its source.
 
-    Each method takes the names that a setting has had, and returns the first that exists as a `Fact`;
-    None if none does, or its value is of another kind.
+    Each method takes the names that a setting has had, and returns the first existing one as a `Fact`; None
+    if none exists, or its value has another type.
 
     >>> config = Config({"n": 8, "lr": "1e-6", "name": ""}, "config.yaml")
     >>> config.count("group_size", "n")
@@ -61,7 +61,7 @@ class Config:
         return Fact(value, f"{name}{self.where}")
 
     def number(self, *names: str) -> Fact | None:
-        """Return a finite number, also one that was written as text."""
+        """Return a finite number, also if it was written as text."""
         return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
@@ -90,10 +90,10 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to understand one framework's logs."""
+    """How to interpret one framework's logs."""
 
     name: str  # as users write it: ``veRL``
-    # A key's (eval_set, metric) in our names, as ("aime24", "avg@8"); training metrics are on ``train``. None
+    # A key's (eval_set, metric) in isolaw's names, as ("aime24", "avg@8"); training is on ``train``. None
     # for what is not worth keeping (timings, learning rates); a further name of the log is kept as it is.
     # `by_rules` makes one of a table.
     metric: Callable[[str], Target | None]
@@ -101,7 +101,7 @@ class Framework:
     # pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not suffice.
     own_keys: tuple[tuple[str, ...], ...] = ()
     own_config: tuple[tuple[str, ...], ...] = ()
-    # A fact → the settings that hold it. Facts have our names: ``rollouts_per_problem``,
+    # A fact → the settings that hold it. Facts have isolaw's names: ``rollouts_per_problem``,
     # ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
     # ``logging_steps`` (updates between records, for logs without steps), and attributes (``lr``, ``kl``).
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -128,19 +128,19 @@ class Framework:
         return _match(self.own_keys, keys) or _match(self.own_config, self.flat(config))
 
     def target(self, key: str) -> Target | None:
-        """Return (eval_set, metric) of a key, None for what is not kept."""
+        """Return (eval_set, metric) of a key; None if the metric is not kept."""
         target = ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
         held_out = target and target[0] == "train" and self.prefixed and _HELD_OUT.match(key)
         return ("validation", target[1]) if target and held_out else target
 
     def is_counter(self, key: str) -> bool:
-        """Return whether a key counts the rollouts of a step, those of all steps, or the steps."""
+        """Return whether a key counts the rollouts of a step, the rollouts of all steps, or the steps."""
         return key in (*self.counts, *self.step_keys) or _so_far(key)
 
     def counted(self, log: RawLog) -> list[Fact]:
-        """Return the rollouts of a step where a log counts them: one, or two where it changes once.
+        """Return the rollouts of a step if a log counts them: one fact, or two if the number changes once.
 
-        Nothing where they vary, as with a filter, or of a short last batch.
+        Returns nothing if they vary (e.g. with a filter), and ignores a short last batch.
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
         counted = {f"{key} in every record": (own.record, own.value) for key, own in keys.items()}
@@ -156,7 +156,7 @@ class Framework:
         return []
 
     def _a_step(self, log: RawLog, key: str) -> array[float]:
-        """How much a count rises with each step, from one record to the next."""
+        """Return how much a count rises per step, from one record to the next."""
         keys = [own for own in self.step_keys if own in log.series]
         of_tracker = log.container.startswith(("wandb", "trackio"))  # it may count records
         steps = dict(enumerate([] if keys or of_tracker else log.step))
@@ -168,7 +168,7 @@ class Framework:
         return array("d", [value / step for step, value in rises if step > 0])
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
-        """Return what the configuration, read from ``source``, says of the run."""
+        """Return the facts of the run that the configuration, read from ``source``, states."""
         own = Config(self.flat(config), source)
         facts: dict[str, Fact | None] = {}
         for name, settings in self.settings.items():
@@ -181,7 +181,7 @@ class Framework:
 
 
 def _so_far(key: str) -> bool:
-    """Whether a key counts all rollouts so far, by its name."""
+    """Whether the name of a key shows that it counts all rollouts so far."""
     return counts(key.rpartition("/")[2]) == "rollouts"
 
 
@@ -195,7 +195,7 @@ def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> boo
 def by_rules(
     *rules: tuple[str, str, str | Callable[[int], str]], names: Mapping[str, str], not_kept: str
 ) -> Callable[[str], Target | None]:
-    """Return a `Framework.metric`: the first rule holds whose pattern matches the whole key.
+    """Return a `Framework.metric` from rules; the first rule applies whose pattern matches the whole key.
 
     A rule is (pattern, eval_set, metric). A group ``set`` of the pattern replaces the evaluation set, and a
     metric that is a function gets the number in the group ``k``. Without a metric it is the group ``name``,
@@ -220,17 +220,17 @@ def by_rules(
 
 
 def best(k: int) -> str:
-    """Return the metric that says whether any of k samples is correct; of one sample, it is their mean."""
+    """Return the metric of at least one correct answer in k samples; for k = 1 it is the mean."""
     return "pass@1" if k == 1 else f"best@{k}"
 
 
 def one_update(
     batch: int, trained: Fact | None, passes: Fact | None, apart: Fact | None, what: str = "rollouts"
 ) -> Fact | None:
-    """Return whether each batch of rollouts makes one optimiser step, by the policy that generated it.
+    """Return whether each batch of rollouts makes one optimiser step, on the policy that generated it.
 
-    Of a batch of ``batch`` rollouts (or ``what``) an update takes ``trained``, and it is trained on
-    ``passes`` times. ``apart``: generation runs next to training, on older weights; None if that is unknown.
+    An update takes ``trained`` of the ``batch`` rollouts (or ``what``) of a batch, and each batch is used
+    ``passes`` times. ``apart``: generation runs in parallel to training, with older weights; None if unknown.
     """
     if apart and apart.value:
         return Fact(False, f"{apart.origin}: {APART}")

@@ -1,6 +1,7 @@
 """isolaw's own runs, as it mirrors them to trackers (`isolaw.trackers`).
 
-There the x axis is compute; the update step is a metric. The configuration is under ``isolaw.``.
+In the trackers, the x axis is compute and the update step is a metric. Configuration keys begin with
+``isolaw.``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def metric(key: str) -> tuple[str, str] | None:
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """Everything is under our own names."""
+    """Return the facts; all have isolaw's own names."""
     own = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
     return {name: config.fact(key, config.values[key]) for name, key in own.items() if name != "run_id"}
 

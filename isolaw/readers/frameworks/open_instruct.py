@@ -3,7 +3,7 @@
 ``training_step`` counts steps; trackers may count rollouts instead (``episode``). ``scores`` is the reward;
 ``val/…`` is of training, not of validation, which is ``eval/…``. ``eval/pass_at_1`` is the mean over a
 prompt's samples, ``pass_at_<k>`` whether any of exactly k was right, ``pass_at_<k>_unbiased`` the unbiased
-best@k. It generates ``async_steps`` steps ahead.
+best@k. Generation runs ``async_steps`` steps ahead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_KEPT = (
 def _facts(config: Config, facts: Facts) -> Facts:
     problems = facts["problems_per_batch"]
     if problems and config.is_true("active_sampling", "filter_zero_std_samples"):
-        problems = problems.but("groups without variance are filtered: not counted")
+        problems = problems.but("filtered groups without variance are not counted")
     data = None
     mixed = config.values.get("dataset_mixer_list")  # names and shares in turn
     if isinstance(mixed, list) and mixed and all(isinstance(name, str) for name in mixed[::2]):

@@ -44,7 +44,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration with the sections that W&B keeps as text."""
+    """Return the configuration, with the sections that W&B keeps as text parsed."""
     out = dict(config)
     for section, text in config.items():
         if isinstance(text, str) and text.startswith("namespace("):

@@ -1,9 +1,9 @@
 """prime-rl: its metric names, old and new, and where B_p and n are.
 
 Three generations of names: ``train/agg/effective/<agent>/reward/mean``, ``reward/all/mean`` and
-``reward/mean``; evaluations are ``eval/<env>/effective/<agent>/avg@k``, or ``eval/<env>/avg@k``. Rollouts are
-``effective`` where they were trained on; ``all`` of them is used for what says how healthy they are. Its
-``batch_size`` counts rollouts, its ``pass@k`` is the unbiased best@k. It generates while it trains, unless
+``reward/mean``; evaluations are ``eval/<env>/effective/<agent>/avg@k``, or ``eval/<env>/avg@k``.
+``effective`` rollouts were trained on; isolaw takes health metrics from ``all`` rollouts. ``batch_size``
+counts rollouts, and ``pass@k`` is the unbiased best@k. prime-rl generates while it trains, unless
 ``max_off_policy_steps`` (before it: ``max_async_level``) is 0.
 """
 
@@ -43,7 +43,7 @@ _NOT_KEPT = (
 
 
 def _either(*names: str) -> tuple[str, ...]:
-    """Settings of the orchestrator, in ``rl.toml`` and in the orchestrator's own file."""
+    """Return the names of an orchestrator setting in ``rl.toml`` and in the orchestrator's own file."""
     return tuple(name for own in names for name in (f"orchestrator.{own}", own))
 
 
@@ -58,7 +58,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     n = sizes[0] if sizes else facts["rollouts_per_problem"]
     return {
         "rollouts_per_problem": n if len({size and size.value for size in sizes}) < 2 else None,
-        "rollouts_per_step": batch and batch.but("what filters discard is not counted"),
+        "rollouts_per_step": batch and batch.but("rollouts that filters discard are not counted"),
         "on_policy": on_policy,
         "problem_set": _environments(config),
     }

@@ -2,8 +2,8 @@
 
 ``eval/all/avg_score`` is the mean reward of the evaluation's samples, ``pass_at_<k>`` whether any of exactly
 k was right; with several data sets each has its own next to ``all``. ``trainer/global_step`` counts batches
-of rollouts, and an evaluation at step 0 is before training. Whether a run was fully asynchronous is decided
-by how it is started; sharing devices (``colocate_all``) rules it out.
+of rollouts, and an evaluation at step 0 is before training. The start command decides whether a run is
+fully asynchronous; sharing devices (``colocate_all``) rules that out.
 """
 
 from __future__ import annotations

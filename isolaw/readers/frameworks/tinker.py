@@ -26,12 +26,12 @@ _NOT_KEPT = (
 
 
 def _either(*names: str) -> tuple[str, ...]:
-    """A setting of the trainer, or of its data set."""
+    """Return the names of a setting of the trainer, or of its data set."""
     return (*names, *(f"dataset_builder.{name}" for name in names))
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """It is on-policy with one optimiser step a batch and no asynchrony."""
+    """A run is on-policy with one optimiser step a batch and no asynchrony."""
     lag, steps = config.count("async_config.max_steps_off_policy", least=0), config.count("num_substeps")
     if lag:
         on_policy: Fact | None = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")

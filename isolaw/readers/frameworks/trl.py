@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, and verifiers' RLTrainer (0.1): their metric names, and what their arguments say.
+"""TRL's GRPOTrainer, and verifiers' RLTrainer (0.1): their metric names and arguments.
 
 Names come bare (``reward``, ``eval_reward``: `trainer_state.json`, stdout) or as trackers get them
 (``train/reward``, ``eval/reward``). ``step`` counts optimiser steps.
@@ -28,7 +28,7 @@ _NAMES = {
     "num_tokens": "tokens",
     "entropy/mean": "entropy",  # ms-swift's
 }
-# With `reward`: what no other framework calls so, bare or after train/.
+# With `reward`: names that no other framework uses, bare or after train/.
 _OWN = (
     "completion_length|completions/mean_length|frac_reward_zero_std|reward_std|rewards/.*|advantage/absmean"
 )
@@ -100,7 +100,7 @@ def _rollouts_per_step(config: Config) -> Fact | None:
 
 
 def _what_is_missing(config: Config) -> Fact | None:
-    """Return an unknown fact (its value is None): its origin says what B_p would follow from."""
+    """Return an unknown fact (its value is None) whose origin gives the formula for B_p."""
     device = config.count("per_device_train_batch_size", "train_batch_size")
     if device is None:
         return None
@@ -138,7 +138,7 @@ FRAMEWORK = Framework(
     metric,
     own_keys=(
         (f"{_PREFIX}reward", f"{_PREFIX}(?:{_OWN})"),
-        # Of exports of single panels: what GRPOTrainer alone logs, or the Trainer's callback with it.
+        # For exports of single panels: names that only GRPOTrainer logs, or the Trainer's callback with it.
         ("(?:train|eval)/reward", "train/global_step", "train/learning_rate"),
         ("(?:train/|eval/|eval_)(?:completions/.*|completion_length|frac_reward_zero_std|rewards/.*/mean)",),
     ),

@@ -89,7 +89,7 @@ def _validation(rest: str) -> tuple[str, str] | None:
 
 
 def _either(name: str) -> tuple[str, str]:
-    """A setting of EasyR1 and of veRL."""
+    """Return the names of a setting in EasyR1 and in veRL."""
     return f"worker.{name}", f"actor_rollout_ref.{name}"
 
 
@@ -109,14 +109,14 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _group(config: Config, own: Fact | None) -> Fact | None:
-    """n, which multi-turn descendants have under a key of their own, while ``rollout.n`` stays 1."""
+    """Return n; multi-turn descendants have their own key for it, and leave ``rollout.n`` at 1."""
     if own is not None and own.value > 1:
         return own
     return config.count(*_GROUP_SIZES) or own
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """EasyR1's TensorBoard flattens with slashes, and so does MLflow, which holds texts only."""
+    """Undo the slashes of EasyR1's TensorBoard and of MLflow, which also turns all values into texts."""
     if not any("/" in key for key in config):
         return config
     return {
@@ -126,7 +126,7 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _generated(config: Config, trained: Fact | None) -> Fact | None:
-    """Prompts of a batch; with DAPO's dynamic sampling more are generated than trained on."""
+    """Return the prompts of a batch; DAPO's dynamic sampling generates more than it trains on."""
     if trained is None or not config.is_true("algorithm.filter_groups.enable"):
         return trained
     generated = config.count("data.gen_batch_size") or trained
@@ -137,7 +137,8 @@ def _generated(config: Config, trained: Fact | None) -> Fact | None:
 
 
 def _apart(config: Config) -> Fact:
-    """Whether generation runs next to training: the fully asynchronous and the one-step-off trainers."""
+    """Whether generation runs in parallel to training: in the fully asynchronous and one-step-off
+    trainers."""
     for key in config.values:
         if key.startswith("async_training."):
             return config.fact(key, True)
@@ -146,7 +147,7 @@ def _apart(config: Config) -> Fact:
 
 
 def _kl(config: Config) -> Fact | None:
-    """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
+    """Return the KL coefficient in effect, in the loss or in the reward; 0 if neither is on."""
     if config.is_true("algorithm.disable_kl"):
         return config.fact("algorithm.disable_kl", 0.0)
     if "algorithm.kl_coef" in config.values:  # EasyR1: one coefficient for both
@@ -173,7 +174,7 @@ def _problem_set(config: Config) -> Fact | None:
 
 
 def _named(file: str) -> str:
-    """A problem set's name from its file: the file's own, or its folder's.
+    """Return a problem set's name: that of its file, or of the folder if the file's is generic.
 
     >>> [_named(f) for f in ("/data/gsm8k/train.parquet", "/data/dapo-17k.parquet", "org/math12k@train")]
     ['gsm8k', 'dapo-17k', 'org/math12k']

@@ -1,4 +1,4 @@
-"""A calibration's figure: what was measured, and the 90 % band of what the ensemble measures in its place."""
+"""A calibration's figure: measured rewards, and the 90 % band of the ensemble's simulated measurements."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def calibration_figure(found: Calibration) -> Figure:
 
 
 def check(path: str | Path) -> None:
-    """Raise `InputError` for an ending that no figure is written with, `DataError` for a file of others."""
+    """Raise `InputError` for an unsupported file ending, `DataError` for a file that isolaw did not write."""
     if Path(path).suffix[1:] not in _KINDS:
         raise InputError(f"--figure: found {str(path)!r}; expected a file ending in .{', .'.join(_KINDS)}")
     check_replaceable(Path(path))

@@ -46,15 +46,15 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
-# The findings in a figure of another name.
+# Findings that share the figure of another finding.
 _SHOWN = {"F1": ("F1", "F1 lr"), "F4": ("F4a", "F4b", "F4c")}
 
 
 @dataclass(frozen=True)
 class _Style:
-    """How curves are drawn: log2 n* over a budget, or with ``y`` something else over n, or over M.
+    """How curves are drawn: log2 n* over a budget, or the quantity ``y`` over n or over M.
 
-    With {} in the title each problem set has its own panel. ``names`` and ``label`` are of the curves.
+    With {} in the title each problem set has its own panel. ``names`` and ``label`` belong to the curves.
     """
 
     title: str

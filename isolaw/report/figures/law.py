@@ -55,7 +55,7 @@ def law_figure(law: Law) -> Figure:
 
 
 def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
-    """Draw `frontier_figure` on axes, with a colour bar for n beside them."""
+    """Draw `frontier_figure` on axes, with a colour bar for n next to them."""
     document = law.document
     levels = law.levels
     colour = n_colours(levels)
@@ -116,7 +116,7 @@ def draw_n_star(axes: Axes, law: Law) -> None:
 
 
 def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
-    """Draw x, n* and the ends of its interval, (4, X), of `isolaw.report.figures.series.stars`."""
+    """Draw x, n* and the ends of its interval, (4, X), from `isolaw.report.figures.series.stars`."""
     x, n, low, high = found
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
     axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)

@@ -1,7 +1,8 @@
-"""The figures of arXiv 2603.12151, drawn of any runs that support them; the others state why they are not.
+"""The figures of arXiv 2603.12151 from any runs that support them; for the others there is a reason.
 
 Files and titles have the paper's numbers. The paper's Figures 2 to 7 are Figures 5 to 10 of its project page
-(https://compute-optimal-rl-llm-scaling.github.io). The last two here have no number in the main text.
+(https://compute-optimal-rl-llm-scaling.github.io). The last two figures of this module have no number in the
+main text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _D = "n_train_problems"
 
 @dataclass(frozen=True)
 class Material:
-    """Runs, the values fixed in every fit, and further keywords of `isolaw.fit`."""
+    """The runs, the values fixed in every fit, and further keywords of `isolaw.fit`."""
 
     runs: Runs
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -66,9 +67,9 @@ def paper_figures(
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
 
-    ``where`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
-    draws, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
-    the reasons against the other figures.
+    ``where`` selects runs in every fit. ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
+    draws, …), and keywords of reading if ``runs`` is a path or a DataFrame. Returns the files, and by name
+    the reason why each other figure was not drawn.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def _fixed_b(material: Material) -> Figure:
     figure, axes = _frontier_and_n_star(material, law, [*law.levels, *(batch // law.levels)])
     x, n, *_ = stars(law.document.frontier, law.levels)
     axes.plot(x, batch / n, color=ORANGE, lw=1.6, label="B_p* = B / n*")
-    _finish(axes, law, f"how B = {batch:,} is split best", "n*, B_p*")
+    _finish(axes, law, f"the best split of B = {batch:,}", "n*, B_p*")
     return figure
 
 
@@ -117,7 +118,7 @@ def _joint(material: Material) -> Figure:
 
 
 def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> tuple[Figure, Axes]:
-    """The frontier on the left, n* with its band on the right; and the axes of the right."""
+    """Draw the frontier, and n* with its band on the right; return the figure and the axes of n*."""
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
     draw_stars(right, stars(law.document.frontier, law.levels), BLUE, "n*")
@@ -128,7 +129,7 @@ def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> 
 
 
 def _chosen(law: Law) -> tuple[list[float], list[int]]:
-    """Budgets along the frontier with a recommendation, and the recommended B_p."""
+    """Return the budgets along the frontier with a recommendation, and the recommended B_p."""
     budgets, chosen = [], []
     x = [p.x for p in law.document.frontier]
     for budget in np.geomspace(min(x), max(x), _BUDGETS):
@@ -173,12 +174,12 @@ def _best_worst(material: Material) -> Figure:
 
 
 def _sensitivity(material: Material) -> Figure:
-    """Reward at one compute over B_p at each n, and over n at each B_p; bars are standard errors."""
+    """Draw reward at one compute over B_p at each n, and over n at each B_p; bars are standard errors."""
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
     study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
     if len(study.batches) < 2 or len(study.levels) < 2:
         held = f"B_p = {study.batches[0]}" if len(study.batches) < 2 else f"n = {study.levels[0]}"
-        raise Refused(f"all runs have {held}; add runs with another one")
+        raise Refused(f"all runs have {held}; add runs with another value")
     rows = study.rows()
     compute = common_compute(rows)
     table = final_rewards(rows, compute)

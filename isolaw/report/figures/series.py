@@ -1,4 +1,4 @@
-"""The series of charts and figures, on paper and on the page: fitted rewards, n*(C), the law."""
+"""The data series of figures and of the page's charts: fitted rewards, n*(C), the law."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from isolaw.report.text.law import preferred
 
 Floats = NDArray[np.float64]
 _WIDTH = 0.1  # decades of x over which n* is smoothed
-_ROOM = 1.4  # factor by which the axis of n reaches beyond the n on it
+_ROOM = 1.4  # factor by which the axis of n extends beyond the n on it
 
 
 def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
     """Return x and fitted reward of every configuration of the grid, over its measured range.
 
-    They are those of the surface where the law has one, since recommendations come from it; no curve then
-    runs above the frontier. With the method paper they are the learning curves.
+    If the law has a surface, the rewards are the surface's, since recommendations come from it; no curve then
+    runs above the frontier. With method paper, they are those of the learning curves.
     """
     document, scale = law.document, steps_scale(law.document)
     low, high = (end * scale for end in document.x.range)
@@ -48,7 +48,7 @@ def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
 def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
     """Return n of the preferred law at ``x``, (X,), and its pointwise 95 % interval, (2, X).
 
-    Both are None without a preferred law, the interval also without draws.
+    Both are None without a preferred law; without draws only the interval is None.
     """
     document = law.document
     name = preferred(document)
@@ -70,12 +70,12 @@ def steps_scale(document: LawDocument) -> int:
 
 
 def stars(frontier: Sequence[FrontierPoint], levels: Sequence[int] | NDArray[np.int64]) -> Floats:
-    """Return x, n* and the ends of its interval along a frontier, (4, X), as `star_line` does."""
+    """Return x, n* and the ends of its interval along a frontier, (4, X), smoothed as in `star_line`."""
     return star_line([p.x for p in frontier], [p.n_star for p in frontier], n_ends(levels))
 
 
 def n_ends(levels: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis of n that holds all of these n."""
+    """Return the ends of an axis that contains all of these n."""
     known = list(levels)
     return min(known) / _ROOM, max(known) * _ROOM
 
@@ -83,9 +83,9 @@ def n_ends(levels: Iterable[float]) -> tuple[float, float]:
 def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
     """Return x, n* and the ends of its 95 % interval where n* is known, (4, X), inside an axis with ``ends``.
 
-    An open end of an interval is the end of the axis. n* is found on a grid of n, whose steps are no part of
-    it: log n* and the logs of the ends are smoothed by a local line over log x, with a normal kernel of a
-    tenth of a decade. Where there is no interval, it is NaN.
+    An open end of an interval is drawn at the end of the axis. n* comes from a grid of n. To hide the grid's
+    steps, log n* and the logs of the ends are smoothed by a local line over log x, with a normal kernel of a
+    tenth of a decade. A missing interval is NaN.
 
     >>> found = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
     >>> star_line([1e5, 1e6], found, (4.0, 256.0)).round()
@@ -108,7 +108,7 @@ def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, 
 
 
 def _smoothed(t: Floats, values: Floats) -> Floats:
-    """Fit a line to the logs of the values about each t, and return it there."""
+    """Fit a line to the logs of the values around each t, and return its value at t."""
     out = np.full(values.size, np.nan)
     known = np.isfinite(values)
     at, y = t[known], np.log2(values[known])

@@ -1,4 +1,4 @@
-"""What figures share: their style, the axis of n, and how they are saved.
+"""The style of figures, their axis of n, and how they are saved.
 
 Figures are plain `matplotlib.figure.Figure` objects: no display, no global state.
 """
@@ -26,12 +26,12 @@ STYLE: Any = {
     "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none",
     "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
 }  # fmt: skip
-# Of Okabe and Ito, which colour-blind readers tell apart; the pale one is a tint of the blue.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; the pale one is a tint of the blue.
 BLUE, ORANGE, PALE, GREY = "#0072b2", "#d55e00", "#9dc8e4", "#7f7f7f"
 RAMP = "viridis_r"
 COLUMN = 3.35  # inches: the width of a column of a two-column paper; two of them and their gap are 6.9
 _DPI = 160
-# No date, so that the same figure is the same file; the author marks the files that isolaw may replace.
+# No date, so that the same figure gives the same file; the author marks files that isolaw may replace.
 _MARK = "isolaw"
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Author": _MARK},
@@ -56,7 +56,7 @@ def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Levels) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text from data so that a dollar sign in it begins no formula.
+    """Return text from data with dollar signs escaped, so that matplotlib reads no formula.
 
     >>> plain("acc$")
     'acc\\\\$'
@@ -67,10 +67,10 @@ def plain(text: str) -> str:
 def save(
     figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str], replace: bool = False
 ) -> list[Path]:
-    """Write figures by their names in each of the formats; return the paths. Same figure, same file.
+    """Write figures by their names in each format; return the paths. The same figure gives the same bytes.
 
-    Unless ``replace``, only isolaw's own figures are replaced. `DataError` if another file has the name of a
-    figure, or the folder cannot be written.
+    Without ``replace``, isolaw replaces only its own figures. Raises `DataError` if another file has the name
+    of a figure, or the folder cannot be written.
     """
     folder = Path(folder)
     paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
@@ -87,7 +87,7 @@ def save(
 
 
 def check_replaceable(*paths: Path) -> None:
-    """Raise `DataError` for files that exist and are no figures of isolaw, or that would be a sweep's."""
+    """Raise `DataError` for existing files that are not isolaw's figures, and for paths inside a sweep."""
     for path in paths:
         check_destination(path)
     foreign = [path for path in paths if path.exists() and not _is_ours(path)]

@@ -1,6 +1,6 @@
 """The report: one HTML file that opens from disk and makes no request.
 
-`render` turns a `Study` into it. The template, the style and the script are in ``assets``, third-party
+`render` makes it from a `Study`. The template, the style and the script are in ``assets``, third-party
 scripts (plotly.js for charts, sortable for tables) in ``vendor``; all of them go into the file. Everything
 from data is text: Jinja escapes it, JSON is escaped for a script element, plotly.js gets entities for tags,
 and a content security policy allows these scripts alone (by hash) and no request.
@@ -40,7 +40,7 @@ _SCRIPTS = (
     "assets/page.js",
 )
 _GENERATOR = "isolaw report"
-# A browser could read these as the end of the script, or as a line's end in it.
+# A browser could read these characters as the end of the script, or of a line in it.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -60,17 +60,18 @@ def write_report(
     Parameters
     ----------
     runs, law
-        from `isolaw.read` or `isolaw.sweep` (or what `isolaw.read` reads), and `isolaw.fit`.
+        runs from `isolaw.read` or `isolaw.sweep` (or a source for `isolaw.read`), and the law from
+        `isolaw.fit`.
     path
-        of the page; an earlier page there is replaced, and nothing else.
+        the HTML file; isolaw replaces an earlier page there, but no other file.
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
     cost, price
-        as for `Law.predict`: the page then has the hours of allocations.
+        as for `Law.predict`; with them the page shows the hours of allocations.
     backtest
         from `isolaw.backtest`, or why there is none.
     reading
-        keywords of `isolaw.read`, where ``runs`` are not read yet.
+        keywords of `isolaw.read`, if ``runs`` is a source.
 
     Raises
     ------
@@ -105,7 +106,7 @@ def render(study: Study, facts: PageContent) -> str:
 
 
 def filled(template: str, **content: Any) -> str:
-    """Return a template of ``assets`` with its content, the style, and the mark of a page of isolaw."""
+    """Return a template of ``assets`` with its content, the style, and the mark of isolaw's pages."""
     return (
         templates()
         .get_template(template)
@@ -114,7 +115,7 @@ def filled(template: str, **content: Any) -> str:
 
 
 def templates() -> Environment:
-    """Return the templates of ``assets``, which escape everything that is no markup."""
+    """Return the templates of ``assets``; they escape everything that is not markup."""
     return Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),
         autoescape=True,

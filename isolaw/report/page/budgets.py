@@ -1,4 +1,4 @@
-"""The stops of the budget slider, and the text of the prediction at each; the page computes nothing."""
+"""The stops of the budget slider, and the text of the prediction at each, since the page computes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Budgets:
     predictions: list[Prediction]
     first: int
     nearest: Prediction | None = None  # for the largest budget with a recommendation, if some stop has none
-    today: Prediction | None = None  # at the largest compute that three n reached, which is a stop, too
+    today: Prediction | None = None  # at the largest compute that three n reached; this is a stop, too
 
     @property
     def answer(self) -> Prediction:
@@ -79,12 +79,12 @@ def stops(low: float, high: float) -> list[int]:
 
 
 def _unbroken(sentence: str) -> str:
-    """A sentence in which no line ends between a symbol and its number."""
+    """Return a sentence in which no line breaks between a symbol and its number."""
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
 def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
-    """Return the page's texts of a prediction, empty where nothing is known."""
+    """Return the page's texts for a prediction, empty where a value is not known."""
     document, a = law.document, prediction.allocation
     n, b, m = ("–",) * 3
     if a is not None:
@@ -115,7 +115,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
 
 
 def best(prediction: Prediction, document: LawDocument) -> str:
-    """Return the recommended n in a few words; of a law of B_p, that; both in the setting ``joint``."""
+    """Return the recommended n as text, for a law of B_p the B_p, and in the setting ``joint`` both."""
     names = {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
     return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in names)
 

@@ -1,4 +1,4 @@
-"""The content of the page, section by section; the page lists what the data cannot show."""
+"""The content of the page, section by section, and a list of what the data cannot show."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PageContent:
     backtest: Mapping[str, Any] | str  # its result, or why there is none
     failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
     sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.provenance`)
-    command: str = ""  # repeats the report
+    command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
-    sweep: str = ""  # its directory, if it is the source: advice becomes a command
-    hours: Sequence[str] = ()  # what real sweeps took so far
+    sweep: str = ""  # the sweep's directory, if it is the source: advice becomes a command
+    hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
-    further: Purchase | None = None  # what more spend would buy there
-    responses: Sequence[Kept] = ()  # that the runs of sweeps kept
+    further: Purchase | None = None  # what more spend would buy in that sweep
+    responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
 
 
 @dataclass
@@ -110,7 +110,7 @@ def _charts(sections: Sequence[PageSection]) -> list[Chart]:
 
 
 def _warnings(document: LawDocument) -> list[str]:
-    """The flags of the law; levelling off has a line of its own."""
+    """Return the flags of the law, except saturation, which has its own line."""
     return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
 
 
@@ -129,7 +129,7 @@ def _law(study: Study, facts: PageContent) -> PageSection | str:
 
 
 def _race(facts: PageContent) -> list[PageSection]:
-    """The section of a race; none for a grid."""
+    """Return the section of a race; None for a grid."""
     if not facts.race:
         return []
     chart = race.loss_against_spend(facts.race)
@@ -146,7 +146,7 @@ def _race(facts: PageContent) -> list[PageSection]:
 
 
 def _responses(facts: PageContent) -> list[PageSection]:
-    """The section of kept responses; none where no run kept any, as simulated ones do."""
+    """Return the section of kept responses; None if no run kept any (simulated runs never do)."""
     if not facts.responses:
         return []
     shown = responses.chosen(facts.responses)
@@ -223,7 +223,7 @@ def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
 
 
 def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
-    """Name and lines of each fact that repeats the page."""
+    """Return the name and lines of each fact that one needs to reproduce the page."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
     how = {
@@ -240,7 +240,7 @@ def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[
 
 
 def _names(study: Study, run_ids: Sequence[str]) -> list[str]:
-    """The hover text of each run."""
+    """Return the hover text of each run."""
     facts = study.runs.points.drop_duplicates("run_id").set_index("run_id")
     names = tables.labels(run_ids)
     out = []

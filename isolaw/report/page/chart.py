@@ -25,7 +25,7 @@ class Chart:
     shows and hides it.
     """
 
-    name: str  # also of the SVG that a reader saves
+    name: str  # also the name of the SVG that a reader saves
     title: str
     caption: str
     data: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Chart:
 
 
 def text(value: object) -> str:
-    """Return a text that plotly.js shows as it is.
+    """Return a text escaped so that plotly.js shows it literally.
 
     >>> text("<b>a</b>")
     '&lt;b&gt;a&lt;/b&gt;'
@@ -59,7 +59,7 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
 
 
 def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return pieces of a line one after the other, with a gap between them.
+    """Join pieces of a line, with a gap between them.
 
     >>> joined([[1, 2], [3]])
     [1, 2, None, 3]
@@ -105,8 +105,8 @@ def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, An
 def palette(levels: int) -> dict[str, dict[str, str]]:
     """Return the colours of both themes by name; ``levels`` is the number of n.
 
-    n has a sequential scale for colour-blind eyes (viridis), with more contrast for larger n; kinds have the
-    colours of Okabe and Ito.
+    n has a sequential scale for colour-blind readers (viridis), with more contrast for larger n; kinds have
+    Okabe and Ito's colours.
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])

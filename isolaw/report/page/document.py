@@ -15,7 +15,7 @@ Sources = Sequence[tuple[str, str, str]]
 def render(document: Document, command: str = "", sources: Sources = ()) -> str:
     """Return the page.
 
-    ``command`` made it; ``sources`` are name, kind and hash of what was read
+    ``command`` is the one that made it; ``sources`` are name, kind and hash of each source
     (`isolaw.report.page.provenance.sources`).
     """
     first, *rest = document.labelled
@@ -38,6 +38,6 @@ def write_page(document: Document, path: str | Path, command: str = "", sources:
 
 
 def notebook(document: Document) -> str:
-    """Return what a notebook shows of a document: the passages of its page, without their style."""
+    """Return the HTML that a notebook shows for a document: the page's passages, without their style."""
     parts = templates().get_template("parts.html.j2").module
     return str(parts.passages(document.labelled)).strip()  # type: ignore[attr-defined]

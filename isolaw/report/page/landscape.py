@@ -13,7 +13,7 @@ from isolaw.report.study import Study
 from isolaw.report.text.numbers import number
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
-_COLUMNS = 40  # of a map
+_COLUMNS = 40  # height of a map
 _PANELS = 3
 # Most problems are at the ends; the shares in between have half of the colours.
 _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
@@ -33,7 +33,7 @@ def landscape(study: Study) -> list[Chart]:
 
 
 def _shares(study: Study, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
-    """The share of problems in each bin of pass@1 (rows) at each compute (columns), and its origin."""
+    """Return the share of problems in each bin of pass@1 (rows) at each compute (columns), and its origin."""
     points = study.held.points
     own = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
     bins = own[(own["eval_set"] == study.eval_set) & own["metric"].str.fullmatch(_BIN.pattern)]
@@ -86,7 +86,7 @@ def _zero(rows: pd.DataFrame, study: Study, b: int) -> Chart:
 
 
 def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
-    """How pass@1 moved over the problems."""
+    """Describe how the distribution of pass@1 over the problems moved."""
     first, last = shares.columns[0], shares.columns[-1]
     low, high = shares.iloc[0], shares.iloc[-1]
     return (
@@ -97,7 +97,7 @@ def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
 
 
 def _zero_caption(rows: pd.DataFrame, b: int) -> str:
-    """How many problems stay at zero."""
+    """Describe how many problems stay at zero."""
     last = rows.loc[rows.groupby("run_id")["step"].idxmax()].groupby("rollouts_per_problem")["value"].mean()
     least, most = last.idxmin(), last.idxmax()
     return (

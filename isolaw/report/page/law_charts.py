@@ -18,8 +18,8 @@ from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, interval, number
 
-_MOST_POINTS = 30_000  # of all runs together: a page of long logs would be slow
-_LEAST_POINTS = 30  # of each run
+_MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
+_LEAST_POINTS = 30  # points of each run
 _CURVE = 60
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
@@ -28,7 +28,7 @@ BEST = "The best n at a budget is the recommended one: the n whose allocation ha
 def buys(study: Study, budgets: Budgets) -> Chart:
     """Return the reward of the recommended allocation against the budget, with its band: the frontier.
 
-    Today's compute is marked, and by the page's script the budget of the slider.
+    The chart marks today's compute; the page's script marks the slider's budget.
     """
     document = study.document
     assert document is not None
@@ -58,7 +58,7 @@ def _x(shown: Sequence[Prediction], document: LawDocument) -> list[float]:
 
 
 def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
-    """The mark of the largest compute that three n reached, with the n recommended there."""
+    """Return the mark at the largest compute that three n reached, with the n recommended there."""
     today = budgets.today
     if today is None or not today.options:
         return []
@@ -73,7 +73,7 @@ def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
 
 
 def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) -> list[dict[str, Any]]:
-    """The reward of the recommended allocation: solid over the runs, dashed beyond them."""
+    """Return the reward of the recommended allocation: solid over the runs, dashed beyond them."""
     symbol, end = law_text.symbol(document), max(g.measured[1] for g in document.grid)
     known = [p for p in shown if p.reward.value is not None]
     data: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None)
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, or a limited number of each run, evenly over log C and with the last."""
+    """Return the rows, or for long logs a limited number of each run, evenly over log C and with the last."""
     if len(rows) <= _MOST_POINTS:
         return rows
     most = max(_MOST_POINTS // rows["run_id"].nunique(), _LEAST_POINTS)
@@ -139,7 +139,7 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, int]) -> dict[str, Any]:
-    """All runs of one configuration as one line with gaps; each point knows its run and step."""
+    """Return all runs of one configuration as one line with gaps; each point carries its run and step."""
     pieces = [own for _, own in rows.groupby("run_id", sort=False)]
     known = [[[labels[str(own["run_id"].iloc[0])], int(step)] for step in own["step"]] for own in pieces]
     symbol = law_text.symbol(study.document) if study.document else "C"
@@ -211,7 +211,7 @@ _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
-    """The keys that put a trace into the legend."""
+    """Return the keys that put a trace into the legend."""
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 
@@ -231,7 +231,7 @@ def _reward_caption(study: Study, thinned: bool) -> str:
         lines.append(f"Medium lines are the {fitted} at each measured configuration.")
         lines.append("The heavy line is the frontier of the first chart, dashed beyond the runs.")
     if thinned:
-        lines.append("Long runs show some of their checkpoints; the fit uses all.")
+        lines.append("For long runs the chart shows only some checkpoints; the fit uses all.")
     return " ".join(lines)
 
 

@@ -20,9 +20,9 @@ _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
 
 
 def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, kind, SHA-256) of each file or sweep in ``read``; many files count as their folder.
+    """Return (name, kind, SHA-256) of each file or sweep in ``read``; a folder stands for many files.
 
-    The hash of a folder is the hash of what ``sha256sum`` prints for its files, names in order.
+    The hash of a folder is the hash of the output of ``sha256sum`` for its files, sorted by name.
     """
     paths = [Path(name) for name in dict.fromkeys(map(str, read))]
     directories = [path for path in paths if path.is_dir()]
@@ -66,7 +66,7 @@ def seeds(runs: Runs) -> str:
 
 
 def options(document: LawDocument) -> str:
-    """Return the options of a fit as they would be given to ``isolaw fit``."""
+    """Return the options of a fit, spelled as for ``isolaw fit``."""
     d, records = document, "off" if document.records is None else document.records
     words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", HOLDS[d.setting]]
     words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]

@@ -1,4 +1,4 @@
-"""The page's section about a race: its decisions, and expected loss against what was spent."""
+"""The page's section about a race: its decisions, and expected loss against spend."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
     )  # fmt: skip
     return Chart(
         "race-loss",
-        "What the best configuration is expected to lose",
-        f"Before C = {number(target)} isolaw compares configurations at smaller C, where other ones may be "
-        "best, so the loss may rise again.",
+        "Expected loss of the best configuration",
+        f"Before C = {number(target)} isolaw compares configurations at smaller C, where others may be best, "
+        "so the loss may rise again.",
         [trace],
         {
             "xaxis": {"title": {"text": "rollouts spent"}, "rangemode": "tozero"},
@@ -74,7 +74,7 @@ def decisions(history: Sequence[Decision]) -> Table:
 
 
 def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
-    """Return what the race found, what more spend would buy, and how to see the runs that it left behind."""
+    """Return the race's result, what more spend would buy, and how to continue the runs left behind."""
     left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
     out = (
         [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]

@@ -11,14 +11,15 @@ from isolaw.report.document import Table, TableCell
 from isolaw.report.text.numbers import number
 from isolaw.store.responses import Kept
 
-MOST = 300  # rows: texts are up to 2.7 kB each
+MOST = 300  # rows; each text has up to 2.7 kB
 _EVALUATIONS = 5  # of a run
-# A page shows control characters (NUL, escape, …) by their pictures; line breaks and tabs stay.
+# A page shows control characters (NUL, escape, …) as their Unicode pictures; line breaks and tabs stay.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
 
 
 def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
-    """Return evaluations of all runs, spread from the first to the last, with at most ``most`` responses."""
+    """Return evenly spread evaluations of all runs, first and last included, with at most ``most``
+    responses."""
     runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
     for count in range(_EVALUATIONS, 0, -1):
         spread = [own[i] for own in runs for i in _spread(len(own), count)]
@@ -34,7 +35,7 @@ def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
 
 
 def _spread(size: int, count: int) -> list[int]:
-    """Return ``count`` of the places below ``size`` with the last and, from two on, the first.
+    """Return ``count`` spread-out indices below ``size``: the last and, if there are two or more, the first.
 
     >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
     ([0, 3, 6], [6], [0, 1])
@@ -43,7 +44,7 @@ def _spread(size: int, count: int) -> list[int]:
 
 
 def lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
-    """Return what the table holds, and what it leaves out."""
+    """Describe which responses the table has, and which it leaves out."""
     all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
     text = "The first response to each of the first problems, the same problems in every run and evaluation."
     if here == all_of:

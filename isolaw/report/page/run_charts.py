@@ -20,14 +20,15 @@ from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.studies import choices
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
-_NEAR_END = 0.8  # rewards before this share of the largest compute are not final
+_NEAR_END = 0.8  # rewards before this share of the largest compute do not count as final
 _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
 def grid(study: Study) -> Chart:
     """Return the reward of every (B_p, n) at one compute: a map, or a line for one B_p.
 
-    The best configuration is the recommended one (`Law.predict`). Without a law it is the highest mean.
+    The best configuration is the recommended one (`Law.predict`), or without a law the one with the highest
+    mean.
     """
     rows = study.rows()
     compute = common_compute(rows)
@@ -53,18 +54,18 @@ def _place(option: Option) -> tuple[int, int]:
 
 
 def _predicted(study: Study, compute: float) -> Prediction | None:
-    """The recommendation at a compute; None without one, or for a law in another unit."""
+    """Return the recommendation at a compute; None without one, or for a law in another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
     try:
         found = study.law.predict(compute)
-    except InputError:  # it does not pay for a step
+    except InputError:  # the budget is less than one step
         return None
     return found if found.options else None
 
 
 def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
-    """The fitted reward of every n at one compute, with its 95 % band."""
+    """Return the fitted reward of every n at one compute, with its 95 % band."""
     cut = slices(surface, np.array([compute]))
     n, reward = np.exp2(cut.log2_n), cut.reward[:, 0]
     edge = {"width": 0, "color": "rgba(0,0,0,0)"}
@@ -78,7 +79,7 @@ def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
 
 
 def _mark(n: int, right: bool) -> dict[str, Any]:
-    """The recommended n as a line; its label is left of it where it lies in the ``right`` half."""
+    """Return the recommended n as a line; its label is on the left if the line is in the ``right`` half."""
     label = {
         "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
         "yanchor": "top", "xanchor": "right" if right else "left",
@@ -100,7 +101,7 @@ def _mark(n: int, right: bool) -> dict[str, Any]:
 def _map_of_grid(
     table: pd.DataFrame, title: str, caption: str, near: Collection[tuple[int, int]] | None
 ) -> Chart:
-    """The rewards as a map, with frames about the (B_p, n) in ``near``, by default about the highest."""
+    """Return the rewards as a map that frames the (B_p, n) in ``near``, by default the highest."""
     by = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
     values = table.pivot(**by, values="value")
     hover = table.assign(hover=_runs(table)).pivot(**by, values="hover").fillna("")
@@ -136,7 +137,7 @@ def _map_of_grid(
 
 
 def _runs(table: pd.DataFrame) -> list[str]:
-    """The number of runs in each mean, and the standard error of two or more."""
+    """Return the number of runs in each mean and, for two or more, the standard error."""
     return [
         (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(own, 'run')}"
         for own, error in zip(table["runs"], table["error"], strict=True)
@@ -146,7 +147,7 @@ def _runs(table: pd.DataFrame) -> list[str]:
 def _by_n(
     name: str, title: str, y: str, caption: str, table: pd.DataFrame, levels: list[int], height: int
 ) -> Chart:
-    """Rewards against n, with standard errors."""
+    """Return rewards against n, with standard errors."""
     n = table["rollouts_per_problem"].tolist()
     data = line(
         n, table["value"], {"color": "var(--muted)", "width": 1},
@@ -194,7 +195,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
 
 
 def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: Prediction | None) -> str:
-    """Which configuration is best at one compute."""
+    """Describe which configuration is best at one compute."""
     missing = study.rows().groupby(PLACE).ngroups - len(table)
     end = study.rows()["compute"].max()
     several = len(study.batches) > 1
@@ -214,7 +215,7 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
             near_by = f"{predicted.tolerance:g}"
             text += f" Frames are measured configurations with an expected loss of at most {near_by}."
         elif study.law is not None and study.law.surface is not None:
-            text += " The line and its 95 % band are the fit, which knows other budgets than this one, too."
+            text += " The line and its 95 % band are the fit, which also uses the runs at other budgets."
     elif study.law is None:
         best = table.loc[table["value"].idxmax()]
         near = table[table["value"] >= best["value"] - TOLERANCE]
@@ -228,18 +229,18 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
     if not several and table["error"].notna().any():
         text += " Bars are standard errors over runs."
     if missing:
-        text += f" Left out: {missing} that ended before this compute or began after it."
+        text += f" The chart leaves out {missing} that ended before this compute or began after it."
     return text
 
 
 def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -> str:
-    """Which n is best by best@k or worst@k."""
+    """Describe which n is best by best@k or worst@k."""
     kind, _, k = metric.partition("@")
     means = "at least one of" if kind == "best" else "all of"
     best = table.loc[table["value"].idxmax()]
     near = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
     text = (
-        f"Share of problems of which {means} {k} samples are correct, at C = {number(compute)} and "
+        f"Share of problems for which {means} {k} samples are correct, at C = {number(compute)} and "
         f"B_p = {b:,}. Highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
     )
     if len(near) > 1:
@@ -248,7 +249,7 @@ def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -
 
 
 def _backtest_caption(result: Mapping[str, Any]) -> str:
-    """How the backtest works, and its regrets."""
+    """Describe how the backtest works, and its regrets."""
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is one seed"
@@ -256,7 +257,7 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
     listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (
-        f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations of "
+        f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
         f"larger budgets, judged {judged}. Mean regret: {listed}. Least: {best}. "
         "All regrets are too large by the same amount: the best reward is itself a noisy maximum."
     )

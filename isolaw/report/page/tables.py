@@ -23,7 +23,7 @@ _LONG = 12  # rows
 
 
 def labels(run_ids: Sequence[str]) -> dict[str, str]:
-    """Return short names of runs: without their common folder; a hash is cut.
+    """Return short names of runs, without their common folder; hashes are shortened.
 
     >>> labels(["logs/a/n8", "logs/a/n16"])
     {'logs/a/n8': 'n8', 'logs/a/n16': 'n16'}
@@ -49,7 +49,7 @@ def _estimate(q: Quantity) -> TableCell:
 
 
 def configurations(document: LawDocument) -> Table | None:
-    """Return the learning curves that recommendations come from; None where they come from the surface."""
+    """Return the learning curves if recommendations come from them; None if they come from the surface."""
     if document.method != "paper":
         return None
     ceiling = "A" in document.curves[0].parameters
@@ -120,7 +120,7 @@ def laws(document: LawDocument) -> Table | None:
 
 
 def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:
-    """Return every run with its state, also the failed ones."""
+    """Return every run with its state, failed runs included."""
     ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
     reward = study.rows().sort_values("step").groupby("run_id")["value"].last()
     names = labels([*(h.run_id for h in judged), *(f["run_id"] for f in failed)])

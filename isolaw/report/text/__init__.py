@@ -1,1 +1,1 @@
-"""Laws, runs and recommendations in words."""
+"""Laws, runs and recommendations as text."""

@@ -24,7 +24,7 @@ _TITLES = {
 _BASES = {
     Basis.POINTS: "the law through points of a figure; range: 95 % prediction interval of a point, "
     "conditional on independent points",
-    Basis.CURVES: "the highest of the fitted curves of a figure, which gives no uncertainty",
+    Basis.CURVES: "the highest fitted curve of a figure; the figure gives no uncertainty",
     Basis.RUNS: "isolaw's fit to the recorded runs, of one or two seeds; range: 95 % interval",
 }
 _WHERE = (
@@ -40,21 +40,21 @@ _CAVEATS = {
     Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B. Pass --model-size.",
 }
 _UNPUBLISHED = (
-    "n* of hard problems (at most 0.0625 right) as a number: the figures here are of an easy and a mixed set",
+    "a number for n* of hard problems (at most 0.0625 right): the figures show an easy and a mixed set",
     "other models than Qwen2.5, other tasks than mathematics, other algorithms than GRPO",
-    "how much n* varies between seeds: one sweep has a single seed, the figures show none",
+    "how much n* varies between seeds: one sweep has a single seed, and the figures show no seeds",
     "n above 512, and B_p below 32, in a model of that size",
 )
 
 
 def document(advice: Advice, out: str | None = None, again: str | None = None) -> Document:
-    """Return the advice; its first sentence says what it rests on.
+    """Return the advice; its first sentence names the evidence.
 
-    ``out`` is the file of its sweep; without one, ``again`` is the command that writes it.
+    ``out`` is the file of the advised sweep; without it, ``again`` is the command that writes one.
     """
     first = [
         f"From published results alone: {_answer(advice)}",
-        f"No run of your model and no simulated one went into this. C = {number(advice.case.budget)} rollouts"
+        f"The advice uses no run of your model and no simulation. C = {number(advice.case.budget)} rollouts"
         f"{_known(advice.case)}.",
         _agreement(advice),
     ]
@@ -77,7 +77,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
 
 
 def _data(advice: Advice) -> dict[str, Any]:
-    """JSON-able data; ``evidence`` says what it rests on."""
+    """Return JSON-able data; ``evidence`` names the sources."""
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",
@@ -96,7 +96,7 @@ def _data(advice: Advice) -> dict[str, Any]:
 
 
 def _answer(advice: Advice) -> str:
-    """The starting point with its ranges, or why there is none."""
+    """Return the starting point with its ranges, or why there is none."""
     start, case = advice.start, advice.case
     if start is not None:
         a, batch = start.allocation, _span(start.batch)
@@ -115,7 +115,7 @@ def _answer(advice: Advice) -> str:
 
 
 def _agreement(advice: Advice) -> str:
-    """Whether publications agree on n."""
+    """Describe whether publications agree on n."""
     if advice.case.far:
         return "Published results for other sizes are no evidence for yours: run the sweep below first."
     by = {lean: [own.title for own in advice.statements if own.leans is lean] for lean in Leans}
@@ -132,7 +132,7 @@ def _agreement(advice: Advice) -> str:
 
 
 def _statements(advice: Advice) -> Bullets:
-    """What other publications say in words."""
+    """Return what other publications say about n."""
     kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
     lines = []
     for own in advice.statements:
@@ -141,7 +141,7 @@ def _statements(advice: Advice) -> Bullets:
             f"{own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
             f"{own.varied}; lr {own.lr}): {own.says}."
         )
-    lead = f"What other publications say about {kind}, without an n*(C) that could be averaged:"
+    lead = f"What other publications say about {kind}; none gives an n*(C) to average:"
     return Bullets(lead, lines)
 
 
@@ -160,7 +160,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _span(span: Span, known: bool = True) -> str:
-    """A number with its range; where it is not ``known``, the bound."""
+    """Return a number with its range, or the bound if it is not ``known``."""
     value, low, high = (None if end is None else f"{end:,.0f}" for end in (span.value, span.low, span.high))
     ends = (
         f"{low}–{high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""
@@ -182,8 +182,8 @@ def _start(advice: Advice) -> list[Bullets]:
     ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
     lead = f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
     lines = [
-        f"n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
-        f"B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
+        f"n*: {_span(start.n)}. The mean of the sources that count; the range covers all of their ranges.",
+        f"B_p: {_span(start.batch)}. Within it, the figure's reward is within {TOLERANCE} of the best.",
         f"M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
     ]
     if Caveat.BATCH_NOT_COMPARED in advice.caveats:
@@ -203,7 +203,7 @@ def _differences(own: SourceReading, case: Case) -> str:
         Differs.BATCH: "another B_p than the starting point",
         Differs.BUDGET: f"C = {number(case.budget)} is outside its range",
     }
-    return "; ".join(texts[code] for code in own.differs) or "in nothing that isolaw knows of"
+    return "; ".join(texts[code] for code in own.differs) or "no difference that isolaw knows of"
 
 
 def _size(billions: float) -> str:
@@ -239,5 +239,5 @@ def _sweep(advice: Advice, file: str, again: str | None) -> list[Stanza]:
             "  ",
         ),
         "isolaw sweep then prints the command that fits n*(C) of your model; your budget is "
-        f"{budget / sweep.compute:.2g} times as far as its runs.",
+        f"{budget / sweep.compute:.2g} times the compute of its runs.",
     ]

@@ -1,4 +1,4 @@
-"""An answer in at most eight lines: allocation, how sure, what the budget buys, evidence, weakness, next."""
+"""An answer in at most eight lines: allocation, certainty, gain, evidence, weaknesses, next step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
-# What other lines say.
+# Flags that other lines of the answer already state.
 _SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
-# What may change the answer most, before what else there is.
+# Flags that may change the answer most come first.
 _FIRST = (
     Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS, Code.GRID_EDGE,
     Code.BATCH_EDGE, Code.EXTRAPOLATION,
@@ -54,7 +54,7 @@ def answer_lines(
 
 
 def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
-    """What the budget buys over today's."""
+    """Describe the gain over today's budget."""
     if bought is None:
         reach = reached(document.grid)
         within = not prediction.asked and prediction.compute <= reach
@@ -73,7 +73,7 @@ def _difference(q: Quantity) -> str:
 
 
 def _comes_down(prediction: Prediction, bought: Gain) -> str:
-    """Why the best n of the smaller budget is larger, where it is; empty otherwise."""
+    """Explain why the smaller budget has a larger best n; empty if it has not."""
     if bought.kept is None:
         return ""
     low, high = bought.kept.interval or (None, None)
@@ -86,13 +86,13 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
 
 
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The rule other than isolaw's with the least regret."""
+    """Return the simple rule with the least regret."""
     others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
     return min(others.items(), key=lambda own: own[1]["mean_regret"])
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:
-    """Return whether a simple rule lost less than isolaw's choice, by more than tolerance and noise."""
+    """Return whether a simple rule beat isolaw's choice by more than the tolerance and noise."""
     if isinstance(result, str):
         return False
     tolerance = result["tolerance"]

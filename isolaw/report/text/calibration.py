@@ -30,20 +30,20 @@ from isolaw.report.text.numbers import count, number
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
 
-_PRIOR = 1.645  # |x| within which 90 % of the prior is
+_PRIOR = 1.645  # 90 % of the prior is within ±x
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
-    "Points are measured, lines are medians of the ensemble, whose members replay the runs; 90 % of the "
-    "members are in the band. Error is the difference between the points and the ensemble's mean. The "
+    "Points are measured. Each member of the ensemble replays the runs: lines are its medians, and the band "
+    "holds 90 % of the members. The error is the difference between the points and the ensemble's mean. The "
     "discrepancy δ is the error of the best constants, apart from noise."
 )
 _BARS = (
-    "In the prior: the grey bar has 90 % of the prior, the line 90 % of the posterior, the dot the estimate."
+    "In the prior: the grey bar is 90 % of the prior, the line 90 % of the posterior, the dot the estimate."
 )
 
 
 def document(found: Calibration, out: str | None = None) -> Document:
-    """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
+    """Return how well the ensemble fits the runs, and each constant; ``out`` is the preset file."""
     from isolaw.report.figures.calibration import calibration_figure
 
     of = found.posterior
@@ -85,7 +85,7 @@ def _data(found: Calibration) -> dict[str, Any]:
 
 
 def _constants(found: Calibration) -> Table:
-    """The constants; a page also shows where each is in its prior."""
+    """Return the constants; a page also shows each in its prior."""
     quantiles = np.quantile(found.posterior.draws, (BANDS[0], 0.5, BANDS[1]), axis=0).T
     low, high = _on_bar([-_PRIOR, _PRIOR])
     heads = ["constant", "estimate", "90 % interval", _OF_PRIOR, _IN_PRIOR, "", "meaning"]
@@ -111,7 +111,7 @@ def _on_bar(x: Sequence[float] | np.ndarray[Any, Any]) -> list[float]:
 
 
 def _fitted_to(found: Calibration) -> str:
-    """What was fitted, and to which runs."""
+    """Describe what was fitted, and to which runs."""
     cells = found.observed.protocol.cells
     return (
         f"The interference simulator, fitted to {count(sum(c.runs for c in cells), 'run')} of "
@@ -121,7 +121,7 @@ def _fitted_to(found: Calibration) -> str:
 
 
 def _fit(found: Calibration) -> str:
-    """How well the ensemble meets the runs."""
+    """Describe how well the ensemble fits the runs."""
     return (
         f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
         f"{found.covered:.0%} of them are within its 90 % band. "
@@ -129,7 +129,7 @@ def _fit(found: Calibration) -> str:
 
 
 def cautions(found: Calibration) -> list[Caution]:
-    """Return cautions where rewards hardly move and where even the best constants miss the runs."""
+    """Return cautions, e.g. if rewards hardly move, or if even the best constants do not fit the runs."""
     out: list[str] = []
     if not found.moved:
         out.append(
@@ -159,17 +159,17 @@ def cautions(found: Calibration) -> list[Caution]:
 
 
 def _mark(c: Constant) -> str:
-    """What is to know about the estimate of a constant."""
+    """Return the mark of a constant's estimate, if any."""
     return "at the edge" if c.at_edge else "" if c.identified else "not identified"
 
 
 def _marks(found: Calibration) -> list[str]:
-    """What the marks mean."""
+    """Explain the marks."""
     lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
-            "not identified: the runs determine it little better than the prior; the members of the ensemble "
-            "differ in it."
+            "not identified: the runs constrain the constant little more than the prior does; members of the "
+            "ensemble differ in it."
         )
     if any(c.at_edge for c in found.constants):
         lines.append("at the edge: the estimate is outside 95 % of the prior.")
@@ -177,7 +177,7 @@ def _marks(found: Calibration) -> list[str]:
 
 
 def _following(found: Calibration, out: str) -> list[str]:
-    """The commands that use the preset file ``out``."""
+    """Return the commands that use the preset file ``out``."""
     budget = f"{10 * _end(found):.0e}".replace("e+0", "e")
     planned = Path(str(found.observed.runs.source or ""), "sweep.toml")
     return [
@@ -188,7 +188,7 @@ def _following(found: Calibration, out: str) -> list[str]:
 
 
 def _ends(interval: tuple[float, float]) -> str:
-    """An interval of a constant."""
+    """Return the interval of a constant."""
     return f"{number(interval[0])} to {number(interval[1])}"
 
 

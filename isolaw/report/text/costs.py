@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def spent(own: Spent | None, cost: Cost) -> str:
-    """Return what something costs, in a sentence."""
+    """Return the cost in a sentence."""
     if own is None:
         return f"Cost: not known; {origin(cost)} timed steps of one size only."
     if own.gpu_hours is None:
@@ -62,24 +62,24 @@ _MODELS = {
 
 
 def validation(cost: Cost) -> list[str]:
-    """Return how well the cost predicts left-out configurations, next to its rivals; nothing if not known."""
+    """Return the errors of the cost model and its rivals on left-out configurations; empty if not known."""
     own = cost.left_out
     if own is None:
-        return ["The cost was not cross-validated: that takes recorded steps of three sizes."]
+        return ["The cost was not cross-validated: cross-validation needs recorded steps of three sizes."]
     errors = ", ".join(
         f"{_MODELS[name]}: {'none, negative' if value is None else f'{value:.2f}'}"
         for name, value in own.errors.items()
     )
     kind = "configurations" if len(own.errors) > 2 else "batch sizes"
     return [
-        f"Each of {own.configurations} {kind} predicted from the others: error {own.median:.0%} in the "
-        f"median, {own.inside:.0%} inside their intervals.",
+        f"Each of {own.configurations} {kind} predicted from the others: median error {own.median:.0%}, "
+        f"{own.inside:.0%} inside their intervals.",
         f"Root mean square of the log error by model ({own.model} is used): {errors}.",
     ]
 
 
 def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> Document:
-    """Return what ``steps`` of two configurations cost, the answer first."""
+    """Return the cost of ``steps`` steps of two configurations, the answer first."""
     found = [cost.seconds(*shape, steps) for shape in shapes]
     rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
     for name, shape, own in zip("AB", shapes, found, strict=True):

@@ -1,4 +1,4 @@
-"""Dead groups as a document: the share without a signal for each n, and what it does to the batch."""
+"""Dead groups as a document: their share for each n, and their effect on the batch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def document(found: DeadGroups) -> Document:
     ]
     if any(own.basis == "model" for own in found.sizes):
         lines.append(
-            f"model: n is above the {least} samples of a problem. The value comes from a beta-binomial fit, "
-            "the interval from no model; more samples narrow it."
+            f"model: n is above the {least} samples of a problem. The value comes from a beta-binomial fit; "
+            "the interval assumes no model, and more samples narrow it."
         )
     lines.append("Pass rates are for the sampled model; they change during training.")
     return Document.of("groups without a signal", lines, found.to_dict())

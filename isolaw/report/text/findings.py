@@ -19,7 +19,7 @@ _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}
 
 
 def document(found: Mapping[str, Any]) -> Document:
-    """Return the table, and under it the statement of each row; a page also has the figures."""
+    """Return the table, followed by the statement of each row; a page also has the figures."""
 
     @cache
     def drawn() -> Mapping[str, Figure]:
@@ -60,7 +60,7 @@ def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
 
 
 def table(document: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the table without what each finding states, in Markdown."""
+    """Return the lines of the table in Markdown, without the findings' statements."""
     return _markdown(_rows(document))
 
 
@@ -84,7 +84,7 @@ def _about(d: Mapping[str, Any]) -> str:
 
 
 def _rows(document: Mapping[str, Any]) -> list[list[str]]:
-    """The table with its head; the last column only with jitter."""
+    """Return the table with its head; only ``jitter`` adds the last column."""
     jitter = document["jitter"]
     out = [list(_HEAD)]
     if jitter and jitter.get("members"):

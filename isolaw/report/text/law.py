@@ -22,7 +22,7 @@ __all__ = [
     "symbol", "verdict",
 ]  # fmt: skip
 
-# Names that are printed before a flag's text; the text of other flags needs none.
+# Names to print before a flag's text; other flags need no name.
 _FLAG_NAMES: Mapping[str, str] = {
     str(code): code.replace("_", " ")
     for code in (
@@ -35,7 +35,7 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
     Code.CHOICES_DISAGREE: "recommendations disagree", Code.PRESET_MISFIT: "misfit of the preset",
     Code.HARDLY_MOVED: "nothing learned",
-    Code.NO_LAW: "no logistic was fitted", Code.NO_SATURATION: "no saturation level is stated",
+    Code.NO_LAW: "no logistic was fitted", Code.NO_SATURATION: "isolaw states no saturation level",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
 _WORDS = {
@@ -60,7 +60,7 @@ def flag(own: Flag) -> str:
 def notes(flags: Iterable[Flag]) -> list[str]:
     """Return the flags as they are printed, without those that have a line of their own.
 
-    That are the first line's (`isolaw.evidence`) and `saturation`.
+    These are the first line's (`isolaw.evidence`) and `saturation`.
     """
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
     return [flag(own) for own in flags if own.code not in own_line]
@@ -77,7 +77,7 @@ def symbol(document: LawDocument) -> str:
 
 
 def law_summary(document: LawDocument) -> list[str]:
-    """Return a fit's findings, line by line: the law, what was fitted, and how n* goes."""
+    """Return a fit's findings, line by line: the law, the fitted data, and how n* changes."""
     law, *lines = (
         about(line, document.axis)
         for line in (verdict(document), ends(document), *crossovers(document), saturation(document))
@@ -86,7 +86,7 @@ def law_summary(document: LawDocument) -> list[str]:
 
 
 def data_line(document: LawDocument) -> str:
-    """Return what was fitted."""
+    """Return which metric, runs and settings were fitted."""
     n = sorted({g.level(document.axis) for g in document.grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
     return (
@@ -101,9 +101,9 @@ def _runs(document: LawDocument) -> str:
 
 
 def ends(document: LawDocument) -> str:
-    """Return between which n n* lies at the first and at the last budget where it is known.
+    """Return the interval of n* at the first and at the last budget where it is known.
 
-    Its value is left to the recommendation, so that a text names one n at one budget.
+    The recommendation gives the value, so that a text names only one n for a budget.
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
     at = [f"at {symbol(document)} = {number(p.x)}, {star(p.n_star)}" for p in (known[0], known[-1])]
@@ -111,7 +111,7 @@ def ends(document: LawDocument) -> str:
 
 
 def star(q: Quantity) -> str:
-    """Return between which values n* or B_p* lies; its value alone where there are no draws.
+    """Return the interval of n* or B_p*; without draws, its value.
 
     >>> star(Quantity(887.0, (413.0, None))), star(Quantity(16.0, None, "not_identified"))
     ('at least 413 (95 % bound)', 'not known')
@@ -130,7 +130,7 @@ def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
 
 
 def crossovers(document: LawDocument) -> list[str]:
-    """Return where one n overtakes another, for neighbours along the frontier."""
+    """Return the budgets where one n overtakes another, for neighbours along the frontier."""
     path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
     neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}
     out = []
@@ -149,7 +149,7 @@ def crossovers(document: LawDocument) -> list[str]:
 
 
 def saturation(document: LawDocument) -> str:
-    """Return whether n* levels off; empty if there is nothing to state."""
+    """Return whether n* levels off; empty if nothing is known."""
     q = document.params["saturation"]
     why = "; ".join(f"not stated; {own.text}" for own in having(document.flags, Code.NO_SATURATION)[:1])
     if q.status == "ok":
@@ -161,7 +161,7 @@ def saturation(document: LawDocument) -> str:
 
 
 def law_name(law: str) -> str:
-    """Return a law's name; the name of a form claims nothing about whether n* falls.
+    """Return a law's name; "quadratic" does not claim that n* falls.
 
     >>> law_name("non-monotone"), law_name("power")
     ('quadratic', 'power')
@@ -170,20 +170,20 @@ def law_name(law: str) -> str:
 
 
 def form(law: str, document: LawDocument) -> str:
-    """Return a law in words."""
+    """Return a law's form in words."""
     text = _WORDS[law].format(x="log C" if document.x.log10 else "M")
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
 
 
 def verdict(document: LawDocument) -> str:
-    """Return the law with its numbers and why it is this one; empty if there is nothing to state."""
+    """Return the preferred law with its numbers, and why isolaw prefers it; empty without a comparison."""
     c = document.comparison
     if c.refused == "few_seeds":
         return f"Law: none is preferred with fewer than 3 seeds per configuration (here {c.seeds})."
     if not c.laws:
         return _verdict_on_curves(document)
     if having(document.flags, Code.VERSION_1):
-        return "Law: an older isolaw compared the laws; fit the runs again."
+        return "Law: not shown, since an older isolaw compared the laws; fit the runs again."
     if not document.bootstrap.draws:
         return " ".join(["Law: without draws isolaw prefers none.", *_constant(document)])
     if c.preferred is None:
@@ -199,7 +199,7 @@ def verdict(document: LawDocument) -> str:
 
 
 def _constant(document: LawDocument) -> list[str]:
-    """That the best constant n loses little, where it does."""
+    """State that the best constant n loses little, if it does."""
     c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
@@ -226,7 +226,7 @@ def _verdict_on_curves(document: LawDocument) -> str:
 
 
 def intervals(document: LawDocument) -> list[str]:
-    """Return what the intervals are made of, and what they leave out."""
+    """Return how the intervals are computed, and what they leave out."""
     bootstrap = document.bootstrap
     if not bootstrap.draws:
         return ["none: the fit made no draws"]

@@ -17,7 +17,7 @@ def quantity(q: Quantity) -> str:
 
 
 def share(probability: float) -> str:
-    """Return a share in percent, rounded down: only all draws are 100 %.
+    """Return a share in percent, rounded down, so that 100 % means all draws.
 
     >>> share(0.995), share(1.0), share(0.29)
     ('99%', '100%', '29%')
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """Return the lines of a table; ``align`` has < or > for each column, its last for the others.
+    """Return the lines of a table; ``align`` has < or > for each column; its last applies to the others.
 
     >>> columns([["n", "reward"], ["128", "0.5"]], align="<>")
     ['n    reward', '128     0.5']

@@ -1,4 +1,4 @@
-"""A plan as a document: what sweeps are expected to lose and to cost, on simulated truths."""
+"""A plan as a document: the expected loss and the cost of sweeps, on simulated truths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from isolaw.design.forecast import DesignOutcome, SweepForecast
     from isolaw.design.truths import Truth
 
-_SHOWN = 3  # truths that matter most
+_SHOWN = 3  # at most this many truths are named
 
 
 def document(found: SweepForecast, price: float | None = None) -> Document:
-    """Return the plan; ``price`` is that of a GPU hour."""
+    """Return the plan; ``price`` is the price of a GPU hour."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
@@ -50,7 +50,7 @@ def document(found: SweepForecast, price: float | None = None) -> Document:
 
 
 def assumptions(found: SweepForecast) -> list[str]:
-    """Return what the plan assumes, each in a sentence or two."""
+    """Return the assumptions of the plan, each in one or two sentences."""
     asked = found.question
     answers = truths.answers_of(asked.spec)
     out = [
@@ -58,14 +58,14 @@ def assumptions(found: SweepForecast) -> list[str]:
         "Rewards are mean accuracies"
         + (f" over {answers:,} validation answers" if answers else ", measured exactly")
         + "; runs with one seed share its effects; no run fails.",
-        f"The best is the best of these {len(asked.cells)} configurations; others are not considered.",
+        f"The best is the best of these {len(asked.cells)} configurations; the plan considers no others.",
     ]
     if found.preset is None and (outside := truths.outside(asked.cells)):
         named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
-            f"{named}{more}: outside the truths (B_p 8 to 128, n 8 to 2,048), assumed as good as the "
-            "nearest configuration inside."
+            f"{named}{more}: outside the truths (B_p 8 to 128, n 8 to 2,048); isolaw assumes "
+            "that they are as good as the nearest configuration inside."
         )
     if found.compared:
         out.append(
@@ -86,7 +86,7 @@ def assumptions(found: SweepForecast) -> list[str]:
 
 
 def _origin(found: SweepForecast) -> list[str]:
-    """Where the truths are from."""
+    """Describe where the truths come from."""
     preset, asked = found.preset, found.question
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
@@ -107,7 +107,7 @@ def _origin(found: SweepForecast) -> list[str]:
 
 
 def _version(found: SweepForecast) -> int:
-    """The version of the simulator that made the truths."""
+    """Return the version of the simulator that made the truths."""
     return truths.simulator_version() if found.preset is None else Bandit.version
 
 
@@ -225,7 +225,7 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
 def required_rate(found: SweepForecast) -> float | None:
     """Return rollouts per second that the recommended sweep requires of all GPUs to end within the hours.
 
-    None without hours, or where a cost says how long it takes.
+    None without hours, or if a cost already gives the time.
     """
     asked, best = found.question, found.recommended
     if best is None or asked.hours is None or asked.budget.clock is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def answer(prediction: Prediction) -> str:
-    """Return the recommendation in one sentence, without a number where there is none."""
+    """Return the recommendation in one sentence, or that there is none."""
     a = prediction.allocation
     if a is None:
         return "isolaw recommends no allocation for this budget."
@@ -78,9 +78,9 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
 
 
 def budget_beyond(law: Law) -> int | None:
-    """Return a budget beyond the runs for which the law recommends an allocation; None where it has none.
+    """Return a budget beyond the runs for which the law recommends an allocation; None if it recommends none.
 
-    It is three times the compute that three n reached, up to which there are intervals, or less.
+    It is at most three times the compute that three n reached, since intervals end there.
     """
     budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
     try:
@@ -92,7 +92,7 @@ def budget_beyond(law: Law) -> int | None:
 
 
 def at_the_end(law: Law, **limits: Any) -> Prediction | None:
-    """Return the prediction for the largest compute that three n reached; None where there is none.
+    """Return the prediction for the largest compute that three n reached, if there is one.
 
     ``limits`` are those of `Law.predict`.
     """
@@ -117,8 +117,8 @@ def largest_answer(prediction: Prediction) -> str:
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
     """Return the intervals of n* and B_p* at the budget, for those that the setting does not fix.
 
-    n* is the n of the highest reward; the recommendation is the round or measured n that loses least. One
-    budget has one n in a text, so n* is given as its interval alone.
+    n* is the n of the highest reward; the recommendation is the round or measured n that loses least. A text
+    names only one n for a budget, so it gives only the interval of n*.
     """
     if not prediction.options:
         return {}
@@ -143,7 +143,7 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:
-    """Return where the highest reward lies, in one line; empty without a recommendation."""
+    """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
     parts = "; ".join(f"{name}: {text}" for name, text in stars(prediction, document).items())
     return f"Highest reward at {parts}." if parts else ""
 
@@ -169,8 +169,8 @@ def prediction_summary(
 ) -> list[str]:
     """Return a recommendation, line by line, and what to run next.
 
-    Without a recommendation it has ``nearest`` of `largest_with_recommendation`. ``race`` are the decisions
-    that chose the runs, if any.
+    Without a recommendation it shows ``nearest``, from `largest_with_recommendation`. ``race`` has the
+    decisions that chose the runs, if any.
     """
     if not prediction.options:
         lines = prediction_lines(prediction, document)
@@ -196,7 +196,7 @@ def prediction_summary(
 
 
 def cost_line(prediction: Prediction, cost: Cost) -> str:
-    """Return what the recommended allocation costs; empty without one."""
+    """Return the cost of the recommended allocation; empty without one."""
     if not prediction.options:
         return ""
     return costs.spent(prediction.spent(prediction.options[0]), cost)
@@ -207,7 +207,7 @@ def _named(prediction: Prediction) -> str:
 
 
 def _hours(prediction: Prediction) -> str:
-    """The largest budget with a recommendation, as hours of the kind that was asked for, rounded down."""
+    """Return the largest budget with a recommendation in hours, of the requested kind and rounded down."""
     hours, of_gpus = parse_hours(prediction.asked)
     digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
     return f"{digits}{'gpuh' if of_gpus else 'h'}"

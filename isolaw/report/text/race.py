@@ -14,7 +14,7 @@ from isolaw.report.text.numbers import columns, count, number
 
 _ENDINGS = {
     Ending.CERTAIN: "the expected loss is within the tolerance",
-    Ending.SPENT: "what comes next would exceed the spend",
+    Ending.SPENT: "the next runs would exceed the spend",
     Ending.COMPLETE: "every run that the race would make is done",
     Ending.FAILED: "too many runs failed to compare three n; the same command repeats them",
 }
@@ -33,7 +33,7 @@ _STAGES = {
 
 
 def summary(design: Mapping[str, Any], runs: int) -> list[str]:
-    """Return what a race may do, from `isolaw.design.directory.Adaptive.to_dict`."""
+    """Return the settings and limits of a race, from `isolaw.design.directory.Adaptive.to_dict`."""
     made, spend = len(design["decisions"]), design["spend"]
     part = _part(spend, design["whole"])
     return [
@@ -66,12 +66,12 @@ def decision(made: Decision, index: int) -> str:
 
 
 def ending(why: Ending) -> str:
-    """Why a race ended."""
+    """Return why a race ended."""
     return f"end: {_ENDINGS[why]}"
 
 
 def found(last: Decision) -> str:
-    """What a race that ended found."""
+    """Return the result of a race that has ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
@@ -82,7 +82,7 @@ def found(last: Decision) -> str:
 
 
 def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
-    """Return what a race over the cells of a grid, ``grid``, found."""
+    """Return the result of a race over ``grid``, the cells of a grid."""
     last = history[-1]
     if last.best is None:
         return [found(last)]
@@ -94,7 +94,7 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
 
 
 def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
-    """Say where the best configuration has no neighbour on one side."""
+    """Name the sides on which the best configuration has no neighbour."""
     sides = []
     for i, name in ((1, "n"), (0, "B_p")):
         line = sorted(key[i] for key in grid if key[1 - i] == best[1 - i])
@@ -112,13 +112,13 @@ def schedule(assumed: Schedule, whole: int) -> list[str]:
     return [
         f"Simulated: the race, assuming the rewards of the simulator's preset {assumed.truth!r}",
         *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
-        f"  in all {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
+        f"  total: {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
         f"{_part(made[-1].spent, whole)} of the grid's",
     ]
 
 
 def state(race: Mapping[str, Any]) -> str:
-    """Return how far a race is, from `isolaw.design.directory.state`."""
+    """Return the progress of a race, from `isolaw.design.directory.state`."""
     of = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
     end = ending(race["ending"]) if race["ending"] else "not ended"
     best = f"; the best is {cell(race['best'])}" if race["best"] else ""
@@ -162,7 +162,7 @@ def standings(last: Decision) -> list[str]:
 
 
 def cell(key: tuple[int, int]) -> str:
-    """A configuration.
+    """Return a configuration as text.
 
     >>> cell((32, 512))
     'n = 512 with B_p = 32'
@@ -171,7 +171,7 @@ def cell(key: tuple[int, int]) -> str:
 
 
 def cells(keys: Iterable[tuple[int, int]]) -> str:
-    """Several configurations, by B_p.
+    """Return several configurations as text, grouped by B_p.
 
     >>> cells([(32, 8), (8, 64), (32, 16)])
     'n = 64 with B_p = 8, n = 8, 16 with B_p = 32'

@@ -1,4 +1,4 @@
-"""What was found in logs, as a table, and what its runs need."""
+"""The logs that were found, as a table, and what their runs need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = {
 
 
 def status(own: FoundLog, folder: str = "") -> str:
-    """Return whether a log can be fitted, in some words; names without the ``folder`` they begin with."""
+    """Return in a few words whether a log can be fitted; names are shown without their ``folder``."""
     if own.needs:
         return f"needs {', '.join(own.needs)}"
     if own.duplicate_of:
@@ -43,21 +43,21 @@ def status(own: FoundLog, folder: str = "") -> str:
 
 
 def listing(candidates: Sequence[FoundLog]) -> list[str]:
-    """Return a line for each log, below a heading, and what the logs need that are not ready.
+    """Return a heading, a line for each log, and what the logs that are not ready need.
 
-    The folder that all names begin with is its first line.
+    The first line is the folder that all names begin with.
     """
     folder = _common_folder([own.run for own in candidates])
     lines = [*_table(candidates, folder), ""]
     for group in groups(candidates):
         names = [run.removeprefix(folder) for run in group.runs]
-        if group.status is not LogStatus.DUPLICATE:  # the table says of what
+        if group.status is not LogStatus.DUPLICATE:  # the table already names the logs
             lines.append(f"{listed(names, _MOST_NAMED)}: {group.message}")
     return lines
 
 
 def none_fitted(reading: Reading) -> str:
-    """Return that no log is ready."""
+    """Return the message that no log is ready."""
     logs = len(reading.candidates)
     return "the log cannot be fitted" if logs == 1 else f"none of {logs} logs can be fitted"
 
@@ -86,7 +86,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
 
 
 def summary(candidates: Sequence[FoundLog], fit: str) -> str:
-    """Return how many logs are ready, the command ``fit`` for those if any, and what the others are."""
+    """Return how many logs are ready, the ``fit`` command for them if any, and the state of the others."""
     found = Counter(own.status for own in candidates)
     ready = found.pop(LogStatus.READY, 0)
     parts = []
@@ -100,13 +100,13 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
 
 
 def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
-    """Return the command that settles what logs need, from the ``words`` that were given.
+    """Return the command that supplies what logs need, from the ``words`` of the user's command.
 
     Where the user must fill in blanks, a second line says which file can hold them.
     """
     options = settling(reading.candidates, reading.sources)
     if options is not None and not options:
-        return []  # isolaw's own runs are as they are; --only and --exclude choose among them
+        return []  # isolaw's own runs need no settings; --only and --exclude choose among them
     if options is None:
         return [reading.to_fill_in(words)]
     settled = commands.read_again(words, options)
@@ -144,7 +144,7 @@ def _metrics(own: FoundLog) -> str:
 
 
 def _common_folder(names: Sequence[str]) -> str:
-    """The directory that all paths among the names begin with, with its slash."""
+    """Return the directory that all paths among the names begin with, with its slash."""
     folders = {name[: name.rfind("/")] for name in names if "/" in name}
     if len(names) < 2 or not folders or len({folder[:1] == "/" for folder in folders}) > 1:
         return ""
@@ -153,9 +153,9 @@ def _common_folder(names: Sequence[str]) -> str:
 
 
 def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[str]:
-    """Return the table of all logs, what those need that are not ready, and the command to go on with.
+    """Return the table of all logs, what logs that are not ready need, and the next command.
 
-    ``words`` are the sources and options that were given, ``metric`` the reward that was.
+    ``words`` are the sources and options of the user's command, ``metric`` is the reward it names.
     """
     lines = listing(reading.candidates)
     if any(own.status is LogStatus.NEEDS for own in reading.candidates):
@@ -171,7 +171,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
 
 
 def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
-    """Return the command that fits these runs; where none does, the reason."""
+    """Return the command that fits these runs, or the reason why none can."""
     try:
         return str(commands.fit(words, choices.options(runs, metric), out)), ""
     except Refused as error:

@@ -17,7 +17,7 @@ _EXPONENTS = {
     "linear": "rule lr ∝ B",
     "constant": "rule of a constant lr",
 }
-_MOVES = "It moves with the horizon, so check again for a larger C."
+_MOVES = "The best lr depends on C, so check again for a larger C."
 _STAGES = {
     "lr": "search of the lr",
     "lr-full": "the lr at the sweep's C",
@@ -27,7 +27,7 @@ _STAGES = {
 
 
 def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the runs and rollouts that the stages take, before they begin."""
+    """Return the runs and rollouts that the stages are expected to need."""
     rows = [["folder", "", "runs", "to C", "rollouts"]]
     rows += [
         [
@@ -41,7 +41,7 @@ def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     runs, rollouts = (sum(own[key] for own in stages) for key in ("runs", "rollouts"))
     return [
-        f"Recipe check: about {runs} runs, {number(rollouts)} rollouts; the search decides how many",
+        f"Recipe check: about {runs} runs, {number(rollouts)} rollouts; the lr search decides how many",
         *(f"  {line}" for line in columns(rows, "<<>")),
     ]
 
@@ -98,7 +98,7 @@ def _lr(found: RecipeCheck) -> list[str]:
             f"It is also the best {short}."
             if found.lr_short == found.lr
             else f"The best {short} is lr = {found.lr_short:.4g}. "
-            + ("Whether it moves with the horizon is not decided." if found.slope is None else _MOVES)
+            + ("It is not decided whether the best lr depends on C." if found.slope is None else _MOVES)
         )
     if found.at_edge:
         lines.append("It is at the edge of the values that ran; values beyond it may be better.")

@@ -26,7 +26,7 @@ _ROWS = {
 
 
 def document(found: RecipeComparison | AxisComparison) -> Document:
-    """Return two recipes' numbers side by side, and the verdict; or all recipes along an axis."""
+    """Return the numbers of two recipes and the verdict, or of all recipes along an axis."""
     if isinstance(found, AxisComparison):
         return _along_axis(found)
     facts = "".join(f"; {fact} = {a} and {b}" for fact, (a, b) in found.facts.items())
@@ -50,10 +50,10 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
 
 
 def _along_axis(found: AxisComparison) -> Document:
-    """The curves of the recipes along an axis, and the difference of each from the base."""
+    """Return the curves of the recipes along an axis, and the difference of each from the base."""
     own = list(found.comparisons.values())
     base, budget = own[0].mean.rows, own[0].compute
-    # Rewards within what was measured are known where curves do not determine a ceiling.
+    # Curves may not determine a ceiling, but rewards inside the measured range are still known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
     heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
     changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in heads]
@@ -79,7 +79,7 @@ def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[li
     rows = [[title, *names, "difference"]]
     for name, label in _ROWS.items():
         if row := contrast.rows.get(name):
-            alone = name == "error"  # of each recipe, with its interval; there is no difference
+            alone = name == "error"  # the reward of each recipe with its interval; the base has no difference
             cells = [_cell(row.first, alone), _cell(row.second, alone)]
             rows.append([f"  {label}", *cells, "" if alone else _cell(row.difference, True)])
     return rows
@@ -155,7 +155,7 @@ def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str
 
 
 def _interval(q: Quantity, negated: bool = False) -> str:
-    """The interval in words; of the negative, where the sentence is turned round."""
+    """Return the interval in words, negated if the sentence names the recipes in reverse order."""
     low, high = q.interval or (None, None)
     if negated:
         low, high = (None if high is None else -high), (None if low is None else -low)

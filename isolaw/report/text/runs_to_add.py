@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import GridEntry, LawDocument
     from isolaw.fits.predict import Prediction
 
-_SEEDS = 3  # with fewer, an interval rests on very few differences between runs
+_SEEDS = 3  # fewer seeds give an interval too few differences between runs
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RunsToAdd:
     keys: tuple[str, ...] = ()
 
     def command(self, sweep: str) -> str:
-        """Return the command that adds them to a sweep; empty where there is none.
+        """Return the command that adds the runs to a sweep; empty if there is none.
 
         >>> RunsToAdd("", "", ("sweep.seeds=3",)).command("runs/easy")
         'isolaw sweep --out runs/easy --set sweep.seeds=3'
@@ -43,7 +43,7 @@ class RunsToAdd:
 
 
 def run_first(prediction: Prediction, document: LawDocument) -> str:
-    """Return which n beyond the measured ones to run before the budget is spent; empty where none."""
+    """Return the n beyond the measured ones to run before spending the budget; empty if there are none."""
     if not prediction.run_first:
         return ""
     listed = ", ".join(str(n) for n in prediction.run_first)
@@ -56,7 +56,7 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
 def next_line(
     prediction: Prediction, document: LawDocument, race: Sequence[Decision] = (), spend: str = ""
 ) -> str:
-    """Return what to run next in one line: the most informative runs, else ``spend`` or the budget itself."""
+    """Return the next step in one line: the most informative runs, else ``spend`` or the budget itself."""
     first = next(iter(advice(document, prediction, race)), None)
     if first is not None:
         return f"Next: {first.what} {first.why}".rstrip()
@@ -72,11 +72,11 @@ def advice(
     race: Sequence[Decision] = (),
     cap: int | None = None,
 ) -> list[RunsToAdd]:
-    """Return the runs that would tell most, the most informative first; empty where nothing is missing.
+    """Return the runs to add, the most informative first; empty if none is missing.
 
-    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. Where a ``race``
-    chose the runs, it ended some of them early and gave others more seeds on purpose: what it needs is
-    advised instead of those.
+    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. A ``race``
+    ends some runs early and gives others more seeds on purpose, so these are no faults: the advice is then
+    what the race needs.
     """
     grid = document.grid
     axis = document.axis
@@ -87,7 +87,7 @@ def advice(
     out += _batch_edge(grid, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
-    elif prediction is not None and not prediction.options:  # it names the same runs as the reason does
+    elif prediction is not None and not prediction.options:  # ``run_first`` names the same runs
         out = [*_far(grid, prediction), *out]
     else:
         out += _far(grid, prediction) or _short(grid)
@@ -108,11 +108,11 @@ def advice(
 
 
 def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list[RunsToAdd]:
-    """What keeps a race from a result, or from one for this budget."""
+    """Return what a race needs for a result, or for a result at this budget."""
     last = history[-1]
     target = max((request.compute for made in history for request in made.runs), default=0)
     if last.ending is None or last.ending is Ending.FAILED:
-        why = "It has not ended." if last.ending is None else race_text.found(last)
+        why = "The race has not ended." if last.ending is None else race_text.found(last)
         return [RunsToAdd("Let the race go on.", why, ("design.kind=race",))]
     out = []
     if last.ending is Ending.SPENT:
@@ -137,12 +137,12 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
 def _large_loss(
     prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
 ) -> list[RunsToAdd]:
-    """Where no measured n is near the best: the n between them; where even the best choice loses, seeds."""
+    """If no measured n is near the best, advise the n between; if even the best choice loses, more seeds."""
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
         most = f"{prediction.tolerance:g}"
-        why = f"isolaw recommends it, no run has it, and every measured n loses more than {most}."
+        why = f"isolaw recommends this n, no run has it, and every measured n loses more than {most}."
         return [_add_n(n, levels, why, axis)]
     if fewest < _SEEDS or best.expected_regret <= prediction.tolerance:
         return []
@@ -157,7 +157,7 @@ def _add_n(n: int, levels: Sequence[int], why: str, axis: AxisName) -> RunsToAdd
 
 
 def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
-    """The n beyond the measured ones that the prediction names to run first."""
+    """Advise the n beyond the measured ones that the prediction names to run first."""
     if prediction is None or not prediction.run_first:
         return []
     what, _, why = run_first(prediction, document).partition(": ")
@@ -166,7 +166,7 @@ def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequen
 
 
 def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
-    """Where n* is at an end of the grid at the largest compute at which it is known; no n above ``most``."""
+    """Advise a further n, at most ``most``, if the last known n* is at an end of the grid."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
@@ -178,7 +178,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Where the recommended B_p is an end of the measured ones."""
+    """Advise a further B_p if the recommended B_p is at an end of the measured ones."""
     chosen = None if prediction is None else prediction.allocation
     if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
@@ -190,7 +190,7 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
 
 
 def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Where fewer than three n reach a third of the budget: isolaw states nothing there, or bounds alone."""
+    """Advise longer runs if fewer than three n reach a third of the budget: isolaw has only bounds there."""
     if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
@@ -208,7 +208,7 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
 
 
 def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
-    """Configurations that ended early, so that their rewards at larger budgets are extrapolated."""
+    """Advise to extend configurations that ended early: their rewards at larger budgets are extrapolated."""
     end = max(g.measured[1] for g in grid)
     axis = axis_of(grid)
     names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})

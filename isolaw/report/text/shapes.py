@@ -1,4 +1,4 @@
-"""Two configurations compared, as a document: the answer, the numbers, and what would settle it."""
+"""Two configurations compared, as a document: the answer, the numbers, and the runs that would settle it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
 
 
 def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
-    """Return the comparison; its first sentence says which is better and how sure that is."""
+    """Return the comparison; its first sentence states which configuration is better, and the probability."""
     a, b = (_label(shape) for shape in found.shapes)
     rows = [["", "runs", _what(found), *(["C"] if found.compute else [])]]
     for i, (name, own) in enumerate(((f"A: {a}", found.a), (f"B: {b}", found.b))):
@@ -47,7 +47,8 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
         lines.append(_settles(found, cost is not None))
     if found.neither:
         lines.append(
-            f"In {share(found.neither)} of the draws neither reaches it within ten times the runs' compute."
+            f"In {share(found.neither)} of the draws neither reaches the target "
+            "within ten times the runs' compute."
         )
     if cost is not None:
         lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
@@ -73,7 +74,7 @@ def _sure(probability: float) -> str:
 
 
 def _verdict(found: ShapeComparison) -> str:
-    """Which is better, at what, and how probable that is."""
+    """State which configuration is better, at what, and the probability."""
     at = f"after {found.asked}" if found.asked.endswith("h") else f"at {found.asked}"
     at = at if found.quantity == "reward" else f"on the way to {found.asked}"
     p = found.probability
@@ -89,7 +90,7 @@ def _verdict(found: ShapeComparison) -> str:
 
 
 def _settles(found: ShapeComparison, in_hours: bool) -> str:
-    """What would settle it."""
+    """Name the runs that would settle the comparison."""
     own = found.further
     if own is None:
         text = "To settle it, more than 16 further runs of each are needed: the difference is small."

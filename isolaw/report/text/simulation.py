@@ -13,7 +13,7 @@ _SHOWN = 8  # configurations
 
 
 def document(found: Prediction) -> Document:
-    """Return what an ensemble recommends (`isolaw.predict_by_simulation`), and a law's answer to the same."""
+    """Return the recommendations of an ensemble (`isolaw.predict_by_simulation`) and of a law."""
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))

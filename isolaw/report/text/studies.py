@@ -44,19 +44,19 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
 
 
 def _span(values: Sequence[int]) -> str:
-    """The least and the greatest value, once where they are equal."""
+    """Return the least and the greatest value, or the value if they are equal."""
     return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
 def choices(result: Mapping[str, Any], rule: str) -> list[str]:
-    """Return a rule's choices by budget: n, B_p if that varies, and how often where seeds differ."""
+    """Return a rule's choices by budget: n, B_p if it varies, and counts if seeds differ."""
     allocations = {name: found["allocations"] for name, found in result["rules"].items()}
     several = len({b for budgets in allocations.values() for places in budgets for b, _ in places}) > 1
     return [_chosen(places, several) for places in allocations[rule]]
 
 
 def _chosen(places: list[list[int]], several: bool) -> str:
-    """One budget's choices, (B_p, n) of each split, the most frequent first.
+    """Return the choices at one budget, the most frequent first, from (B_p, n) of each split.
 
     >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
     ('n 4 twice, n 64 once', 'n 4 at B_p 16')
@@ -102,7 +102,7 @@ def points_summary(document: PointsDocument) -> list[str]:
 
 
 def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
-    """Return laws one under the other, at computes that all of them cover."""
+    """Return n* of several laws at computes that all of them cover."""
     low = max(d.x.range[0] for d in documents.values())
     high = min(d.x.range[1] for d in documents.values())
     lines = []
@@ -120,14 +120,14 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
 
 
 def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], chosen: Any) -> list[str]:
-    """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
+    """Return the law for one value of an axis, and the law with the axis re-tuned for every n and C."""
     lines = side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
     best = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
     lines.append(f"Best {name} at the end: {best}.")
     if edge := chosen.loc[chosen["edge"], "rollouts_per_problem"].tolist():
         lines.append(
-            f"At n = {', '.join(map(str, edge))} that is the lowest or the highest {name} that was run: "
-            "more values may change this law."
+            f"At n = {', '.join(map(str, edge))} the best {name} is the lowest or highest that was run: "
+            "add values beyond it, which may change this law."
         )
     return lines
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.health import Health
 
-_HASH = 64  # digits of a run id that is a hash
+_HASH = 64  # digits of a run id, which is a hash
 _SHORTEST = 8
 _CHOSEN = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
@@ -41,7 +41,7 @@ def failure_line(failure: Mapping[str, Any], name: str) -> str:
 
 
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
-    """Return the progress of a sweep, line by line; ``pace`` tells more of a running engine."""
+    """Return the progress of a sweep, line by line; ``pace`` describes a running engine."""
     planned = state["rollouts_planned"]
     share = state["rollouts"] / planned if planned else 1.0
     activity = [f"{count(state['at_work'], 'run')} in progress"] if state["at_work"] else []
@@ -65,7 +65,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
 
 
 def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
-    """Return how many runs are healthy, by B_p too."""
+    """Return how many runs are healthy, in all and by B_p."""
     states = Counter(h.status for h in judged)
     parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
     parts += [f"{failed:,} failed"] if failed else []
@@ -105,7 +105,7 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
 
 
 def memory_table(table: Mapping[str, Any]) -> list[str]:
-    """Return the memory that runs take of each GPU by phase, in GiB, and the settings chosen for it."""
+    """Return the memory that runs need on each GPU by phase, in GiB, and the settings chosen to fit."""
     phases = table["phases"].values()
     parts = dict.fromkeys(part for phase in phases for part in phase)
     rows = [["GiB of each GPU", *table["phases"]]]
@@ -127,7 +127,7 @@ def _gib(size: float | None) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value as in a sweep file.
+    """Return a value as a sweep file has it.
 
     >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
     ('1e-06', '0', '"loss"', 'false', 'none')
@@ -142,7 +142,7 @@ def _value(value: Any) -> str:
 
 
 def _bare(value: Any) -> str:
-    """A value of an axis."""
+    """Return a value of an axis, without quotes."""
     return _value(value) if isinstance(value, list | tuple) else str(value)
 
 

@@ -16,10 +16,10 @@ _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · 
 
 
 def document(found: TargetStudy) -> Document:
-    """Return the laws, then what every configuration needs."""
+    """Return the laws, then the rollouts that every configuration needs."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
-    ranges = "ranges are 95 % intervals" if ranged else "no intervals, which come from a fit over several B_p"
+    ranges = "ranges are 95 % intervals" if ranged else "no intervals: they need a fit over several B_p"
     head = f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."
     passages = [Passage("", [head])]
     if found.critical:
@@ -71,12 +71,12 @@ def rule_line(law: LrLaw) -> str:
     left = len(law.p_values) - len(kept)
     text += "; they reject the other rules of recipe.lr_scaling at 5 %." if left else "; none is rejected."
     if not law.alpha or not law.beta:
-        text += f" They cannot tell rules apart that differ in {'B_p' if law.beta else 'n'} alone."
+        text += f" They cannot tell apart rules that differ only in {'B_p' if law.beta else 'n'}."
     return text
 
 
 def _table(found: TargetStudy) -> Table:
-    """One target: all that is known of a configuration. Several: their rollouts side by side."""
+    """Return for one target all facts of a configuration; for several, the rollouts to each side by side."""
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
     for row in found.rows:
         by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
@@ -116,7 +116,7 @@ def _value(q: Quantity) -> str:
 
 
 def _short(q: Quantity) -> str:
-    """A quantity in a table whose ranges are 95 % intervals."""
+    """Return a quantity for a table whose ranges are 95 % intervals."""
     if q.value is None:
         return "not stated"
     if q.interval is None:

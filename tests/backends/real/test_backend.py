@@ -426,7 +426,7 @@ def test_states_are_as_large_as_planned(
     needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
     (note,) = (note for note in engine.plan(spec, tmp_path / "out").notes if "GiB" in note)
-    assert note.startswith(f"take care: the states of {len(planned.runs)} runs take")
+    assert note.startswith(f"the disk may fill up: the states of {len(planned.runs)} runs take")
 
 
 @pytest.mark.real

@@ -103,7 +103,7 @@ def test_printed_metrics_are_a_console(tmp_path: Path) -> None:
 def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
     path = write(tmp_path / "other.ipynb", stream("hello\n"), display("<table><tr><th>a<th>b</tr></table>"))
     assert not CONTAINER.file(path, path.read_bytes())
-    with pytest.raises(DataError, match="no output of its cells has metrics"):
+    with pytest.raises(DataError, match="no cell output has metrics"):
         list(CONTAINER.read(path))
     with pytest.raises(DataError, match="a notebook whose outputs hold no metrics"):
         isolaw.read(write(path, stream("hello\n")))

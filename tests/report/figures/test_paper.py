@@ -78,7 +78,7 @@ def test_the_sweep_of_d(synthetic: Make) -> None:
 def test_fixed_b_draws_a_pair(synthetic: Make) -> None:
     material = Material(synthetic([(1024 // n, n) for n in LEVELS], noise=0.004), options=QUICK)
     figure = FIGURES["fixed-b"](material)
-    right = next(axes for axes in figure.axes if "is split best" in axes.get_title(loc="left"))
+    right = next(axes for axes in figure.axes if "the best split" in axes.get_title(loc="left"))
     n, b = (np.asarray(line.get_ydata(), dtype=float) for line in right.lines)
     np.testing.assert_allclose(n * b, 1024)
     assert right.get_xlabel() == "M, update steps"
@@ -135,7 +135,7 @@ def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert reasons["tokens"] == "the runs did not record tokens"
     assert reasons["best-worst"] == "best@k and worst@k were not both measured on validation"
     assert reasons["fixed-b"].startswith("n*(C) needs curves of at least 3 different")
-    assert reasons["sensitivity"] == "all runs have B_p = 32; add runs with another one"
+    assert reasons["sensitivity"] == "all runs have B_p = 32; add runs with another value"
     assert set(reasons) == {
         "best-worst",
         "fixed-b",

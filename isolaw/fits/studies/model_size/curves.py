@@ -52,7 +52,7 @@ class SizeCurves:
     deviations: list[tuple[Floats, Floats]]  #: steps and e of each run of a size with several runs
     freedom: int  #: degrees of freedom of the deviations: runs minus sizes
     x_name: X
-    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, as the table says
+    simulated: Simulated = Simulated.NO  #: whether the table says that a simulator made the runs
 
     @classmethod
     def from_table(
