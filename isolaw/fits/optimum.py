@@ -83,7 +83,10 @@ def optimum(
     # ones.
     ends = np.where(steps > np.median(steps), batch.max(), batch.min())
     m_star = _star(np.where(at_end, ends, steps), batch, far, bound, None, float(np.exp2(steps[0])))
-    star, b_star = _of_cells(star, cut.log2_n), _of_cells(_star(b, cut.log2_b, far, bound), cut.log2_b)
+    star = _of_cells(star, cut.log2_n)
+    if np.ptp(cut.log2_b) <= _EDGE:  # the runs of one B_p say nothing of others
+        return star, REFUSED, REFUSED
+    b_star = _of_cells(_star(b, cut.log2_b, far, bound), cut.log2_b)
     return star, b_star, m_star if counted else REFUSED
 
 

@@ -271,6 +271,12 @@ def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: f
         assert high is None or q.value <= high
 
 
+def test_runs_of_one_batch_size_say_nothing_of_others(synthetic: Make) -> None:
+    p = isolaw.fit(synthetic([(32, n) for n in LEVELS], rewards, **NOISE), hold="nothing", draws=20).predict(3e5)
+    assert p.n_star.value is not None
+    assert {q.status for q in (p.b_star, p.m_star)} == {"refused"}
+
+
 def test_in_other_units_there_is_no_m_star(synthetic: Make) -> None:
     """A step of another n costs other tokens, so that steps do not follow from n*."""
     table = synthetic([(32, n) for n in LEVELS], rewards, **NOISE).to_pandas()
