@@ -272,7 +272,8 @@ def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: f
 
 
 def test_runs_of_one_batch_size_say_nothing_of_others(synthetic: Make) -> None:
-    p = isolaw.fit(synthetic([(32, n) for n in LEVELS], rewards, **NOISE), hold="nothing", draws=20).predict(3e5)
+    runs = synthetic([(32, n) for n in LEVELS], rewards, **NOISE)
+    p = isolaw.fit(runs, hold="nothing", draws=20).predict(3e5)
     assert p.n_star.value is not None
     assert {q.status for q in (p.b_star, p.m_star)} == {"refused"}
 
