@@ -227,7 +227,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
         printed.run = log.run
         if log.config:
             printed.config, printed.config_source = log.config, log.config_source
-        printed.notes.append("W&B has no history of this run: isolaw read files/output.log instead")
+        printed.notes.append("W&B has no history of this run, so its console was read: files/output.log")
         printed.dropped += log.dropped
         yield printed
 

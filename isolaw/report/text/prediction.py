@@ -46,6 +46,9 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         low, high = prediction.compared
         among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
         among = about(among, document.axis)
+        batches = [g.problems_per_batch for g in document.grid]
+        if document.setting == "joint" and min(batches) < max(batches):
+            among += f" and B_p from {number(min(batches))} to {number(max(batches))}"
     text = (
         f"Expected loss: {in_reward(best.expected_regret, document.tolerance)} in {document.metric} "
         f"against the best allocation{among}"
