@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.selection import Configuration
+from isolaw.fits.selection import Configuration, Floats
 from isolaw.metrics import is_accuracy
 
 PERCENT = 100.0
@@ -40,9 +40,9 @@ def unit_of(metric: str, configurations: Sequence[Configuration]) -> float:
     >>> unit("score", 0.1, 0.2), unit("score", 0.001, 0.004), unit("score", 50.001, 50.004)
     (1.0, 0.01, 0.01)
     """
-    lowest, highest = _ends(configurations)
-    curves = np.concatenate([c.mean for c in configurations])
-    span = float(np.ptp(curves))
+    lowest, highest = _usual([c.reward for c in configurations])
+    first, last = _usual([c.mean for c in configurations])
+    span = last - first
     if is_accuracy(metric) and lowest >= -_MOST and highest <= PERCENT:
         return PERCENT if highest > _MOST else 1.0  # estimates of a share may lie a little outside [0, 1]
     if lowest >= 0 and highest <= 1 and span >= _NARROW:
@@ -57,13 +57,14 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
     >>> bounds("avg@4", [c]), bounds("score", [c])
     ((0.0, 1.0), (-inf, inf))
     """
-    lowest, highest = _ends(configurations)
+    lowest = min(float(c.reward.min()) for c in configurations)
+    highest = max(float(c.reward.max()) for c in configurations)
     unit = unit_of(metric, configurations)
     share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
     return (0.0, unit) if share and lowest >= 0 and highest <= unit else (-math.inf, math.inf)
 
 
-def _ends(configurations: Sequence[Configuration]) -> tuple[float, float]:
-    return min(float(c.reward.min()) for c in configurations), max(
-        float(c.reward.max()) for c in configurations
-    )
+def _usual(rewards: Sequence[Floats]) -> tuple[float, float]:
+    """Return the first and the last percentile: among hundreds of checkpoints an outlier chooses no unit."""
+    values = np.concatenate([reward.ravel() for reward in rewards])
+    return float(np.quantile(values, 0.01, method="lower")), float(np.quantile(values, 0.99, method="higher"))

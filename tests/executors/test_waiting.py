@@ -166,7 +166,7 @@ def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
         ({"kind": "slurm", "partition": "a\nrm"}, "partition: found 'a\\nrm'; expected text without"),
         ({"kind": "slurm", "sbatch": {"account": "a\nrm"}}, "sbatch: found {'account': 'a\\nrm'}; expected"),
         ({"kind": "slurm", "sbatch": {"a\nrm": "b"}}, "sbatch: found {'a\\nrm': 'b'}; expected names of"),
-        ({"kind": "slurm", "sbatch": {"job-name": "b"}}, "sbatch: found {'job-name': 'b'}; expected options other"),
+        ({"kind": "slurm", "sbatch": {"job-name": "b"}}, "sbatch: found {'job-name': 'b'}; expected options"),
         ({"kind": "slurm", "time": "soon"}, "time: found 'soon'; expected minutes, or a time as"),
         ({"kind": "rya"}, "kind: found 'rya'; expected 'inline', 'processes', 'ray', 'slurm' or 'scripts'"),
     ],
