@@ -121,7 +121,8 @@ def test_asked_to_stop(tmp_path: Path, long, on_ray) -> None:
     """Two runs are at work and one waits: the former keep their states, the latter never begins."""
     out, stop = tmp_path / "out", threading.Event()
     kinds, at_work = [], set()
-    for event in events_of(long(sweep={"seeds": 3}, executor=on_ray(shared=False)), out, stop):
+    spec = long(sweep={"seeds": 3, "compute": 10**9}, executor=on_ray(shared=False))
+    for event in events_of(spec, out, stop):
         if event.compute > 16:
             at_work.add(event.run_id)
         if len(at_work) == 2:

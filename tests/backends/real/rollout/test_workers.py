@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[str, str | float | re.Pattern[str]]] = {
     "kills its group": ("os.killpg(0, signal.SIGKILL)", "SIGKILL"),
     "kills its guard": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", "SIGKILL"),
     "closes every file": ("os.closerange(0, 100); time.sleep(60)", re.compile("closed its pipe|late")),
-    "prints 50 MB": ("\n    for _ in range(500): os.write(1, b'x' * 99_999)\n    return 0.5", 0.5),
+    "prints 10 MB": ("\n    for _ in range(100): os.write(1, b'x' * 99_999)\n    return 0.5", 0.5),
     "prints a forged reply": ("print(FORGED.decode(), flush=True); os.write(1, FORGED); return 0.25", 0.25),
     "has a fork write to every file": (
         "pid = os.fork()\n    if not pid: everywhere(FORGED); os._exit(0)\n    os.waitpid(pid, 0); return 0.25", 0.25),
