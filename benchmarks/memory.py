@@ -7,9 +7,9 @@ storages but no data. It runs as the first of 1 or 8 processes whose collectives
 follows the bytes of all live storages; their highest sum during a step is the peak.
 
 The peak covers tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and the allocator's
-fragmentation are outside tensors: the plan guesses them (`footprint.GUESSES`), and the comparison leaves them
-out. Measured peaks are in memory.json next to this file (some ten minutes of one core); ``--write`` puts
-their comparison into docs/real.md.
+fragmentation are outside tensors: the plan adds `footprint.OVERHEADS`, and the comparison leaves them out.
+Measured peaks are in memory.json next to this file (some ten minutes of one core); ``--write`` puts their
+comparison into docs/real.md.
 
 ``--gpu FILE`` measures on a GPU instead, with random weights in one process: the allocator's peak and
 reserve, the card's memory beyond them, and the seconds of a step. FILE grows with each case.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -277,15 +278,17 @@ def _trainer(
         return model
 
     policy.pretrained = critic.pretrained = pretrained  # for `frozen`, later, too
+    make = functools.partial(
+        critic.Critic if value else trainer.Trainer,
+        "",
+        dtype=dtype,
+        zero_stage=zero_stage,
+        micro_batch_tokens=tokens,
+        gradient_checkpointing=gradient_checkpointing,
+        lora=LoRA(lora_rank) if lora_rank else None,
+    )
     if on:
-        return trainer.Trainer(
-            "",
-            dtype=dtype,
-            zero_stage=zero_stage,
-            micro_batch_tokens=tokens,
-            gradient_checkpointing=gradient_checkpointing,
-            lora=LoRA(lora_rank) if lora_rank else None,
-        )
+        return make()
     fused = torch.optim.AdamW
     with (
         mock.patch.object(trainer, "agrees"),
@@ -303,14 +306,7 @@ def _trainer(
             torch.set_default_dtype(torch.float32)
 
         more.enter_context(mock.patch.object(adapters.Adapters, "__init__", in_dtype))
-        return (critic.Critic if value else trainer.Trainer)(
-            "",
-            dtype=dtype,
-            zero_stage=zero_stage,
-            micro_batch_tokens=tokens,
-            gradient_checkpointing=gradient_checkpointing,
-            lora=LoRA(lora_rank) if lora_rank else None,
-        )
+        return make()
 
 
 def _live() -> Any:

@@ -28,7 +28,7 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
 
 A phase takes as much as its largest moment: for training the backward pass of the head, the one of the first
 layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
-without data and agrees with these equations. `GUESSES` covers memory outside tensors.
+without data and agrees with these equations. `OVERHEADS` covers memory outside tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BytesByPart = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Guesses:
+class Overheads:
     """Bytes outside tensors: measured on one H200 with one process (docs/gpu), guessed for several."""
 
     driver: int = round(0.65 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs (0.60)
@@ -68,7 +68,7 @@ class Guesses:
     sampler_rows: int = 1_024
 
 
-GUESSES = Guesses()
+OVERHEADS = Overheads()
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class Footprint:
             "train": kept | self._training() | beside,
             "sync": kept | {"buckets": self._syncing(), "sampler's weights": self._sampler_weights()},
         }
-        reserve = GUESSES.driver + GUESSES.context
-        reserve += GUESSES.nccl * (self.w > 1) + GUESSES.graphs * self.vllm
-        reserve += GUESSES.streams * (self.stage == 3)
+        reserve = OVERHEADS.driver + OVERHEADS.context
+        reserve += OVERHEADS.nccl * (self.w > 1) + OVERHEADS.graphs * self.vllm
+        reserve += OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
             own = sum(size for part, size in parts.items() if not part.startswith("sampler"))
-            parts["reserve"] = reserve + round(GUESSES.fragmentation * own)
+            parts["reserve"] = reserve + round(OVERHEADS.fragmentation * own)
             phases[phase] = {part: round(parts[part]) for part in PARTS if parts.get(part)}
         return phases
 
@@ -141,14 +141,14 @@ class Footprint:
         trained = self.trained + critic * demand.critic
         kept = processes * (each * trained // self.w) if self.offload else 0
         state = processes * 4 * self.largest
-        return processes * GUESSES.program + max(loading, kept + max(again, state))
+        return processes * OVERHEADS.program + max(loading, kept + max(again, state))
 
     def sampler_minimum(self) -> int:
         """Return the least memory of vLLM: weights, work space, and the cache of one row of full length."""
         b, model = self.b, self.model
-        tokens = b * GUESSES.sampler_tokens
+        tokens = b * OVERHEADS.sampler_tokens
         tokens *= 3 * model.intermediate // self.tensor_parallel + 4 * model.hidden
-        rows = 4 * 4 * GUESSES.sampler_rows * model.vocabulary
+        rows = 4 * 4 * OVERHEADS.sampler_rows * model.vocabulary
         keys = max(model.key_value // self.tensor_parallel, model.head_size)  # at least a head on each GPU
         cache = 2 * b * self.demand.row_tokens * model.layers * keys
         return self._sampler_weights() + max(tokens, rows) + cache
