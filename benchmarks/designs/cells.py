@@ -28,6 +28,7 @@ GRIDS = {
     "5nx2": (32, 64, 128, 256, 512),
 }
 BATCHES = (16, 32, 64, 128, 256)
+OFF_CENTRE = {"low": (4, 8, 16, 32), "high": (64, 128, 256, 512)}  # the best B_p lies outside, or at the edge
 HORIZONS = ("equal", "sqrt", "steps", "rounded")
 OWN = "simulator"  # its own runs, with the noise that they have
 
@@ -87,7 +88,7 @@ def _cell(
 ) -> Cell:
     """Return a cell, named after its parts."""
     setting: Setting = "joint" if kind.startswith("joint") else "fixed-b" if kind else "fixed-bp"
-    batches = BATCHES if setting == "joint" else (B_P,)
+    batches = OFF_CENTRE.get(kind.removeprefix("joint-"), BATCHES) if setting == "joint" else (B_P,)
     rest = [part for part in (noise, horizon) if part not in ("white", "equal")]
     name = "-".join([true, kind or grid, f"{seeds}s", *(rest or ["white"])])
     return Cell(
@@ -105,6 +106,8 @@ def _main() -> list[Cell]:
         _cell("constant", "9n", 3, "diverging"),
         _cell("constant", "7n", 5, "shared", "sqrt"),
         _cell("constant", "5nx4", 3, kind="joint"),
+        _cell("constant", "4nx4", 3, kind="joint-low"),
+        _cell("unsaturated", "4nx4", 2, kind="joint-high"),
         _cell("kinked", "5nx2", 1),
         _cell("kinked", "7n", 3, "shrinking", "rounded"),
         _cell("kinked", "9n", 3, "missing"),
@@ -124,6 +127,9 @@ def _main() -> list[Cell]:
         _cell("flat", "4nx4", 2),
         _cell("flat", "9n", 3, "drift", "sqrt"),
         _cell("flat", "5nx4", 3, kind="joint"),
+        _cell("flat", "4nx4", 2, kind="joint-low"),
+        _cell("not_monotone", "4nx4", 3, kind="joint-high"),
+        _cell("step_limited", "4nx4", 3, kind="joint-low"),
         _cell("step_limited", "5nx4", 1, "shrinking"),
         _cell("step_limited", "9n", 3, "missing"),
         _cell("step_limited", "7n", 3, horizon="steps"),

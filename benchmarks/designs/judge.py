@@ -87,7 +87,8 @@ def best(cell: Cell, budget: str) -> Optimum:
     """Return the truth's optimum at a budget.
 
     It is among the n that may run: from a quarter of the smallest measured to four times the largest, with at
-    least 20 steps; within the grid if the truth is unknown beyond.
+    least 20 steps; within the grid if the truth is unknown beyond. A B_p that varies may be half the smallest
+    measured or twice the largest.
     """
     ends = np.log2(cell.levels[0]), np.log2(cell.levels[-1])
     if cell.truth not in SIMULATED:
@@ -95,6 +96,8 @@ def best(cell: Cell, budget: str) -> Optimum:
         ends = np.log2(min(n for n, _ in places)), np.log2(max(n for n, _ in places))
     held = BATCH if cell.setting == "fixed-b" else None
     batches = np.log2(cell.batches[0]), np.log2(cell.batches[-1])
+    if cell.setting == "joint":
+        batches = np.log2(min(b for _, b in places)), np.log2(max(b for _, b in places))
     return optimum(truth(cell.truth), BUDGETS[budget] * COMPUTE, ends, batches, held)
 
 
@@ -147,10 +150,8 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
     places = rivals.allocations(cell, compute)
     ends = {
         "n": (min(n for n, _ in places), max(n for n, _ in places)),
-        "b": (min(b for _, b in cell.grid), max(b for _, b in cell.grid)),
-        "m": tuple(
-            compute / size for size in (max(i * j for i, j in cell.grid), min(i * j for i, j in cell.grid))
-        ),
+        "b": (min(b for _, b in places), max(b for _, b in places)),
+        "m": tuple(compute / size for size in (max(i * j for i, j in places), min(i * j for i, j in places))),
     }
     values = {"n": n, "b": b, "m": (compute / (n[1] * b[0]), compute / (n[0] * b[0]))}
     out: dict[str, Any] = {}

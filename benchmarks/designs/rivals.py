@@ -31,7 +31,10 @@ Floats = NDArray[np.float64]
 
 
 def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
-    """Return every (n, B_p) that a rival may choose: n of 2^k and 3 · 2^k, measured, between and beyond."""
+    """Return every (n, B_p) that a rival may choose: n of 2^k and 3 · 2^k, measured, between and beyond.
+
+    If B_p varies, half the smallest and twice the largest measured one compete, too.
+    """
     low, high = cell.levels[0], cell.levels[-1]
     found = []
     for n in sorted({f << k for f in (1, 3) for k in range(20)} | set(cell.levels)):
@@ -41,7 +44,12 @@ def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
         if cell.setting == "fixed-b" and BATCH % n:
             continue
         batches = [BATCH // n] if cell.setting == "fixed-b" else cell.batches
-        found += [(n, b) for b in batches if compute >= n * b * (1 if inside else LEAST_STEPS)]
+        if cell.setting == "joint":
+            batches = [cell.batches[0] // 2, *cell.batches, cell.batches[-1] * 2]
+        inside_b = {b: b in cell.batches or cell.setting == "fixed-b" for b in batches}
+        found += [
+            (n, b) for b in batches if compute >= n * b * (1 if inside and inside_b[b] else LEAST_STEPS)
+        ]
     return found
 
 
@@ -54,6 +62,8 @@ def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
     u, v = np.log2(np.array(places, dtype=float)).T
     at = np.full(u.size, compute)
     inside = (u >= np.log2(cell.levels[0]) - 1e-9) & (u <= np.log2(cell.levels[-1]) + 1e-9)
+    if cell.setting == "joint":
+        inside &= (v >= np.log2(cell.batches[0]) - 1e-9) & (v <= np.log2(cell.batches[-1]) + 1e-9)
     own = np.where(inside, surface.rewards(u, v, at)[1:], -np.inf)
     best = {"surface": _least_loss(own)}
     for member in law.pool.members:

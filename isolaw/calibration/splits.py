@@ -26,7 +26,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, options_of, seconds_of
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
-from isolaw.fits.selection import Floats
+from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import Cost, checked_price, parse_budget
@@ -141,6 +141,7 @@ def predict_by_simulation(
         cost,
         checked_price(price),
         (min(n for _, n in ahead.cells), max(n for _, n in ahead.cells)),
+        _batches(cut),
         preset=preset,
         members=len(ahead.rewards),
         law=found,
@@ -152,6 +153,12 @@ def _cut(ahead: RewardForecast) -> Slices:
     log2_b, log2_n = np.log2(ahead.cells).T
     reward = np.vstack([ahead.final.mean(axis=0), ahead.final])
     return Slices(ahead.compute[-1:], log2_n, log2_b, reward[:, None], np.arange(len(ahead.cells)))
+
+
+def _batches(cut: Slices) -> tuple[int, int] | None:
+    """Return the smallest and the largest B_p, if it varies independently of n."""
+    low, high = (round(float(np.exp2(v))) for v in (cut.log2_b.min(), cut.log2_b.max()))
+    return (low, high) if varies_in_batch(cut.log2_n, cut.log2_b) else None
 
 
 def _star(values: Floats, cut: Slices) -> Quantity:

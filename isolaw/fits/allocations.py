@@ -19,6 +19,7 @@ INTERVALS = 3.0  # multiple of the compute to which three n ran, up to which pre
 FAR = 10.0  # multiple of the same compute, beyond which isolaw recommends nothing
 _ROUNDING = 0.1
 REACH = 4  # candidates reach from 1/4 of the smallest measured n to 4 times the largest
+_REACH_B = 2  # the same of B_p
 LEAST_STEPS = 20  # steps that the budget must buy of a configuration without runs
 
 
@@ -65,7 +66,7 @@ class CandidateAllocation(Cell):
     """A candidate (B_p, n), with the cost of one step in the unit of the budget.
 
     ``measured`` says whether there are runs of it. ``rate`` is the amount of the law's x per unit of budget:
-    1, except for budgets in hours. ``beyond`` is the number of doublings from the nearest measured n.
+    1, except for budgets in hours. ``beyond`` is the number of doublings past the measured n and B_p.
     """
 
     step_cost: float
@@ -138,32 +139,77 @@ def between(measured: list[CandidateAllocation], setting: str) -> list[Candidate
 def beyond(
     document: LawDocument, healthy: Sequence[CandidateAllocation], budget: int, cap: int | None
 ) -> list[CandidateAllocation]:
-    """Return the n = 2^k or 3 · 2^k outside the measured range at each B_p (or B), up to a factor `REACH`.
+    """Return unmeasured allocations outside the measured range, up to a factor `REACH`.
 
+    n is 2^k or 3 · 2^k at each B_p (or B). Where B_p varies independently of n, B_p lies outside, too, up to
+    a factor `_REACH_B`; with several n, both are then powers of two, and B_p · n is at most a factor `REACH`
+    outside the measured ones.
     Each must fit under the cap, and the budget must buy `LEAST_STEPS` steps: fewer train nothing. n is at
-    least 2, which GRPO's advantage needs. A B_p without any ``healthy`` configuration is skipped. In the
-    setting ``fixed-n`` there is none: no B_p beyond the measured ones is recommended.
+    least 2, which GRPO's advantage needs. B_p does not go past one whose runs are unstable.
     """
-    out: list[CandidateAllocation] = []
+    grid, held_b = document.grid, document.setting == "fixed-b"
+    n_of = sorted({e.rollouts_per_problem for e in grid})
     if document.setting == "fixed-n":
-        return out
-    held_b = document.setting == "fixed-b"
-    for held, line in _lines(document.grid, document.setting).items():
-        if not held_b and all(c.problems_per_batch != held for c in healthy):
+        places = [(b, n_of[0]) for b in _batches_beyond(document, healthy, (1, 3))]
+    elif document.setting == "joint":
+        levels = sorted({c.rollouts_per_problem for c in healthy} | set(_outside(n_of, REACH, 2, (1,))))
+        batches = {c.problems_per_batch for c in healthy} | set(_batches_beyond(document, healthy, (1,)))
+        sizes = [e.problems_per_batch * e.rollouts_per_problem for e in grid]
+        low, high = min(sizes) / REACH, max(sizes) * REACH
+        places = [(b, n) for b in sorted(batches) for n in levels if low <= b * n <= high]
+    else:
+        lines = _lines(grid, document.setting)
+        if not held_b:
+            lines = {b: line for b, line in lines.items() if any(c.problems_per_batch == b for c in healthy)}
+        places = [
+            (held // n if held_b else held, n)
+            for held, line in lines.items()
+            for n in _outside([e.rollouts_per_problem for e in line], REACH, 2, (1, 3))
+            if not (held_b and held % n)
+        ]
+    there = {e.key for e in grid} | {c.key for c in healthy}
+    out: list[CandidateAllocation] = []
+    for b, n in places:
+        if (b, n) in there:
             continue
-        ends = line[0], line[-1]
-        n_of = [e.rollouts_per_problem for e in ends]
-        for n in sorted(f << k for f in (1, 3) for k in range(40)):
-            inside = n_of[0] <= n <= n_of[1]
-            if inside or not max(n_of[0] / REACH, 2) <= n <= n_of[1] * REACH or (held_b and held % n):
-                continue
-            near = ends[n > n_of[1]]
-            batch = held // n if held_b else held
-            cost = near.step_cost * (1.0 if held_b else n / near.rollouts_per_problem)
-            if cost * LEAST_STEPS <= budget and (cap is None or batch * n <= cap):
-                past = abs(math.log2(n / near.rollouts_per_problem))
-                out.append(CandidateAllocation(batch, n, cost, False, beyond=past))
+        near = min(
+            grid,
+            key=lambda e: abs(math.log(e.problems_per_batch / b)) + abs(math.log(e.rollouts_per_problem / n)),
+        )
+        times = b * n / (near.problems_per_batch * near.rollouts_per_problem)
+        if near.step_cost * times * LEAST_STEPS <= budget and (cap is None or b * n <= cap):
+            past = _past(n, n_of) + (0.0 if held_b else _past(b, [e.problems_per_batch for e in grid]))
+            out.append(CandidateAllocation(b, n, near.step_cost * times, False, beyond=past))
     return out
+
+
+def _outside(levels: Sequence[int], reach: int, least: int, factors: tuple[int, ...]) -> list[int]:
+    """Return the f · 2^k outside the levels, up to a factor ``reach``, at least ``least``.
+
+    >>> _outside([8, 32], 4, 2, (1, 3))
+    [2, 3, 4, 6, 48, 64, 96, 128]
+    """
+    low, high = min(levels), max(levels)
+    every = sorted(f << k for f in factors for k in range(40))
+    return [v for v in every if max(low / reach, least) <= v <= high * reach and not low <= v <= high]
+
+
+def _batches_beyond(
+    document: LawDocument, healthy: Sequence[CandidateAllocation], factors: tuple[int, ...]
+) -> list[int]:
+    """Return the B_p outside the measured ones, except on a side where the outermost runs are unstable."""
+    measured = [e.problems_per_batch for e in document.grid]
+    stable = [c.problems_per_batch for c in healthy]
+    low, high = min(measured), max(measured)
+    return [
+        b for b in _outside(measured, _REACH_B, 1, factors)
+        if (b < low and low in stable) or (b > high and high in stable)
+    ]  # fmt: skip
+
+
+def _past(value: int, levels: Sequence[int]) -> float:
+    """Return the doublings from the nearest level to a value outside of all; 0 inside."""
+    return max(math.log2(value / max(levels)), math.log2(min(levels) / value), 0.0)
 
 
 def in_seconds(

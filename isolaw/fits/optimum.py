@@ -15,7 +15,7 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
-from isolaw.fits.selection import LEAST_CURVES, Floats
+from isolaw.fits.selection import LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 
 Ints = NDArray[np.int64]
@@ -181,33 +181,40 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 
 
 def may_be_outside(cut: Slices) -> bool:
-    """Whether n* is, or in some draws may be, at an end of the n of ``cut``; False if all n are equal."""
+    """Whether n* or B_p* is, or in some draws may be, at an end of the choice; False if all are equal.
+
+    B_p* counts where B_p varies independently of n.
+    """
     if cut.flat[0, 0]:
         return False
-    n, grid = cut.along[cut.best[:, 0]], cut.along
-    at_end = (n >= grid.max() - _EDGE) | (n <= grid.min() + _EDGE)
-    return bool(at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _BEYOND))
+    axes = [cut.along]
+    if varies_in_batch(cut.log2_n, cut.log2_b):
+        axes.append(cut.log2_b)
+    for along in axes:
+        best = along[cut.best[:, 0]]
+        at_end = (best >= along.max() - _EDGE) | (best <= along.min() + _EDGE)
+        if at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _BEYOND):
+            return True
+    return False
 
 
-def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
-    """Return powers of two beyond the measured n, up to the median of the draws whose n* is there, if many.
+def to_run_first(cut: Slices, measured: Sequence[int], along: Floats) -> list[int]:
+    """Return powers of two beyond the measured values, up to the median of the draws whose best is there.
 
-    Draws with n* at a measured n do not enter the median. The setting ``fixed-n`` has no candidates beyond.
+    ``along`` is log2 of n or B_p of the allocations of ``cut``. There is none if few draws have their best
+    value there; draws with their best at a measured value do not enter the median.
     """
-    if document.setting == "fixed-n":
-        return []
-    n = cut.log2_n[cut.best[:, 0]]
-    n = n[1:] if n.size > 1 else n
-    measured = np.log2([g.rollouts_per_problem for g in document.grid])
+    best = along[cut.best[:, 0]]
+    best = best[1:] if best.size > 1 else best
+    low, high = math.log2(min(measured)), math.log2(max(measured))
     out: list[int] = []
-    for outside, sign in ((n > measured.max() + _EDGE, 1), (n < measured.min() - _EDGE, -1)):
+    for outside, edge, sign in ((best > high + _EDGE, high, 1), (best < low - _EDGE, low, -1)):
         if outside.mean() > _WORTH_RUNNING:
-            edge = float(measured.max() if sign > 0 else measured.min())
-            middle = abs(float(np.median(n[outside])) - edge)
+            middle = abs(float(np.median(best[outside])) - edge)
             first = math.floor(edge + _EDGE) + 1 if sign > 0 else math.ceil(edge - _EDGE) - 1
             out += [2 ** (first + sign * i) for i in range(max(round(middle), 1))]
-    low, high = np.exp2([cut.log2_n.min() - _EDGE, cut.log2_n.max() + _EDGE])  # within budget and cap
-    return [m for m in out if low <= m <= high]
+    least, most = np.exp2([along.min() - _EDGE, along.max() + _EDGE])  # within budget and cap
+    return [v for v in out if least <= v <= most]
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:

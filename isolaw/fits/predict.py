@@ -8,9 +8,10 @@ allocation may lose matters. Let r_d(a) be the reward of allocation a at the bud
 
 isolaw recommends the affordable configuration with the least expected regret. For ``paper`` it must be
 measured; for ``surface`` n may also be a 2^k or 3 · 2^k between measured n. If the budget, or possibly the
-best n, is beyond the runs, n from a quarter of the smallest to four times the largest measured n compete too,
-with the pool's rewards (`isolaw.fits.surface.pool`); each doubling past the measured n then adds `_RISK` to
-the regret that decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys steps at their mean
+best n or B_p, is beyond the runs, n from a quarter of the smallest to four times the largest measured n
+compete too, and B_p from half to twice where it varies independently, with the pool's rewards
+(`isolaw.fits.surface.pool`); each doubling past the measured ones then adds `_RISK` to the regret that
+decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys steps at their mean
 measured cost. A budget in hours needs the seconds S(B_p · n) of a step (`isolaw.step_cost`) and gives every
 (B_p, n) its own compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their
 intervals.
@@ -63,7 +64,7 @@ __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 _BEYOND = 1.005  # times the largest compute: less prints as 1
 _MOST = 1e15  # rollouts that no budget buys
 _EDGE = 1e-6  # doublings
-_RISK = 0.0005  # units of reward that each doubling of n past the measured range counts against a candidate
+_RISK = 0.0005  # units of reward that each doubling past the measured range counts against a candidate
 
 
 def predict(
@@ -105,7 +106,7 @@ def predict(
         candidates += outer
         cut = _cut(law, pool, budget, candidates)
         models = pool.weights(math.log(farthest) - float(pool.ends.max()))
-        run_first = to_run_first(cut, document)
+        run_first = to_run_first(cut, [e.level(document.axis) for e in document.grid], cut.along)
     flags += _extrapolation(document, farthest, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     unsure = document.method == "paper" and factor > INTERVALS
@@ -114,6 +115,7 @@ def predict(
     )
     flags += _flags(law, candidates, options)
     n = [c.level(document.axis) for c in candidates]
+    b = [c.problems_per_batch for c in candidates]
     if options and cost is not None:
         a = options[0].allocation
         flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
@@ -132,6 +134,7 @@ def predict(
         cost,
         checked_price(price),
         (min(n), max(n)),
+        (min(b), max(b)) if document.setting == "joint" and min(b) < max(b) else None,
         models,
         run_first if options else [],
         document,
@@ -246,11 +249,14 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     """Return the flags of a prediction that do not depend on n*."""
     document = law.document
     out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
-    batches = sorted({e.problems_per_batch for e in candidates})
+    batches = sorted({e.problems_per_batch for e in candidates if e.measured})
     if options and document.setting == "joint":  # at fixed B, B_p follows from n
         chosen = options[0].allocation.problems_per_batch
-        for at, side in ((batches[-1], "larg"), (batches[0], "small")):
-            if chosen == at > 1 and len(batches) > 1:
+        for at, past, side in (
+            (batches[-1], chosen >= batches[-1], "larg"),
+            (batches[0], chosen <= batches[0], "small"),
+        ):
+            if past and at > 1 and len(batches) > 1:
                 text = f"the best B_p may be {side}er than {at}, the {side}est measured"
                 out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_regret > document.tolerance:

@@ -30,8 +30,8 @@ class Option:
         float | None
     )  #: share of draws in which it is within the tolerance of the best; None without draws
     step_cost: float  #: cost of one step, in the unit of the budget
-    measured: bool = True  #: False if its n lies between or beyond the measured n
-    beyond: float = 0.0  #: number of doublings of n past the measured range
+    measured: bool = True  #: whether there are runs of it
+    beyond: float = 0.0  #: number of doublings past the measured n and B_p
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -75,8 +75,11 @@ class Prediction(Shown):
     cost: Cost | None = None  #: cost of a step
     price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
+    #: The smallest and the largest B_p that competed; None unless B_p varied independently of n.
+    compared_batches: tuple[int, int] | None = None
     models: dict[str, float] | None = None  #: weights of the pooled models; None within the runs
-    run_first: list[int] = field(default_factory=list)  #: n beyond the measured ones that may be best
+    #: n beyond the measured ones that may be best; with `hold` n, values of B_p
+    run_first: list[int] = field(default_factory=list)
 
     document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
     #: The calibrated simulator that made it instead, its number of members, and a law's prediction for the
@@ -172,6 +175,7 @@ class Prediction(Shown):
             "epochs": self.epochs,
             "comparable": self.comparable,
             "compared_n": None if self.compared is None else list(self.compared),
+            "compared_b_p": None if self.compared_batches is None else list(self.compared_batches),
             "models": self.models,
             "run_first": self.run_first,
             "options": [

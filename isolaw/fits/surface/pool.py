@@ -14,12 +14,17 @@ where the model m_d is one of
 - a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs show its error at the
   anchor, and the second term corrects for it over λ e-folds.
 
+Past the grid of B_p, where B_p varies independently of n, every model follows the surface's slope at the
+grid's edge: with −1 to 1 times the slope if rewards rise, since no theory says how far they do, and with 1 to
+2 times if they fall.
+
 **The model of a draw** is chosen by weights from backtests on the same observations: all runs cut to a
-quarter and to half of their C, and the largest n left out. Each model forecasts the rewards at the ends of
-the runs. Weights follow the density of its errors, tempered, since small budgets say little about large ones:
-no backtest counts for more than a factor of e^`_MOST_NATS`, and every e-fold beyond the runs evens the
-weights out. The surface cannot level off, so its weight fades with e^−h. This is stacking by leave-future-out
-validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281) with few futures.
+quarter and to half of their C, the largest n left out, and the largest B_p where it varies independently.
+Each model forecasts the rewards at the ends of the runs. Weights follow the density of its errors, tempered,
+since small budgets say little about large ones: no backtest counts for more than a factor of e^`_MOST_NATS`,
+and every e-fold beyond the runs evens the weights out. The surface cannot level off, so its weight fades with
+e^−h. This is stacking by leave-future-out validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281) with
+few futures.
 
 **The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
 one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
@@ -35,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.blas import one_blas_thread
-from isolaw.fits.selection import Floats
+from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.estimate import Surface, each
 from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
@@ -44,7 +49,7 @@ Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of poi
 _CUTS = (4.0, 2.0)  # runs of a backtest end at 1 / these of their C
 _FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
 _LEAST = 3  # observations that each configuration keeps in a backtest
-_LEVELS = 4  # number of n from which the largest can be left out
+_LEVELS = 4  # number of n, or of B_p, from which the largest can be left out
 _CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors, in units of reward: independent, and common to all
 _TEMPER, _MOST_NATS = 4.0, 3.0
 _FLOOR = 0.02  # least weight of a model
@@ -69,6 +74,7 @@ class Backtest:
     distance: Floats  # (T,)
     noise: Floats  # covariance of the observed rewards, (T, T)
     unit: float = 1.0  # of the reward
+    across: bool = False  # whether the forecasts are for another n or B_p rather than for larger C
 
     @property
     def score(self) -> Floats:
@@ -78,11 +84,6 @@ class Backtest:
         square = np.einsum("kt,kt->k", self.error, np.linalg.solve(covariance, self.error.T).T)
         return np.asarray(np.maximum(-0.5 * (square - square.min()) / _TEMPER, -_MOST_NATS))
 
-    @property
-    def across(self) -> bool:
-        """Whether the forecasts are for other n rather than for larger C."""
-        return self.distance.size == 1
-
     def spread(self, weights: Floats) -> Floats:
         """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
 
@@ -90,9 +91,10 @@ class Backtest:
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size
-        mean = max(float(error.mean()) ** 2 - float(self.noise.mean()), 0.0)
         if self.across:
-            return np.array([mean, mean, self.distance[0]])
+            square = max(float(error @ error - np.trace(self.noise)) / size, 0.0)
+            return np.array([square, square, self.distance.mean()])
+        mean = max(float(error.mean()) ** 2 - float(self.noise.mean()), 0.0)
         centre = np.eye(size) - 1 / size
         left = float((centre @ error) @ (centre @ error) - np.trace(centre @ self.noise @ centre))
         return np.array([mean, max(left, 0.0) / (size - 1), np.mean(self.distance * change**2)])
@@ -164,10 +166,11 @@ class ModelPool:
         draws, t = self.surface.of_draw.size, np.log(compute)
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
-        base, on = _surface(self.surface, (log2_n, log2_b, t), (u, v, until), _even(self.surface, 3))
+        at, anchor = (log2_n, log2_b, t), (u, v, until)
+        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3))
         drawn = slice(1, None) if draws else slice(None)
         changes = [(on - base)[drawn]]
-        changes += [_change(m, base[drawn], (log2_n, log2_b, t), (u, v, until)) for m in self.members]
+        changes += [_change(m, base[drawn], at, anchor) + by_batch[drawn] for m in self.members]
         weights = np.array(list(self.weights(float((t - self.ends.max()).max())).values()))
         mean = base[:1] + weights @ np.array([c.mean(axis=0) for c in changes])
         if not draws:
@@ -201,33 +204,61 @@ def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Flo
 
 
 def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
-    """Return m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), (D, Q), of a parametric m; ``base`` is S_d(a)."""
+    """Return m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), (D, Q), of a parametric m; ``base`` is S_d(a).
+
+    Where B_p varies independently of n, it is the anchor's.
+    """
     there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
     misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
-    return member.rewards(at[0], at[1], np.exp(at[2])) - there - misses
+    log2_b = anchor[1] if member.plane else at[1]
+    return member.rewards(at[0], log2_b, np.exp(at[2])) - there - misses
 
 
-def _surface(surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats) -> tuple[Floats, Floats]:
+def _surface(
+    surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats
+) -> tuple[Floats, Floats, Floats]:
     """Return rewards of the surface's mean and draws at the anchors and at the points, (1 + D, Q) each.
 
     Past the grid of n, rewards follow the line through the last two measured n: with 0 to 1 times its slope
-    if rewards rise, and 1 to 2 times if they fall (``turns`` has a share for each draw).
+    if rewards rise, and 1 to 2 times if they fall (``turns`` has a share for each draw). The third array is
+    the part of the rewards at the points that comes from a B_p past its grid, if B_p varies independently.
     """
-    levels = np.unique(surface.process.observations.log2_n)  # a backtest has fewer of them than places
+    o = surface.process.observations  # a backtest has fewer levels than places
     u, v, _ = anchor
-    inner = np.where(at[0] > u, levels[-2:][0], np.where(at[0] < u, levels[:2][-1], u))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ahead = np.where(inner == u, 0.0, (at[0] - u) / (u - inner))  # in units of the grid's last gap
-        along = np.where(inner == u, 0.0, (at[1] - v) / ahead)  # if B is fixed, B_p follows n
-    points = np.concatenate(
-        [np.stack(anchor), np.stack([u, v, at[2]]), np.stack([inner, v - along, at[2]])], axis=1
-    )
-    distinct, where = np.unique(np.round(points, 9), axis=1, return_inverse=True)
+    inner, ahead = _inwards(np.unique(o.log2_n), at[0], u)
+    places = [np.stack(anchor), np.stack([u, v, at[2]])]
+    if plane := varies_in_batch(o.log2_n, o.log2_b):
+        inner_v, ahead_v = _inwards(np.unique(o.log2_b), at[1], v)
+        places += [np.stack([inner, v, at[2]]), np.stack([u, inner_v, at[2]])]
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):  # if B is fixed, B_p follows n
+            along = np.where(inner == u, 0.0, (at[1] - v) / ahead)
+        places.append(np.stack([inner, v - along, at[2]]))
+    distinct, where = np.unique(np.round(np.concatenate(places, axis=1), 9), axis=1, return_inverse=True)
     reward = surface.rewards(distinct[0], distinct[1], np.exp(distinct[2]))[:, where.ravel()]
-    base, end, before = np.split(reward, 3, axis=1)
-    slope = (end - before) * ahead
-    turn = np.append(0.5, turns)[: len(slope), None]
-    return base, end + np.where(slope > 0, turn, 1 + turn) * slope
+    base, end, *before = np.split(reward, len(places), axis=1)
+    turn = np.append(0.5, turns)[: len(end), None]
+    slope = (end - before[0]) * ahead
+    out = end + np.where(slope > 0, turn, 1 + turn) * slope
+    if not plane:
+        return base, out, np.zeros_like(base)
+    slope = (end - before[1]) * ahead_v
+    by_batch = np.where(slope > 0, 2 * turn - 1, 1 + turn) * slope
+    return base, out + by_batch, by_batch
+
+
+def _inwards(levels: Floats, at: Floats, edge: Floats) -> tuple[Floats, Floats]:
+    """Return the second-last level next to each point past the grid, and the distance past it in its gaps.
+
+    Inside the grid they are the point's own ``edge`` and 0.
+
+    >>> inner, ahead = _inwards(np.array([3.0, 5.0, 7.0]), np.array([4.0, 8.0]), np.array([4.0, 7.0]))
+    >>> inner.tolist(), ahead.tolist()
+    ([4.0, 5.0], [0.0, 0.5])
+    """
+    inner = np.where(at > edge, levels[-2:][0], np.where(at < edge, levels[:2][-1], edge))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return inner, np.where(inner == edge, 0.0, (at - edge) / (edge - inner))
 
 
 def _even(surface: Surface, stream: int) -> Floats:
@@ -258,14 +289,19 @@ def _backtests(surface: Surface) -> list[Backtest]:
     for name, kept in cuts.items():
         if np.bincount(o.place[kept], minlength=len(o.places)).min() >= _LEAST:
             out += [_backtest(surface, name, kept, last)]
-    levels = np.unique(o.places[:, 0])
-    if levels.size >= _LEVELS:
-        largest = o.log2_n == levels[-1]
-        out.append(_backtest(surface, f"n < {2 ** levels[-1]:g}", ~largest, last & largest))
+    axes = {"n": o.log2_n} | ({"B_p": o.log2_b} if varies_in_batch(o.log2_n, o.log2_b) else {})
+    for axis, along in axes.items():
+        levels = np.unique(along)
+        if levels.size >= _LEVELS:
+            largest = along == levels[-1]
+            name = f"{axis} < {2 ** levels[-1]:g}"
+            out.append(_backtest(surface, name, ~largest, last & largest, across=True))
     return out
 
 
-def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDArray[np.bool_]) -> Backtest:
+def _backtest(
+    surface: Surface, name: str, kept: NDArray[np.bool_], target: NDArray[np.bool_], across: bool = False
+) -> Backtest:
     """Fit every model to the observations that are ``kept``, and forecast the targets."""
     full, scale = surface.process, surface.process.scale
     o = full.observations
@@ -279,12 +315,12 @@ def _backtest(surface: Surface, name: str, kept: NDArray[np.bool_], target: NDAr
     there = np.unique(o.place[kept])
     ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
     anchor = anchors(o.places[there], ends, *at)
-    base, on = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64)))
+    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64)))
     members = _fitted(part, mode, 0, surface.seed)
-    change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] for m in members)])
+    change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] + by_batch for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
     h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])
-    return Backtest(name, base + change - o.reward[target], change, h, noise, surface.unit)
+    return Backtest(name, base + change - o.reward[target], change, h, noise, surface.unit, across)
 
 
 def _mode_from(process: Process, theta: dict[str, float]) -> Floats:

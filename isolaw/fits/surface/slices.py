@@ -121,7 +121,7 @@ def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Flo
         total = places.sum(axis=1)
         held = np.unique(places[:, 1]).size == 1
         return n, np.full(n.size, places[0, 1]) if held else total[0] - n
-    u, v = (x.ravel() for x in np.meshgrid(n, _line(places[:, 1], 2 * step), indexing="ij"))
+    u, v = (x.ravel() for x in np.meshgrid(n, _line(every[:, 1], 2 * step), indexing="ij"))
     batch = every.sum(axis=1)
     inside = (u + v <= batch.max() + 1e-9) & (u + v >= batch.min() - 1e-9)
     return u[inside], v[inside]

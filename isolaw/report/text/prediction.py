@@ -46,21 +46,25 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         low, high = prediction.compared
         among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
         among = about(among, document.axis)
-        batches = [g.problems_per_batch for g in document.grid]
-        if document.setting == "joint" and min(batches) < max(batches):
-            among += f" and B_p from {number(min(batches))} to {number(max(batches))}"
+        if prediction.compared_batches is not None:
+            least, most = prediction.compared_batches
+            among += f" and B_p from {number(least)} to {number(most)}"
     text = (
         f"Expected loss: {in_reward(best.expected_regret, document.tolerance)} in {document.metric} "
         f"against the best allocation{among}"
     )
     if best.probability is not None:
         text += f"; within {document.tolerance:g} of it in {share(best.probability)} of draws"
-    n = best.allocation.rollouts_per_problem
+    if best.measured:
+        return f"{text}."
+    n, b = best.allocation.rollouts_per_problem, best.allocation.problems_per_batch
+    where = "beyond" if best.beyond else "between"
+    if prediction.compared_batches is not None:
+        return f"{text}. No run has B_p = {b} and n = {n}; they are {where} the measured ones."
     if document.axis == "problems_per_batch":
-        n = best.allocation.problems_per_batch
+        n = b
     where = "beyond the measured n" if best.beyond else "between measured n"
-    unmeasured = "" if best.measured else f" No run has n = {n}; it is {where}."
-    return f"{text}.{about(unmeasured, document.axis)}"
+    return f"{text}.{about(f' No run has n = {n}; it is {where}.', document.axis)}"
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:

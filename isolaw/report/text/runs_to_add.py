@@ -50,7 +50,8 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
     reach = f"C = {number(reached(document.grid))}" + (
         "" if document.x.unit == "steps" else f" {document.x.unit}"
     )
-    return f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+    text = f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+    return about(text, document.axis)
 
 
 def next_line(
@@ -161,7 +162,7 @@ def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequen
     if prediction is None or not prediction.run_first:
         return []
     what, _, why = run_first(prediction, document).partition(": ")
-    keys = (f"grid.rollouts_per_problem={sorted({*levels, *prediction.run_first})}",)
+    keys = (f"grid.{document.axis}={sorted({*levels, *prediction.run_first})}",)
     return [RunsToAdd(f"{what}.", why.capitalize(), keys)]
 
 
@@ -178,14 +179,17 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Advise a further B_p if the recommended B_p is at an end of the measured ones."""
+    """Advise a further B_p if the recommended B_p is at an end of the measured ones, or past it."""
     chosen = None if prediction is None else prediction.allocation
     if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
     b, measured = chosen.problems_per_batch, {g.problems_per_batch for g in grid}
-    larger = b == max(measured)
-    new = b * 2 if larger else b // 2
-    why = f"The recommended B_p is the {'largest' if larger else 'smallest'} measured one."
+    larger = b >= max(measured)
+    new = b if b not in measured else b * 2 if larger else b // 2
+    end = "largest" if larger else "smallest"
+    why = f"The recommended B_p is the {end} measured one."
+    if new == b:
+        why = f"The recommended B_p is {'larger' if larger else 'smaller'} than the {end} measured one."
     return [RunsToAdd(f"Add B_p = {new:,}.", why, (f"grid.problems_per_batch={sorted({*measured, new})}",))]
 
 
