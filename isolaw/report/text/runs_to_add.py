@@ -163,7 +163,7 @@ def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequen
         return []
     what, _, why = run_first(prediction, document).partition(": ")
     keys = (f"grid.{document.axis}={sorted({*levels, *prediction.run_first})}",)
-    return [RunsToAdd(f"{what}.", why.capitalize(), keys)]
+    return [RunsToAdd(f"{what}.", f"{why[0].upper()}{why[1:]}", keys)]
 
 
 def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import isolaw
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.fits.surface.pool import ModelPool, anchors
 from isolaw.runs import Runs
@@ -85,6 +86,31 @@ def test_a_larger_n_than_measured_competes(law: Law) -> None:
     assert (inside.models, inside.run_first, inside.compared) == (None, [], (8, 512))
     capped = law.predict(9e6, max_batch_rollouts=32 * 512)
     assert capped.compared == (2, 512)
+
+
+def test_a_larger_batch_than_measured_competes(synthetic: Make) -> None:
+    """Where larger B_p are better to the grid's end, twice the largest may be better still, or not."""
+
+    def reward(b: int, n: int, compute: Any) -> Any:
+        return larger_later(b, n, compute) + 0.02 * math.log2(b / 64)
+
+    runs = synthetic([(b, n) for b in (8, 16, 32, 64) for n in (8, 32, 128)], reward, **NOISE)
+    joint = isolaw.fit(runs, hold="nothing", draws=100)
+    assert [b.name for b in joint.pool.backtests if b.across] == ["B_p < 64"]
+    p = joint.predict(1e6)
+    assert (p.compared_batches, p.B_p) == ((4, 128), 64)
+    assert [f.text for f in having(p.flags, Code.BATCH_EDGE)] == [
+        "the best B_p may be larger than 64, the largest measured"
+    ]
+    assert p.loss is not None
+    assert 0.002 < p.loss < 0.01  # a quarter of the slope, and what else is not known
+    u, v, c = np.full(3, 5.0), np.log2([64, 128, 128]), np.array([9e5, 9e5, 9e5])
+    drawn = joint.pool.rewards(u, v, c)[1:]
+    assert abs((drawn[:, 1] - drawn[:, 0]).mean()) < 0.004
+    assert 0.008 < (drawn[:, 1] - drawn[:, 0]).std() < 0.03
+    assert joint.predict(1e6, max_batch_rollouts=64 * 128).compared_batches == (4, 128)
+    one = isolaw.fit(runs, hold="n", where={"rollouts_per_problem": 32}, draws=100).predict(1e6)
+    assert (one.compared, one.run_first) == ((4, 128), [128])
 
 
 def test_it_is_the_same_from_a_file(law: Law, tmp_path: Path) -> None:
