@@ -144,7 +144,7 @@ def _truth(kind: str, changed: dict[str, float], n_train: int, jobs: int) -> tup
     cells = []
     for b, n in CELLS:
         steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
-        cells.append(SimulatedCell(b, n, lr_factor(b * n), tuple(steps), (0,) * len(steps)))
+        cells.append(SimulatedCell(b, n, lr_factor(b, n), tuple(steps), (0,) * len(steps)))
     protocol = Protocol(tuple(cells), n_train, SIZES[1], False)
     made = each(protocol.simulate_cells, [(own, difficulty(kind), seed) for seed in range(SEEDS)], jobs)
     curves = np.array(

@@ -204,7 +204,7 @@ def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.Monkey
     page, out = tmp_path / "page.md", tmp_path / "designs.json"
     page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
     monkeypatch.setattr(tables, "SUMMARY", out)
-    tables.write([(cell, answers, {})], Namespace(version="1", out=out, docs=page, against=None))
+    tables.write([(cell, answers, {})], Namespace(version="1", out=out, docs=page, against=None, keep=False))
     text = page.read_text()
     assert text.startswith(f"before\n{tables.BEGIN}\n| budget")
     assert text.endswith(f"{tables.END}\nafter\n")

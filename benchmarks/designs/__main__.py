@@ -121,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", default=VERSION, help="folder of the answers (%(default)s)")
     parser.add_argument("--out", type=Path, default=tables.SUMMARY, help="tables: the summary to write")
     parser.add_argument("--docs", type=Path, default=tables.DOCS, help="tables: the page to write them into")
+    parser.add_argument(
+        "--keep", action="store_true", help="tables: keep what an earlier version measured of other cells"
+    )
     parser.add_argument("--against", type=Path, help="tables: compare widths with another summary's")
     return parser
 

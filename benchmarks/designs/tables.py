@@ -161,11 +161,11 @@ def write(kept: list[Kept], options: Namespace) -> None:
     """Write the summary and put the tables where they belong."""
     if not kept:
         raise SystemExit(f"no answers of version {options.version}: python -m benchmarks.designs fit")
-    summary = {
-        "version": options.version,
-        "fingerprint": fingerprint(),
-        "cells": {cell.name: summarise(cell, *r) for cell, *r in kept},
-    }
+    found = {cell.name: {"version": options.version} | summarise(cell, *r) for cell, *r in kept}
+    if options.keep:  # cells that this version answers as the version before
+        before = json.loads(SUMMARY.read_text())
+        found = {n: {"version": before["version"]} | c for n, c in before["cells"].items()} | found
+    summary = {"version": options.version, "fingerprint": fingerprint(), "cells": found}
     options.out.write_text(_lines(summary))
     text = markdown(summary)
     page = options.docs.read_text() if options.docs.exists() else ""
@@ -203,7 +203,15 @@ def fingerprint() -> dict[str, list[float]]:
 
 def markdown(summary: dict[str, Any]) -> str:
     """Return the tables: totals over the cells of a half, losses of rivals, and the missed checks."""
-    return "\n\n".join([_overall(summary), _against(summary), _missed(summary)])
+    parts = [_overall(summary), _against(summary), _missed(summary)]
+    versions = {c.get("version", summary["version"]) for c in summary["cells"].values()}
+    for version in sorted(versions - {summary["version"]}):
+        number = sum(c.get("version") == version for c in summary["cells"].values())
+        name = version.split("-simulator")[0].replace("-", " ")
+        parts.append(
+            f"{number} designs were measured with {name}: the current estimator gives the same answers there."
+        )
+    return "\n\n".join(parts)
 
 
 TABLED = ("1", "3", "9.9")  # budgets of which the page has the missed checks
