@@ -33,6 +33,7 @@ from isolaw.errors import DataError, InputError, option
 from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
+from isolaw.fits.reward_unit import PERCENT, unit_of
 from isolaw.fits.selection import (
     Configuration,
     Floats,
@@ -256,7 +257,19 @@ def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration
         raise DataError(
             f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with {choice}"
         )
-    return configurations_of(points, table, [])
+    return _as_shares(configurations_of(points, table, []), metric, runs.source)
+
+
+def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Configuration]:
+    """Return runs with rewards in [0, 1], like those of the presets; raise `DataError` if they cannot be."""
+    low, high = (f(float(f(c.reward)) for c in known) for f in (min, max))
+    unit = unit_of(metric, known)
+    if low >= 0 and high <= unit and unit in (1.0, PERCENT):
+        return [replace(c, reward=c.reward / unit) for c in known]
+    raise DataError(
+        f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or percent, "
+        "since plan compares runs with simulated accuracies; without the runs it plans from the presets alone"
+    )
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:

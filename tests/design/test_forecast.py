@@ -16,6 +16,7 @@ from isolaw.design.forecast import SweepForecast, spread
 from isolaw.design.question import question
 from isolaw.design.race import Race
 from isolaw.errors import DataError, InputError, SpecError
+from isolaw.fits.selection import Configuration
 from isolaw.report.text.plan import document
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
@@ -217,6 +218,17 @@ def test_runs_of_several_recipes_are_refused_until_one_is_chosen() -> None:
     with pytest.raises(DataError, match="lr"):
         plan(runs=runs)
     assert plan(runs=runs, where={"lr": 0.01}).compared == 5
+
+
+def test_runs_in_percent_are_compared_as_shares_and_scores_are_refused() -> None:
+    def known(*reward: float) -> list[Configuration]:
+        compute, run = np.arange(float(len(reward))), np.zeros(len(reward), dtype=np.int64)
+        return [Configuration(32, 8, compute, np.array(reward), run, (0,), 256.0)]
+
+    shares, percent = (forecast._as_shares(known(*r), "avg@4", "x") for r in ((0.1, 0.6), (10.0, 60.0)))
+    np.testing.assert_allclose(shares[0].reward, percent[0].reward)
+    with pytest.raises(DataError, match=r"x: found score from -1 to 3; expected shares"):
+        forecast._as_shares(known(-1.0, 3.0), "score", "x")
 
 
 def test_the_interval_is_a_predictive_one() -> None:

@@ -58,9 +58,9 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     if best.measured:
         return f"{text}."
     n, b = best.allocation.rollouts_per_problem, best.allocation.problems_per_batch
-    where = "beyond" if best.beyond else "between"
     if prediction.compared_batches is not None:
-        return f"{text}. No run has B_p = {b} and n = {n}; they are {where} the measured ones."
+        side = "outside" if best.beyond else "inside"
+        return f"{text}. No run has n = {n} at B_p = {b}, which is {side} the measured range."
     if document.axis == "problems_per_batch":
         n = b
     where = "beyond the measured n" if best.beyond else "between measured n"
