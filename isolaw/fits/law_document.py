@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntr
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Crossover, Frontier, Path
 from isolaw.fits.laws.comparison import levels_off
-from isolaw.fits.laws.equations import RISING, Logistic
+from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits.selection import Configuration
 
@@ -64,9 +64,14 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
     if not reason:
         return estimated(last)
     flags.append(Flag(Code.NO_SATURATION, reason))
-    if not comparison.monotone or comparison.preferred == "non-monotone" or path.censored[0, -1]:
+    if not comparison.monotone or _is(comparison, "turns") or path.censored[0, -1]:
         return REFUSED
     return estimated(last, "lower_bound")
+
+
+def _is(comparison: Comparison, trait: Literal["rises", "turns"]) -> bool:
+    """Return whether the preferred law has a trait (`LawForm`)."""
+    return comparison.preferred is not None and bool(getattr(LAWS[comparison.preferred], trait))
 
 
 def _not_level(path: Path, comparison: Comparison) -> str:
@@ -82,7 +87,7 @@ def _not_level(path: Path, comparison: Comparison) -> str:
     share = levels_off(path)
     if share < LEVEL:
         return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
-    if comparison.preferred in RISING:
+    if _is(comparison, "rises"):
         return "the preferred law does not level off"
     return ""
 

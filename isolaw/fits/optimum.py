@@ -225,8 +225,8 @@ def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
     x = float(budget // document.fixed["batch_rollouts"] if document.setting == "fixed-b" else budget)
     if name is None or theta is None or x < 1:
         return REFUSED
-    if name == "non-monotone" and budget > max(e.end for e in document.grid):
+    if LAWS[name].turns and budget > max(e.end for e in document.grid):
         return REFUSED  # a parabola predicts nothing beyond the data that show its turn
-    log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
+    log2_n = LAWS[name].log2_n(np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
     bound = factor > INTERVALS
     return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor > FAR, bound)

@@ -81,7 +81,7 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
     out = {}
     for name, law in LAWS.items():
         theta = fit_law(name, x, path, weight)
-        lost = losses(slices, law(x, theta[:1])[0])
+        lost = losses(slices, law.log2_n(x, theta[:1])[0])
         out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
     return out
 
@@ -129,14 +129,9 @@ def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | No
         if name == "constant":
             if np.mean(laws[name].mean[1:] <= tolerance) >= LEVEL:
                 return name
-        elif all(better[name][simpler] >= LEVEL for simpler in names[:i] if simpler in _inside(name)):
+        elif all(better[name][simpler] >= LEVEL for simpler in names[:i] if simpler in LAWS[name].contains):
             return name
     return None
-
-
-def _inside(name: str) -> tuple[str, ...]:
-    """The simpler laws that each law contains and must beat to be preferred."""
-    return ("constant", "power") if name == "non-monotone" else ("constant",)
 
 
 def falls(path: Path) -> float:

@@ -21,8 +21,8 @@ only if the law is on its wrong side.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,42 +53,109 @@ def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLi
     return np.asarray(b + L * expit(k * (x - x0)))
 
 
-# log2 n* at x (X,) for θ (D, P), as (D, X); simplest law first.
-LAWS: dict[str, Callable[[Floats, Floats], Floats]] = {
-    "constant": lambda x, t: np.repeat(t[:, :1], x.size, axis=1),
-    "power": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x),
-    "linear": lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)),
-    "non-monotone": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x),
-    "logistic": lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]),
-}
-RISING = ("power", "linear")  # laws that rise without end
-_TERMS = {"constant": 1, "power": 2, "linear": 2, "non-monotone": 3}
+@dataclass(frozen=True)
+class LawForm:
+    """A law: its equation, its fit, and what texts say of it. `LAWS` holds all of them.
+
+    Attributes
+    ----------
+    log2_n
+        log2 n* at x (X,) for θ (D, P), as (D, X).
+    fit
+        θ in each draw, (1 + D, P), given x (X,), n*(C) and weights c (X,).
+    equation, parameters
+        the equation with names for θ and ``{x}``, ``{x2}`` for x and its square; the names.
+    words
+        the form in words, ``{x}`` for log C or M.
+    natural
+        how a parameter is shown whose transform is fitted.
+    label
+        the name in texts, by default that of `LAWS`.
+    contains
+        simpler laws that are special cases; this one must beat them to be preferred.
+    rises
+        whether n* rises without end.
+    turns
+        whether n* may fall; such a law says nothing beyond the data.
+    """
+
+    log2_n: Callable[[Floats, Floats], Floats]
+    fit: Callable[[Floats, Path, Floats], Floats]
+    equation: str
+    parameters: tuple[str, ...]
+    words: str
+    natural: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
+    label: str = ""
+    contains: tuple[str, ...] = ("constant",)
+    rises: bool = False
+    turns: bool = False
 
 
 def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
     """Return θ of the law in each draw, (1 + D, P); for the logistic b, L, log k, x0.
 
-    ``x`` (X,) is log10 C, or M with B fixed; ``path`` has n* and ``weight`` (X,) has c there. ``linear`` is
-    fitted in n with errors relative to n*, which to first order are errors in log2 n*.
+    ``x`` (X,) is log10 C, or M with B fixed; ``path`` has n* and ``weight`` (X,) has c there.
     """
-    if name == "logistic":
-        law = fit_logistic(x, path.log2_n, path.below, path.above)
-        return np.stack([law.b, law.L, np.log(np.maximum(law.k, 1e-12)), law.x0], axis=1)
-    value = path.log2_n
-    weights = np.broadcast_to(weight, value.shape)
-    if name == "linear":
-        value = np.exp2(value)
-        weights = weights / value**2
-    terms = x[:, None] ** np.arange(_TERMS[name])
+    return LAWS[name].fit(x, path, weight)
+
+
+def _logistic_of(x: Floats, path: Path, _: Floats) -> Floats:
+    law = fit_logistic(x, path.log2_n, path.below, path.above)
+    return np.stack([law.b, law.L, np.log(np.maximum(law.k, 1e-12)), law.x0], axis=1)
+
+
+def _linear_of(x: Floats, path: Path, weight: Floats) -> Floats:
+    """Fit in n with errors relative to n*, which to first order are errors in log2 n*."""
+    n = np.exp2(path.log2_n)
+    return _polynomial(2, x, path, n, weight / n**2)
+
+
+def _polynomial(terms: int, x: Floats, path: Path, value: Floats, weights: Floats) -> Floats:
+    """Return θ of a polynomial with that many terms, by weighted least squares."""
+    powers = x[:, None] ** np.arange(terms)
 
     def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
         own = weights[rows] * used
-        normal = np.einsum("xp,dx,xq->dpq", terms, own, terms)
+        normal = np.einsum("xp,dx,xq->dpq", powers, own, powers)
         inverse = np.linalg.pinv(normal, hermitian=True)
-        theta = np.einsum("dpq,xq,dx->dp", inverse, terms, own * value[rows])
-        return theta, theta @ terms.T
+        theta = np.einsum("dpq,xq,dx->dp", inverse, powers, own * value[rows])
+        return theta, theta @ powers.T
 
     return _one_sided(fit, value, path.below, path.above, weights)
+
+
+def _in_log2_n(terms: int) -> Callable[[Floats, Path, Floats], Floats]:
+    def fit(x: Floats, path: Path, weight: Floats) -> Floats:
+        return _polynomial(terms, x, path, path.log2_n, np.broadcast_to(weight, path.log2_n.shape))
+
+    return fit
+
+
+# The simplest law first. To add a law, add an entry.
+LAWS: dict[str, LawForm] = {
+    "constant": LawForm(
+        lambda x, t: np.repeat(t[:, :1], x.size, axis=1), _in_log2_n(1),
+        "n* = n0", ("n0",), "a constant n", {"n0": lambda v: 2**v}, contains=(),
+    ),
+    "power": LawForm(
+        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x), _in_log2_n(2),
+        "log2 n* = α + β {x}", ("α", "β"), "n doubling at a constant rate in {x}", rises=True,
+    ),
+    "linear": LawForm(
+        lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)), _linear_of,
+        "n* = α + β {x}", ("α", "β"), "n linear in {x}", rises=True,
+    ),
+    "non-monotone": LawForm(
+        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _in_log2_n(3),
+        "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log n quadratic in {x}",
+        label="quadratic", contains=("constant", "power"), turns=True,  # the label claims no fall
+    ),
+    "logistic": LawForm(
+        lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]), _logistic_of,
+        "log2 n* = b + L / (1 + exp(−k ({x} − x0)))", ("b", "L", "k", "x0"), "a logistic in {x}",
+        {"k": math.exp},
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import interval
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument, LawEntry
-
-# Each law as an equation, and the names of θ.
-_FORMS = {
-    "constant": ("n* = n0", ("n0",)),
-    "linear": ("n* = α + β {x}", ("α", "β")),
-    "power": ("log2 n* = α + β {x}", ("α", "β")),
-    "logistic": ("log2 n* = b + L / (1 + exp(−k ({x} − x0)))", ("b", "L", "k", "x0")),
-    "non-monotone": ("log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ")),
-}
 
 
 def signed(value: float) -> str:
@@ -28,16 +22,15 @@ def signed(value: float) -> str:
 def form_equation(law: str, document: LawDocument) -> str:
     """Return a law as an equation with names for its parameters."""
     x, squared = _terms(document)
-    return _FORMS[law][0].format(x=x, x2=squared)
+    return LAWS[law].equation.format(x=x, x2=squared)
 
 
 def parameters(law: str, entry: LawEntry) -> str:
     """Return θ of a law, each parameter with its 95 % interval; empty if θ is unknown."""
-    natural = {"n0": lambda v: 2**v, "k": math.exp}  # the constant is fitted as log2 n0, k as log k
-    out = []
-    for i, (name, value) in enumerate(zip(_FORMS[law][1], entry.theta, strict=False)):
+    own, out = LAWS[law], []
+    for i, (name, value) in enumerate(zip(own.parameters, entry.theta, strict=False)):
         values = (value, *entry.interval[i]) if entry.interval else (value,)
-        at, *ends = (signed(natural.get(name, float)(v)) for v in values)
+        at, *ends = (signed(own.natural.get(name, float)(v)) for v in values)
         out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
     return ", ".join(out)
 
@@ -56,8 +49,9 @@ def equation(document: LawDocument) -> str:
     """Return the preferred law with its numbers; empty without one."""
     name = preferred(document)
     law = document.comparison.laws.get(name or "")
-    if name == "logistic":
-        return _logistic(document)
+    if name == "logistic":  # also of method paper, which compares no laws
+        found = [document.params[p].value for p in LAWS[name].parameters]
+        return "" if None in found else _with(name, document, [v for v in found if v is not None])
     if name is None or law is None or not law.theta:
         return ""
     theta, ends = law.theta, law.interval
@@ -67,17 +61,16 @@ def equation(document: LawDocument) -> str:
     if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
         around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
         return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
-    terms = "".join(
-        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
-        for t, x in zip(theta[1:], _terms(document), strict=False)
+    own = LAWS[name]
+    return _with(
+        name, document, [own.natural.get(p, float)(t) for p, t in zip(own.parameters, theta, strict=True)]
     )
-    return f"{'n*' if name == 'linear' else 'log2 n*'} = {signed(theta[0])}{terms}"
 
 
-def _logistic(document: LawDocument) -> str:
-    """Return the logistic with its numbers; empty if one of them is unknown."""
-    b, slope, k, x0 = (document.params[name].value for name in ("b", "L", "k", "x0"))
-    if b is None or slope is None or k is None or x0 is None:
-        return ""
-    x, _ = _terms(document)
-    return f"log2 n* = {signed(b)} + {signed(slope)} / (1 + exp(−{signed(k)} ({x} − {signed(x0)})))"
+def _with(law: str, document: LawDocument, values: Sequence[float]) -> str:
+    """Return a law's equation with numbers for its parameters."""
+    numbers = dict(zip(LAWS[law].parameters, map(signed, values), strict=True))
+    names = "|".join(sorted(numbers, key=len, reverse=True))
+    text = re.sub(rf"(?<!\w)({names})(?!\w)", lambda m: numbers[m[0]], LAWS[law].equation)
+    x, squared = _terms(document)
+    return text.format(x=x, x2=squared).replace("+ −", "− ").replace("− −", "+ ")

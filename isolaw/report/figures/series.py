@@ -57,7 +57,7 @@ def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
         log2_n = None if law.logistic is None else law.logistic(argument)
     else:
         theta = None if name is None else law.theta(name)
-        log2_n = None if name is None or theta is None else LAWS[name](argument, theta)
+        log2_n = None if name is None or theta is None else LAWS[name].log2_n(argument, theta)
     if log2_n is None:
         return None, None
     draws = np.exp2(np.clip(log2_n, -20, 60))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.fits.quantity import Quantity
 from isolaw.renamed import HOLDS
@@ -38,13 +39,6 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.NO_LAW: "no logistic was fitted", Code.NO_SATURATION: "isolaw states no saturation level",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
-_WORDS = {
-    "constant": "a constant n",
-    "linear": "n linear in {x}",
-    "power": "n doubling at a constant rate in {x}",
-    "logistic": "a logistic in {x}",
-    "non-monotone": "log n quadratic in {x}",
-}
 
 
 def flag(own: Flag) -> str:
@@ -166,12 +160,12 @@ def law_name(law: str) -> str:
     >>> law_name("non-monotone"), law_name("power")
     ('quadratic', 'power')
     """
-    return {"non-monotone": "quadratic"}.get(law, law)
+    return (law in LAWS and LAWS[law].label) or law
 
 
 def form(law: str, document: LawDocument) -> str:
     """Return a law's form in words."""
-    text = _WORDS[law].format(x="log C" if document.x.log10 else "M")
+    text = LAWS[law].words.format(x="log C" if document.x.log10 else "M")
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
 
 

@@ -29,7 +29,7 @@ BENDS = np.linspace(0.002, 0.01, X.size)  # late in training a wrong n costs mor
 
 def law(name: str, x: Floats, theta: Any) -> Floats:
     """log2 n* of one θ, (X,)."""
-    return LAWS[name](x, np.atleast_2d(theta))[0]
+    return LAWS[name].log2_n(x, np.atleast_2d(theta))[0]
 
 
 def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> Path:
@@ -89,7 +89,7 @@ def test_its_draws_hold_the_truth(name: str) -> None:
     held = 0
     for rng in range(200):
         draws = fit_law(name, X, path(drawn(name, rng, draws=200)), BENDS)[1:]
-        at_end = LAWS[name](X[-1:], draws)[:, 0]
+        at_end = LAWS[name].log2_n(X[-1:], draws)[:, 0]
         low, high = np.quantile(at_end, [0.025, 0.975])
         held += low <= law(name, X[-1:], np.array(THETA[name]))[0] <= high
     assert 180 <= held <= 199
@@ -121,4 +121,4 @@ def test_the_logistic_is_that_of_the_fit() -> None:
     theta = np.array([4.0, 3.5, np.log(8.0), 5.2])
     exact = np.tile(law("logistic", X, theta), (4, 1))
     found = fit_law("logistic", X, path(exact), BENDS)
-    np.testing.assert_allclose(LAWS["logistic"](X, found), exact, atol=1e-3)
+    np.testing.assert_allclose(LAWS["logistic"].log2_n(X, found), exact, atol=1e-3)
