@@ -103,7 +103,7 @@ def footprint(
         "sampler": "vllm", "gpu_memory": 0.4,
     }  # fmt: skip
     options = RealOptions(model="m", **{**plain, **more})
-    own = {"float32_head": False, "critic": critic, "lora_rank": lora_rank}
+    own = {"critic": critic, "lora_rank": lora_rank}
     demand = Demand(model, 80 * GIB, row_tokens, reference, **own)
     return Footprint(demand, options)
 
@@ -197,7 +197,7 @@ def test_a_state_of_lora_is_counted_from_the_configuration() -> None:
     assert lora["optimiser"] == 12 * numbers
     assert lora["weights"] - full["weights"] == 2 * numbers
     assert lora["gradients"] == 4 * numbers
-    attention = Demand(decoder, 80 * GIB, 256, True, False, False, 16, ("q_proj",))
+    attention = Demand(decoder, 80 * GIB, 256, True, False, 16, ("q_proj",))
     part = Footprint(attention, footprint(decoder, processes=1).options).phases()["train"]
     assert part["optimiser"] == 12 * 28 * 16 * 2 * 3_584
     assert "reference" not in part  # it is the model without its adapters

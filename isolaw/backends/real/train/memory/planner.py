@@ -245,7 +245,7 @@ def _demand(spec: RunSpec) -> Demand | None:
     critic = recipe.algorithm == "ppo"
     lora = recipe.lora_rank, recipe.lora_targets
     host = environment.host_memory(), environment.gpus()
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic, *lora, *host)
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), critic, *lora, *host)
 
 
 @functools.lru_cache(maxsize=8)
