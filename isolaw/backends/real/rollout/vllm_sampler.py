@@ -5,8 +5,8 @@ hands them over again before the next draw (level 1 would copy them to host memo
 vLLM itself saves and restores buffers, such as RoPE's tables. Waking frees what torch caches, maps the memory
 of the weights, loads them, and maps the KV cache.
 
-The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, its default), and a response
-that continues finds that of its beginning. New weights drop it: vLLM does not do so itself.
+The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, its default), and a
+response that continues finds the cache of its beginning. vLLM does not drop it with new weights; isolaw does.
 
 The code was read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); it was run
 in 0.32 without a GPU, and therefore without sleep.
