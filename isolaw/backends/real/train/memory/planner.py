@@ -309,7 +309,8 @@ def issues(spec: RunSpec) -> list[Issue]:
             "(executor.nodes adds machines)"
         )
         return [_issue(options, fitting, needs, more)]
-    return [Issue("real.model", f"{needs}; no setting of [real] makes it fit a machine of that size")]
+    none = "no setting of [real] makes it fit a machine of that size"
+    return [Issue("real.model", f"{needs}; {none}; {models.INSTEAD}")]
 
 
 def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
