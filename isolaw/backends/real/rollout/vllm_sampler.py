@@ -71,6 +71,10 @@ class VLLMSampler:
             # vLLM reports the fused parameter that contains it as loaded.
             "load_format": "dummy",
         }
+        if not self.on_gpu:
+            # A prompt that two steps share would break vLLM there: it rewinds the request's generator, which
+            # torch cannot do on a CPU.
+            arguments |= {"enable_chunked_prefill": False}
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
         if settings.tensor_parallel > 1:

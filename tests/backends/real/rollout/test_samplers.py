@@ -211,6 +211,15 @@ def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
     assert opening.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
 
 
+def test_prompts_of_a_step_may_exceed_its_tokens(vllm, model, prompts) -> None:
+    """A step of vLLM without a GPU takes 4,096 tokens: the last prompt of a step would be cut in two."""
+    prompt = [token for row in prompts for token in row][:27]
+    rollouts = draw(vllm, [prompt], seeds(1, 200), max_tokens=1)
+    exact = distribution(model, prompt, 1.0).log()
+    told = [value for row in rollouts.logprobs for value in row]
+    assert told == pytest.approx([float(exact[row[0]]) for row in rollouts.tokens], abs=1e-4)
+
+
 def test_siblings_share_their_prompt_under_the_current_weights_alone(
     made, model, prompts, tmp_path: Path
 ) -> None:
