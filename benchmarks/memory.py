@@ -390,7 +390,7 @@ def planned(
         gradient_checkpointing=gradient_checkpointing,
         micro_batch_tokens=MICRO_BATCH,
     )
-    demand = Demand(model, 80 * GIB, ROW, kl, float32_head=False, lora_rank=lora_rank)
+    demand = Demand(model, 80 * GIB, ROW, kl, lora_rank=lora_rank)
     return Footprint(demand, options).tensors()
 
 

@@ -31,6 +31,11 @@ FUNCTIONS = {
     "LLM.generate": ("vllm/entrypoints/llm.py", "LLM.generate"),
     "LLM.collective_rpc": ("vllm/entrypoints/llm.py", "LLM.collective_rpc"),
     "LLM.apply_model": ("vllm/entrypoints/llm.py", "LLM.apply_model"),
+    "LLM.reset_prefix_cache": ("vllm/entrypoints/llm.py", "LLM.reset_prefix_cache"),
+    "LLMEngine.has_unfinished_requests": (
+        "vllm/v1/engine/llm_engine.py",
+        "LLMEngine.has_unfinished_requests",
+    ),
     "SamplingParams.clone": ("vllm/sampling_params.py", "SamplingParams.clone"),
     "Worker.sleep": ("vllm/v1/worker/gpu_worker.py", "Worker.sleep"),
     "Worker.wake_up": ("vllm/v1/worker/gpu_worker.py", "Worker.wake_up"),
@@ -89,6 +94,8 @@ def of_vllm(read: Read) -> dict[str, Any]:
         "empties the cache before it wakes": (_ALLOCATOR, "empty_cache" in ast.dump(allocator)),
         # recipe.float32_head: the head of a generating model, and not of a pooling one alone.
         "head_dtype of logits": (_HEAD, "head_dtype" in read(_HEAD)),
+        # With the model's operands and a float32 result.
+        "mm into head_dtype": (_HEAD, _has_call(ast.parse(read(_HEAD)), "torch.mm", "out_dtype")),
         # Where it is not the default: the architectures for which it is.
         "runner V2 by default": (_CONFIG, _constants(default_v2) if default_v2 else True),
         "scheduler in the process": (
@@ -177,6 +184,11 @@ def _sleep_tags(source: str) -> list[str]:
         return _constants(named)
     sets = [n.value for n in ast.walk(_find(source, "Executor.sleep")) if isinstance(n, ast.Assign)]
     return _constants(next(value for value in sets if isinstance(value, ast.Set)))
+
+
+def _has_call(node: ast.AST, function: str, keyword: str) -> bool:
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call) and ast.unparse(n.func) == function]
+    return any(k.arg == keyword for n in calls for k in n.keywords)
 
 
 def _sets_attribute(node: ast.AST, name: str) -> bool:

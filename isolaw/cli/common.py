@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from isolaw.report.document import Document
 
 _LONGEST = 100_000  # characters of a line or a message that are printed
-_EVERY = 60.0  # seconds between two lines of progress where there is no terminal
+# Where there is no terminal: seconds between two lines of progress, and at most while `repeated`.
+_EVERY, _SILENCE = 60.0, 300.0
 # What a terminal would obey or could not print: control characters, characters that turn the text's
 # direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
 _UNSAFE = re.compile(
@@ -165,7 +166,8 @@ def _lines(description: str, total: float) -> Callable[..., None]:
     def update(advance: float = 0.0, **given: Any) -> None:
         nonlocal last
         state.update(given)
-        state["completed"] += advance
+        if advance:  # `repeated` passes none from another thread
+            state["completed"] += advance
         now, share = time.monotonic(), min(state["completed"] / (state["total"] or 1.0), 1.0)
         if now - last < _EVERY:
             return
@@ -176,6 +178,25 @@ def _lines(description: str, total: float) -> Callable[..., None]:
         note(f"{state['description'] or 'progress'}: {share:.0%}{left}")
 
     return update
+
+
+@contextmanager
+def repeated(update: Callable[..., None]) -> Iterator[None]:
+    """While entered, call the function of a `progress_bar` every five minutes, from a thread of its own.
+
+    A log should not be silent for longer, and a checkpoint of a large model takes longer.
+    """
+    ended = threading.Event()
+
+    def call() -> None:
+        while not ended.wait(_SILENCE):
+            update()
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
+from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar, repeated
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
 
@@ -299,7 +299,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
         total += max(plan.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
     ended = 0
-    with _graceful() as stop, progress_bar("starting", max(total, 1)) as update:
+    with _graceful() as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
         try:
             for event in engine.execute(plan, out, written, stop):
                 if event.kind == "warning":

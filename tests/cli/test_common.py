@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from isolaw.cli.common import announce_compilation, progress_bar
+from isolaw.cli.common import announce_compilation, progress_bar, repeated
 
 
 def test_compilation_is_announced_until_it_has_been_done(
@@ -58,3 +59,19 @@ def test_without_a_terminal_progress_is_a_line_at_most_once_a_minute(
         "1/4 runs: 25%, about 3 min left",
         "1/4 runs: 75%, about 60 s left",
     ]
+
+
+def test_a_log_is_not_silent_between_two_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("isolaw.cli.common._EVERY", 0.0)
+    monkeypatch.setattr("isolaw.cli.common._SILENCE", 0.02)
+    with progress_bar("starting", 200.0) as update, repeated(update):
+        update(advance=50.0, description="0/4 runs")
+        lines: list[str] = []
+        until = time.monotonic() + 30
+        while len(lines) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+            lines += capsys.readouterr().err.splitlines()
+    assert len(lines) >= 3
+    assert all(line.startswith("0/4 runs: 25%, about ") for line in lines)

@@ -14,6 +14,14 @@ from isolaw.errors import DataError, Issue, SpecError
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
+INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
+# Families that packed rows would compute wrong, by model_type; `train.policy.agrees` finds others.
+# transformers passes `cu_seq_lens_q` to kernels for GPUs (fla, causal-conv1d); its own code ignores it.
+_LINEAR, _SINKS = "linear attention, which passes something on from row to row", "attention with sinks"
+_REFUSED = {
+    "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
+    "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
+}  # fmt: skip
 
 
 def check(model: str | Path, where: str = "real.model") -> list[Issue]:
@@ -64,6 +72,8 @@ def _config_faults(model: Path) -> list[str]:
     ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in own else []))
     if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
         faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
+    if (why := _REFUSED.get(str(own.get("model_type")))) is not None:
+        faults.append(f"model_type: found {own['model_type']}, which has {why}; {INSTEAD}")
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):

@@ -75,13 +75,14 @@ class LLM:
         self.overrides = arguments.get("hf_overrides", {})
         self.awake = set(PARTS)
         self.cached = False
+        self.prefixes = False  # whether the prefix cache holds any of former weights
         self.valid = arguments.get("load_format") != "dummy"
         head = self.overrides.get("head_dtype", dtype)
         self.model_config = SimpleNamespace(head_dtype=getattr(torch, head))
         scheduler = SimpleNamespace(_preempt_request=lambda request, timestamp: None)
         core = SimpleNamespace(scheduler=scheduler)
         engine = SimpleNamespace(engine_core=core, shutdown=lambda: self.books.llms.remove(self))
-        self.llm_engine = SimpleNamespace(engine_core=engine)
+        self.llm_engine = SimpleNamespace(engine_core=engine, has_unfinished_requests=lambda: False)
         self.books.llms.append(self)
         gc.freeze()  # as vLLM does
 
@@ -115,6 +116,11 @@ class LLM:
             (loaded == wanted, f"without {sorted(wanted - loaded)}"),
         )
         self.valid = self.cached = True  # weights of ZeRO-3 were gathered
+        self.prefixes = True
+
+    def reset_prefix_cache(self) -> bool:
+        self.prefixes = False
+        return True
 
     @torch.no_grad()
     def _load_weights(self, weights: samplers.Weights) -> set[str]:
@@ -129,6 +135,7 @@ class LLM:
             "generate",
             (self.awake == set(PARTS), f"asleep: {sorted(set(PARTS) - self.awake)}"),
             (self.valid, "without weights"),
+            (not self.prefixes, "with the prefix cache of former weights"),
         )
         first = parameters[0]
         drawn = self.sampler.generate(

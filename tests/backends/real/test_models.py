@@ -75,6 +75,17 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
             '{"max_position_embeddings": 8, "architectures": ["BertModel"]}',
             "architectures: found ['BertModel']; expected a causal language model",
         ),
+        *(
+            (
+                f'{{"max_position_embeddings": 8, "model_type": "{kind}"}}',
+                f'model_type: found {kind}, which has {why}; backend = "command" sweeps with a trainer of '
+                "your own (docs/trainers.md)",
+            )
+            for kind, why in {
+                "qwen3_5_moe": "linear attention, which passes something on from row to row",
+                "gpt_oss": "attention with sinks",
+            }.items()
+        ),
     ],
 )
 def test_configs(folder: Path, config: str, told: str) -> None:

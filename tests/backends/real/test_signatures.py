@@ -85,6 +85,8 @@ def test_what_is_passed_is_taken(calls: Any, version: str) -> None:
     assert books.sampling <= fields["SamplingParams"]
     for name in ("sleep", "wake_up", "collective_rpc", "generate", "apply_model"):
         assert told[name] <= functions[f"LLM.{name}"]
+    for name in ("LLM.reset_prefix_cache", "LLMEngine.has_unfinished_requests"):
+        assert name in functions
     assert "logprobs" in fields["FlatLogprobs"]
     # The weights reach either runner; the second one's passes them on to the first one's, or takes them.
     assert told["reload_weights"] == {"weights_iterator"} <= functions["runner V1 reload_weights"]
@@ -108,7 +110,7 @@ def test_what_is_relied_on_holds(calls: Any, version: str) -> None:
     assert variables <= set(facts["environment"])
     # Where this changes, so do the docs: the runner that isolaw asks for, and the float32 head.
     old = version == "0.24.0"
-    assert facts["head_dtype of logits"] != old
+    assert facts["head_dtype of logits"] == facts["mm into head_dtype"] != old
     assert facts["empties the cache before it wakes"] != old
     assert (facts["runner V2 by default"] is True) == (version >= "0.32.0")
 

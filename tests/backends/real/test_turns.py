@@ -164,7 +164,6 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
             "max_model_len": longest + 1 + 6,  # a token a character, and one that begins; responses of six
             "enforce_eager": False,
             "logprobs_mode": "processed_logprobs",
-            "enable_prefix_caching": False,
             "seed": 0,
             "load_format": "dummy",
             "gpu_memory_utilization": 0.3,

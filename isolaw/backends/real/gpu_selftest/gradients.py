@@ -5,7 +5,6 @@ This module is also the program that computes the reference, in a process withou
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -33,7 +32,7 @@ def run(work: Workload, record: Record) -> None:
 
     drawn = Run(_spec(work, "bfloat16", 0))
     batch = drawn.generate()
-    (work.folder / "batch.json").write_text(json.dumps(batch.gathered_state(drawn.ranks)))
+    batch.save(work.folder / "batch.safetensors", drawn.ranks)
     drawn.close()
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
     without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores}
@@ -72,7 +71,7 @@ def gradient(
     from isolaw.backends.real.train.loop import Run
 
     run = Run(_spec(work, dtype, stage))
-    batch = Batch.from_state(json.loads((work.folder / "batch.json").read_text()), run.ranks)
+    batch = Batch.load(work.folder / "batch.safetensors", run.ranks)
     run.generate = lambda: batch  # type: ignore[method-assign]
     update, found = run.trainer.update, {}
 

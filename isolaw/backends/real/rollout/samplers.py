@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.train import head
 from isolaw.errors import RunError
 
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -135,9 +136,7 @@ class TransformersSampler(Sampler):
         self.device = torch.device("cuda" if environment.gpus() else "cpu")
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
         self.model = loaded.to(self.device).eval()
-        if float32_head:
-            head = self.model.get_output_embeddings()
-            head.forward = lambda hidden: torch.nn.functional.linear(hidden.float(), head.weight.float())
+        head.chunked(self.model.get_output_embeddings(), float32=float32_head)
         stop = self.model.generation_config.eos_token_id
         self.stop = torch.tensor(stop if isinstance(stop, list) else [stop], device=self.device)
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))

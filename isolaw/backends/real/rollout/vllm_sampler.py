@@ -5,6 +5,9 @@ hands them over again before the next draw (level 1 would copy them to host memo
 vLLM itself saves and restores buffers, such as RoPE's tables. Waking frees what torch caches, maps the memory
 of the weights, loads them, and maps the KV cache.
 
+The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, its default), and a
+response that continues finds the cache of its beginning. vLLM does not drop it with new weights; isolaw does.
+
 The code was read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); it was run
 in 0.32 without a GPU, and therefore without sleep.
 """
@@ -43,7 +46,7 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class VLLMSampler:
-    """vLLM without prefix caching, with log-probabilities after temperature and top_p; eager without a GPU.
+    """vLLM with log-probabilities after temperature and top_p; eager without a GPU.
 
     Raise `RunError` if its share of the GPU is too small, or if this vLLM has no float32 head.
     """
@@ -56,18 +59,22 @@ class VLLMSampler:
         process_group.start()  # vLLM before 0.28 opens a port to all for one of its own
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
+        self.fresh = True  # whether the prefix cache was computed by the current weights
         self.preemptions = 0
         arguments: dict[str, Any] = {
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_tokens,
             "enforce_eager": not self.on_gpu,
             "logprobs_mode": "processed_logprobs",
-            "enable_prefix_caching": False,
             "seed": 0,
             # Weights are random until they arrive, so a missing one shows at the first comparison, even if
             # vLLM reports the fused parameter that contains it as loaded.
             "load_format": "dummy",
         }
+        if not self.on_gpu:
+            # A prompt that two steps share would break vLLM there: it rewinds the request's generator, which
+            # torch cannot do on a CPU.
+            arguments |= {"enable_chunked_prefill": False}
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
         if settings.tensor_parallel > 1:
@@ -135,9 +142,8 @@ class VLLMSampler:
             )
         return self.rollouts(rows, outputs)
 
-    @staticmethod
     def requests(
-        prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> tuple[list[list[int]], list[Any]]:
         """Return the prompt of each rollout, and its sampling parameters with its own seed."""
         from vllm import SamplingParams
@@ -150,6 +156,7 @@ class VLLMSampler:
             flat_logprobs=True,
             detokenize=False,
             skip_clone=True,  # shallow copies suffice, here and in vLLM
+            skip_reading_prefix_cache=not self.fresh,
         )
         parameters, rows = [], []
         for prompt, own in zip(prompts, seeds, strict=True):
@@ -184,6 +191,8 @@ class VLLMSampler:
         if self.tied:
             weights = _untied(weights)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        # While requests are active (`streaming`) vLLM cannot drop it, so later ones must not read it.
+        self.fresh = not self.llm.llm_engine.has_unfinished_requests() and self.llm.reset_prefix_cache()
         check_complete(set().union(*self.llm.apply_model(_not_loaded)), "vLLM")
         if self.asleep:
             self._wake("kv_cache")

@@ -12,17 +12,21 @@ more tokens than the mean to those with fewer (`Batch.balance`). Processes that 
 from __future__ import annotations
 
 import functools
-import operator
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real.algorithms.advantages import informative
 from isolaw.backends.real.algorithms.objective import merge
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import process_group
+from isolaw.backends.real.train import process_group, row_tensors
 
 # Fields of the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
@@ -141,28 +145,41 @@ class Batch:
         for name in _PLAIN:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def gathered_state(self, ranks: RankGroup) -> dict[str, Any]:
-        """Return the whole batch as data for JSON; all processes take part."""
-        old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
-        held = ranks.all_of((self.rows, vars(self.rollouts), old))[:: ranks.tensor_parallel]
-        order = np.argsort([row for rows, *_ in held for row in rows]).tolist()
-        whole = functools.reduce(operator.add, (Rollouts(**own) for _, own, _ in held)).rows(order)
-        olds = [values for *_, old in held for values in old or []]
+    def save(self, path: Path, ranks: RankGroup) -> None:
+        """Write the whole batch to a safetensors file; all processes take part, the first one writes.
+
+        The rows are its tensors (`row_tensors`), the rest is JSON in its metadata.
+        """
+        held = ranks.tensors_of(row_tensors.of(self.rows, self.rollouts, self.old_logprobs))
+        if ranks.rank == 0:
+            rows = row_tensors.joined(held[:: ranks.tensor_parallel])
+            save_file(rows, path, {"batch": json.dumps(self._state())})
+
+    def _state(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self, name).tolist() for name in _WHOLE},
             **({} if self.components is None else {"components": self.components.tolist()}),
-            "rollouts": vars(whole),
-            "old_logprobs": [olds[i] for i in order] if old is not None else None,
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], ranks: RankGroup) -> Batch:
-        """Return this process's view of a batch from `gathered_state`, for any number of processes."""
-        old = state["old_logprobs"]
+    def load(cls, path: Path, ranks: RankGroup) -> Batch:
+        """Return this process's view of a batch that `save` wrote, for any number of processes."""
+        with safe_open(path, framework="pt") as file:
+            state = json.loads(file.metadata()["batch"])
+        return cls.from_state(state, load_file(path), ranks)
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, Any], tensors: Mapping[str, torch.Tensor] | None, ranks: RankGroup
+    ) -> Batch:
+        """Return this process's view of a batch; without tensors, of a state that is all JSON (former)."""
+        if tensors is None:
+            whole, old = Rollouts(**state["rollouts"]), state["old_logprobs"]
+            old = old and [torch.tensor(values, dtype=torch.float64) for values in old]
+            tensors = row_tensors.of(range(len(whole)), whole, old)
         rows = ranks.share(len(state["rewards"]), len(state["rewards"][0]))
-        if old is not None:
-            old = [torch.tensor(old[row], dtype=torch.float64, device=ranks.device) for row in rows]
+        rollouts, old = row_tensors.rows_of(tensors, rows)
         return cls(
             **{name: state[name] for name in _PLAIN},
             **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
@@ -170,10 +187,10 @@ class Batch:
             if "components" in state
             else None,
             rows=rows,
-            rollouts=Rollouts(**state["rollouts"]).rows(rows),
+            rollouts=rollouts,
             part=ranks.rank % ranks.tensor_parallel,
             parts=ranks.tensor_parallel,
-            old_logprobs=old,
+            old_logprobs=old if old is None else [values.to(ranks.device) for values in old],
         )
 
 
@@ -197,6 +214,10 @@ class RankGroup:
     def all_of(self, value: Any) -> list[Any]:
         """Return every process's value, by rank; values are data for JSON, and tuples may become lists."""
         return [value] if self.world == 1 else process_group.exchange(value)
+
+    def tensors_of(self, tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        """Return every process's tensors by name, by rank; they are in host memory."""
+        return [tensors] if self.world == 1 else process_group.exchange_tensors(tensors)
 
     def batch(
         self,

@@ -1,6 +1,11 @@
 """The output head and its softmax, in chunks of tokens: from hidden states to log-probabilities.
 
-Nothing as large as batch × vocabulary exists: the backward pass recomputes a chunk's logits.
+Nothing as large as batch × vocabulary exists: the backward pass recomputes a chunk's logits. Each operator on
+a chunk's logits reads and writes them in the GPU's memory, so there are few, and they work in place.
+
+Why not Liger's fused kernel, which takes the same arguments (liger-kernel 0.8.5,
+``LigerFusedLinearScaledCrossEntropyFunction``): it returns the entropy in bfloat16, rounds the gradient of W
+to bfloat16 after every 512 tokens (1024 on Hopper), and has no bias.
 """
 
 from __future__ import annotations
@@ -36,18 +41,21 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         tokens: Tensor,
         temperature: float,
         chunk: int,
+        logits: torch.dtype,
     ) -> Tensor:
-        kind = torch.promote_types(hidden.dtype, torch.float32)
+        kind = torch.promote_types(logits, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_empty(len(tokens), dtype=kind) for _ in range(3))
         for part in _parts(len(tokens), chunk):
-            z = _scaled(hidden[part], weight, bias, temperature, kind)
-            normaliser[part] = z.logsumexp(-1)
-            logprobs[part] = z.gather(-1, tokens[part, None])[:, 0] - normaliser[part]
-            p = z.sub(normaliser[part, None]).exp_()
-            entropy[part] = normaliser[part] - p.mul_(z).sum(-1)
-            del z, p
+            z = _logits(hidden[part], weight, bias, logits)
+            z = _shifted(z, 1 / temperature, z.new_zeros(1, dtype=kind))
+            own = z.gather(-1, tokens[part, None])[:, 0]
+            z = z.log_softmax(-1)
+            logprobs[part] = z.gather(-1, tokens[part, None])[:, 0]
+            normaliser[part] = own - logprobs[part]
+            entropy[part] = -z.exp().mul_(z).sum(-1)
+            del z
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.logits = temperature, chunk, logits
         return torch.stack([logprobs, entropy])
 
     @staticmethod
@@ -58,25 +66,27 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         to_weight = torch.zeros_like(weight, dtype=kind) if ctx.needs_input_grad[1] else None
         to_bias = torch.zeros_like(bias, dtype=kind) if bias is not None else None
         for part in _parts(len(tokens), ctx.chunk):
-            z = _scaled(hidden[part], weight, bias, ctx.temperature, kind).sub_(normaliser[part, None])
+            logits = _logits(hidden[part], weight, bias, ctx.logits)
+            z = _shifted(logits, 1 / ctx.temperature, -normaliser[part, None])  # log p
+            del logits
             p = z.exp()
-            g, h = upstream[:, part, None]
-            z.add_(entropy[part, None]).mul_(h).add_(g).mul_(p).neg_()
+            g, h = upstream[:, part, None] / ctx.temperature
+            torch.addcmul(-(g + h * entropy[part, None]), -h, z, out=z).mul_(p)
             del p
             z.scatter_add_(1, tokens[part, None], g)
             if to_bias is not None:
-                to_bias += z.sum(0) / ctx.temperature
-            z = z.div_(ctx.temperature).to(hidden.dtype)
+                to_bias += z.sum(0)
+            z = z.to(hidden.dtype)
             to_hidden[part] = z @ weight.to(z.dtype)
             if to_weight is not None:
                 for rows in _parts(len(weight), _BLOCK):
-                    to_weight[rows] += z[:, rows].T @ hidden[part]
+                    to_weight[rows] += _product(z[:, rows].T, hidden[part], ctx.logits)
             del z
         if to_weight is not None:
             to_weight = to_weight.to(weight.dtype)
         if to_bias is not None:
             to_bias = to_bias.to(bias.dtype)
-        return to_hidden, to_weight, to_bias, None, None, None
+        return to_hidden, to_weight, to_bias, None, None, None, None
 
 
 def token_logprobs(
@@ -86,41 +96,51 @@ def token_logprobs(
     tokens: Tensor,
     temperature: float,
     chunk: int | None = None,
+    logits: torch.dtype | None = None,
 ) -> Tensor:
     """Return log π(token) and the entropy H of π = softmax(z), z = (W x + b) / temperature.
 
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
 
-    The result is (2, K), in nats. ``hidden``, (K, E), are the states that predict the ``tokens``, (K,);
-    logits have its type, and later values are float32 or better. ``weight`` is (V, E), ``bias`` (V,) or None,
-    ``temperature`` is the sampler's. Logits of only ``chunk`` tokens exist at a time (default: 2²⁶ logits).
+    The result is (2, K), in nats. ``hidden``, (K, E), are the states that predict the ``tokens``, (K,).
+    ``weight`` is (V, E), ``bias`` (V,) or None, ``temperature`` is the sampler's. Logits have the type
+    ``logits`` (default: that of ``hidden``; a wider one needs a GPU, see `chunked`), and later values are
+    float32 or better. Logits of only ``chunk`` tokens exist at a time (default: 2²⁶ logits).
 
     >>> zeros = torch.zeros(1, 3), torch.zeros(4, 3)
     >>> logp, entropy = token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)
     >>> logp.exp(), entropy
     (tensor([0.2500]), tensor([1.3863]))
     """
-    size = chunk or max(1, CHUNK // len(weight))
-    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, tokens, temperature, size)
+    size, kind = chunk or max(1, CHUNK // len(weight)), logits or hidden.dtype
+    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, tokens, temperature, size, kind)
     return out
 
 
 def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
     """Make a model's output head return `token_logprobs` when called with tokens, in float32 if requested.
 
-    It stays the same module, whose weight ZeRO-3 gathers during the call.
+    It stays the same module, whose weight ZeRO-3 gathers during the call. Called without tokens it returns
+    the logits.
+
+    With ``float32`` W x is summed and kept in float32 (ScaleRL, arXiv 2510.13786, section 3.2, after
+    MiniMax-M1, arXiv 2506.13585). A product of two bfloat16 numbers, of 8 bits each, is exact in float32. So
+    bfloat16 operands with a float32 result, which a GPU multiplies at bfloat16's speed, give the same sum as
+    operands cast to float32, up to the order of summation. vLLM does the same for ``head_dtype = "float32"``.
+    Elsewhere the operands are cast.
     """
 
     def forward(
         self: torch.nn.Linear, hidden: Tensor, tokens: Tensor | None = None, temperature: float = 1.0
     ) -> Any:
         weight, bias = self.weight, self.bias
-        if float32:
-            hidden, weight = hidden.float(), weight.float()
-            bias = None if bias is None else bias.float()
+        kind = torch.float32 if float32 else hidden.dtype
+        if kind != hidden.dtype and not _multiplies(hidden):
+            hidden, weight = hidden.to(kind), weight.to(kind)
+            bias = None if bias is None else bias.to(kind)
         if tokens is None:
-            return torch.nn.functional.linear(hidden, weight, bias)
-        return token_logprobs(hidden, weight, bias, tokens, temperature)
+            return _logits(hidden, weight, bias, kind)
+        return token_logprobs(hidden, weight, bias, tokens, temperature, logits=kind)
 
     head.forward = types.MethodType(forward, head)  # type: ignore[method-assign]
     return head
@@ -130,8 +150,26 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(i, i + size) for i in range(0, count, size)]
 
 
-def _scaled(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, kind: torch.dtype
-) -> Tensor:
-    """Return logits over the temperature, as a new tensor."""
-    return torch.nn.functional.linear(hidden, weight, bias).to(kind).div_(temperature)
+def _multiplies(hidden: Tensor) -> bool:
+    """Return whether torch has `_product` into float32 for such operands."""
+    return hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16)
+
+
+def _product(a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
+    """Return the matrix product as ``kind``, which may be wider than the operands."""
+    return a @ b if a.dtype == kind else torch.mm(a, b, out_dtype=kind)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> Tensor:
+    """Return W x + b as ``kind``, a new tensor."""
+    if hidden.dtype == kind:
+        return torch.nn.functional.linear(hidden, weight, bias)
+    out = _product(hidden.reshape(-1, hidden.shape[-1]), weight.T, kind)
+    if bias is not None:
+        out += bias
+    return out.reshape(*hidden.shape[:-1], len(weight))
+
+
+def _shifted(x: Tensor, scale: float, shift: Tensor) -> Tensor:
+    """Return scale · x + shift as the type of ``shift``, in one pass, and in place if x has that type."""
+    return torch.add(shift, x, alpha=scale, out=x if x.dtype == shift.dtype else None)

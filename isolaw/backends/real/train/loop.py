@@ -46,6 +46,7 @@ _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
 _COUNTERS = ("step", "round", "compute", "tokens")  # of a run, in its state
+_WAITING = "waiting_{}.safetensors"  # batches in a state, oldest first
 
 
 class Run:
@@ -192,7 +193,8 @@ class Run:
     def save(self, folder: Path) -> None:
         """Write the run's state; all processes take part, the first one writes."""
         self.learner.save(folder)
-        waiting = [batch.gathered_state(self.ranks) for batch in self.waiting]
+        for k, batch in enumerate(self.waiting):
+            batch.save(folder / _WAITING.format(k), self.ranks)
         if self.trainer.rank == 0:
             state = {
                 **{key: getattr(self, key) for key in _COUNTERS},
@@ -200,7 +202,7 @@ class Run:
                 "landscape": self.pass_rates.state(),
                 "since": vars(self.means),
                 "seconds": self.seconds,
-                "waiting": waiting,
+                "waiting": len(self.waiting),
                 "asked": self.pipeline.state() if self.pipeline else [],
             }
             (folder / "loop.json").write_text(json.dumps(state))
@@ -217,7 +219,12 @@ class Run:
             self.pass_rates.restore(state["landscape"])
             self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
-            self.waiting = [Batch.from_state(one, self.ranks) for one in state["waiting"]]
+            waiting = state["waiting"]
+            if isinstance(waiting, list):  # former states
+                self.waiting = [Batch.from_state(one, None, self.ranks) for one in waiting]
+            else:
+                files = [folder / _WAITING.format(k) for k in range(waiting)]
+                self.waiting = [Batch.load(file, self.ranks) for file in files]
             if self.pipeline:
                 self.pipeline.restore(state["asked"], self.step)
         except torch.OutOfMemoryError:  # `train` reports it

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isolaw.backends.real import environment
+from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import TOLERANCE
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import head, packing, process_group
@@ -41,7 +41,7 @@ class Backbone(nn.Module):  # type: ignore[misc]
             raise RunError(
                 f"{_kind(self.model.config)} cannot be trained on a row of {packed.layout.longest} tokens: "
                 f"beyond {self.longest}, its positions (longrope) depend on the other rows; "
-                f"expected at most {self.longest} tokens of prompt and response"
+                f"expected at most {self.longest} tokens of prompt and response; {models.INSTEAD}"
             )
         hidden = self.model.base_model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
@@ -102,7 +102,8 @@ def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str,
         if error.args != (packing.ATTENTION,):
             raise
         raise RunError(
-            f"{_kind(config)} cannot be trained: its attention does not use transformers' interface"
+            f"{_kind(config)} cannot be trained: its attention does not use transformers' interface; "
+            + models.INSTEAD
         ) from None
 
 
@@ -247,8 +248,7 @@ def _longest(config: Any) -> int | None:
 
 
 def _refusal(model: Any, why: str) -> RunError:
-    instead = 'backend = "command" sweeps with a trainer of your own'
-    return RunError(f"{_kind(model.config)} cannot be trained: {why}; {instead}")
+    return RunError(f"{_kind(model.config)} cannot be trained: {why}; {models.INSTEAD}")
 
 
 def _kind(config: Any) -> str:

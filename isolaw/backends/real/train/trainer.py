@@ -15,11 +15,12 @@ the adapters alone (`adapters`), and `Trainer.weights` merges them.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class Trainer:
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
         self._zero = config if zero_stage == 3 else None
         self._float32_head = float32_head
+        self._threads = _torch_threads() if offload_optimizer else None
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
         environment.hold()
         self.adapters = Adapters(policy.model, lora) if lora else None
@@ -185,7 +187,8 @@ class Trainer:
             group["lr"] = lr
         whole = [p.grad for _, p in self._trained() if p.grad is not None and not _partitioned(p)]
         norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed accepts only its own
-        self.engine.step()
+        with _threads(self._threads):
+            self.engine.step()
         self.steps += 1
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
 
@@ -290,6 +293,29 @@ def _config(
         if zero_stage == 1:  # it exchanges the sum, not each micro-batch's gradient
             config["communication_data_type"] = "fp32"
     return config
+
+
+@functools.cache
+def _torch_threads() -> int:
+    """Return torch's threads when the first trainer starts, before vLLM leaves it one."""
+    return torch.get_num_threads()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """While entered, torch has so many threads (None: as many as now).
+
+    vLLM sets one thread for its own steps, and compiles its model for that number.
+    """
+    before = torch.get_num_threads()
+    if count in (None, before):
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _deepspeed() -> Any:

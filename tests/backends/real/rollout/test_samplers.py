@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,3 +209,53 @@ def test_the_plain_sampler_computes_what_rollouts_share_once(transformers_sample
 
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
     assert opening.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
+
+
+def test_prompts_of_a_step_may_exceed_its_tokens(vllm, model, prompts) -> None:
+    """A step of vLLM without a GPU takes 4,096 tokens: the last prompt of a step would be cut in two."""
+    prompt = [token for row in prompts for token in row][:27]
+    rollouts = draw(vllm, [prompt], seeds(1, 200), max_tokens=1)
+    exact = distribution(model, prompt, 1.0).log()
+    told = [value for row in rollouts.logprobs for value in row]
+    assert told == pytest.approx([float(exact[row[0]]) for row in rollouts.tokens], abs=1e-4)
+
+
+def test_siblings_share_their_prompt_under_the_current_weights_alone(
+    made, model, prompts, tmp_path: Path
+) -> None:
+    """Blocks of vLLM's cache are of 128 tokens without a GPU: prompts are longer than the model's context."""
+    shutil.copytree(made.model, folder := tmp_path / "longer")
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 200}
+    (folder / "config.json").write_text(json.dumps(config))
+    sampler: Any = opening.open_sampler(samplers.SamplerSettings("vllm", str(folder), "float32", 200))
+    prompt = [token for row in prompts for token in row][:150]
+    outputs: list[Any] = []
+    keep = sampler.rollouts
+    sampler.rollouts = lambda rows, found: outputs.extend(found) or keep(rows, found)
+
+    def reused() -> list[int]:
+        """Return how many tokens of each prompt came from the cache, and check all log-probabilities."""
+        outputs.clear()
+        rollouts = draw(sampler, [prompt, [5, *prompt]], seeds(2, 3), max_tokens=4)
+        told = [value for row in rollouts.logprobs for value in row]
+        exact = list(exact_logprobs(current, rollouts, temperature=1.0, top_p=1.0))
+        assert told == pytest.approx(exact, abs=1e-4)
+        return [output.num_cached_tokens for output in outputs]
+
+    current, siblings = model, [0, 128, 128, 0, 128, 128]
+    sampler.load(iter(model.state_dict().items()))
+    assert reused() == siblings
+    assert reused() == [128] * 6
+    current = type(model)(model.config).eval()
+    current.load_state_dict({name: 0.7 * value for name, value in model.state_dict().items()})
+    sampler.load(iter(current.state_dict().items()))
+    assert reused() == siblings
+    # While a request is active vLLM keeps its cache: later requests do not read it.
+    engine = sampler.llm.llm_engine
+    rows, parameters = sampler.requests([prompt], [[0]], temperature=1.0, top_p=1.0, max_tokens=20)
+    engine.add_request("active", {"prompt_token_ids": rows[0]}, parameters[0])
+    engine.step()
+    current = model
+    sampler.load(iter(model.state_dict().items()))
+    engine.abort_request(["active"])
+    assert reused() == [0] * 6

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import evaluation
+from isolaw.backends.real.train import evaluation, row_tensors
 from isolaw.backends.real.train.batch import Batch, RankGroup, _moves
 
 CPU = torch.device("cpu")
@@ -62,7 +63,7 @@ def test_dynamic_sampling_keeps_the_first_informative_problems() -> None:
     assert made.keep_informative(3) == 1
 
 
-def test_several_rewards_stay_with_their_rollouts() -> None:
+def test_several_rewards_stay_with_their_rollouts(tmp_path: Path) -> None:
     """Filtered, joined, in flight to two processes, and with the first of them as verdict."""
     each = np.arange(12.0).reshape(6, 2)
     rows = rollouts([(p, i) for p in (5, 3, 8) for i in range(2)])
@@ -77,9 +78,9 @@ def test_several_rewards_stay_with_their_rollouts() -> None:
     one.extend(made())
     assert one.components is not None
     assert one.components.tolist() == np.concatenate([each[:4], each]).reshape(5, 2, 2).tolist()
-    state = json.loads(json.dumps(one.gathered_state(ALONE)))
+    one.save(tmp_path / "batch", ALONE)
     for rank in range(2):
-        there = Batch.from_state(state, RankGroup(rank, 2, 1, CPU))
+        there = Batch.load(tmp_path / "batch", RankGroup(rank, 2, 1, CPU))
         assert torch.equal(there.verdicts, one.verdicts)
     single = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
     assert single.verdicts is single.rewards
@@ -98,14 +99,14 @@ def test_batches_are_joined() -> None:
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize(("world", "tensor_parallel"), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (5, 1)])
 def test_a_batch_in_flight_continues_on_another_number_of_processes(
-    world: int, tensor_parallel: int, stale: bool
+    world: int, tensor_parallel: int, stale: bool, tmp_path: Path
 ) -> None:
     made = batch([5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]])
     if stale:
         made.old_logprobs = [torch.tensor(row, dtype=torch.float64) - 1 for row in made.rollouts.logprobs]
-    state = json.loads(json.dumps(made.gathered_state(ALONE)))
+    made.save(tmp_path / "one", ALONE)
     ranks = [RankGroup(rank, world, tensor_parallel, CPU) for rank in range(world)]
-    parts = [Batch.from_state(state, rank) for rank in ranks]
+    parts = [Batch.load(tmp_path / "one", rank) for rank in ranks]
     assert all(whole(part) == whole(made) for part in parts)
     assert all((part.old_logprobs is not None) == stale for part in parts)
     everything = torch.ones(4, 2, dtype=torch.bool)
@@ -120,12 +121,32 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     ]
     assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
     # And what these processes would write is what the one wrote.
-    told = [
-        (p.rows, vars(p.rollouts), None if p.old_logprobs is None else [v.tolist() for v in p.old_logprobs])
-        for p in parts
-    ]
-    gathering = SimpleNamespace(all_of=lambda _: told, tensor_parallel=tensor_parallel)
-    assert json.loads(json.dumps(parts[0].gathered_state(gathering))) == state
+    told = [row_tensors.of(p.rows, p.rollouts, p.old_logprobs) for p in parts]
+    gathering: Any = SimpleNamespace(tensors_of=lambda _: told, tensor_parallel=tensor_parallel, rank=0)
+    parts[0].save(tmp_path / "all", gathering)
+    assert (tmp_path / "all").read_bytes() == (tmp_path / "one").read_bytes()
+
+
+def test_a_batch_of_a_former_state_is_read() -> None:
+    """All of it was JSON, as written before the rows were tensors."""
+    written = """{
+    "visited": [5, 3], "generated": 4, "generated_tokens": 12, "reward_failures": 0,
+    "rewards": [[0.0, 1.0], [1.0, 1.0]], "lengths": [[4, 4], [2, 2]],
+    "truncated": [[false, false], [false, true]], "rollouts": {
+        "prompts": [[5], [5], [3], [3]], "tokens": [[5, 0, 7, 7], [5, 1, 7, 7], [3, 0], [3, 1]],
+        "logprobs": [[-0.5, -0.0, -0.5, -0.5], [-0.5, -0.1, -0.5, -0.5], [-0.30000000000000004, -0.0],
+            [-0.30000000000000004, -0.1]],
+        "finished": [true, true, true, false], "inserted": [[0, 0], [0, 0], [0, 0], [0, 0]], "versions": []
+    },
+    "old_logprobs": [[-1.5, -1.0, -1.5, -1.5], [-1.5, -1.1, -1.5, -1.5], [-1.3, -1.0], [-1.3, -1.1]]
+    }"""
+    found = Batch.from_state(json.loads(written), None, ALONE)
+    expected = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
+    assert whole(found) == whole(expected)
+    assert found.rollouts == expected.rollouts
+    assert found.old_logprobs is not None
+    for own, sampled in zip(found.old_logprobs, expected.rollouts.logprobs, strict=True):
+        assert own.tolist() == [value - 1 for value in sampled]
 
 
 def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
@@ -180,8 +201,8 @@ def test_a_problems_rollouts_are_spread(problems: int, n: int, samplers: int) ->
 
 
 def held_by(world: int, made: Batch, tensor_parallel: int = 1) -> list[Batch]:
-    state = json.loads(json.dumps(made.gathered_state(ALONE)))
-    return [Batch.from_state(state, RankGroup(rank, world, tensor_parallel, CPU)) for rank in range(world)]
+    state = made._state(), row_tensors.of(made.rows, made.rollouts, made.old_logprobs)
+    return [Batch.from_state(*state, RankGroup(rank, world, tensor_parallel, CPU)) for rank in range(world)]
 
 
 class Together:

@@ -96,3 +96,80 @@ def test_no_tensor_is_as_large_as_tokens_times_vocabulary() -> None:
         logp, entropy = head.token_logprobs(hidden, weight, None, torch.zeros(512, dtype=torch.long), 1.0, 16)
         (logp + entropy).sum().backward()
     assert largest == 16 * 300
+
+
+def half(rows: int = 40, inputs: int = 48, words: int = 90) -> tuple[torch.Tensor, ...]:
+    """Hidden states, weight and bias in bfloat16, and tokens."""
+    random = torch.Generator().manual_seed(3)
+    hidden, weight, bias = (
+        torch.randn(*n, generator=random) for n in ((rows, inputs), (words, inputs), (words,))
+    )
+    tokens = torch.randint(0, words, (rows,), generator=random)
+    return hidden.bfloat16(), (weight * 0.4).bfloat16(), bias.bfloat16(), tokens
+
+
+def test_a_float32_head_on_a_gpu_multiplies_bfloat16_into_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as float32, which takes several times as long; neither forwards nor backwards."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    low, full = torch.bfloat16, torch.float32
+    products: list[tuple[torch.dtype, ...]] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if "mm" in str(function):
+                products.append((*(x.dtype for x in args if isinstance(x, torch.Tensor)), out.dtype))
+            return out
+
+    def run() -> list[torch.dtype]:
+        """Return the types of the gradients of hidden states and weight."""
+        products.clear()
+        with FakeTensorMode(), Watch():
+            linear = torch.nn.Linear(48, 90, bias=False, dtype=low)
+            hidden = torch.empty(40, 48, dtype=low, requires_grad=True)
+            tokens = torch.empty(40, dtype=torch.long)
+            logp, entropy = head.chunked(linear, float32=True)(hidden, tokens, 0.6)
+            grads = torch.autograd.grad((logp + entropy).sum(), [hidden, *linear.parameters()])
+        assert logp.dtype == full
+        return [grad.dtype for grad in grads]
+
+    with FakeTensorMode():  # torch cannot compute on a device that does not exist
+        assert head._multiplies(torch.empty(1, device="cuda", dtype=low))
+        assert not head._multiplies(torch.empty(1, device="cuda"))
+        assert not head._multiplies(torch.empty(1, dtype=low))
+    assert run() == [low] * 2
+    assert products == [(full, full, full)] * 4
+    monkeypatch.setattr(head, "_multiplies", lambda _: True)
+    assert run() == [low] * 2
+    # Logits forwards and backwards, the gradient of hidden states (as they are), and that of W.
+    assert products == [(low, low, full)] * 2 + [(low, low, low), (low, low, full)]
+
+
+def test_bfloat16_operands_with_a_float32_result_are_float32_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their products are exact in float32, so only the order of summation differs."""
+    hidden, weight, bias, tokens = half()
+    products = hidden.float()[:, None] * weight.float()
+    assert torch.equal(products.double(), hidden.double()[:, None] * weight.double())
+
+    def product(a: torch.Tensor, b: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """What a GPU does: other orders of the same sums."""
+        wide = a.to(kind).flip(1) @ b.to(kind).flip(0)
+        return wide if a.dtype != torch.bfloat16 or kind != torch.bfloat16 else wide.bfloat16()
+
+    monkeypatch.setattr(head, "_product", product)
+    parts = [x.requires_grad_() for x in (hidden, weight, bias)]
+    exact = [x.detach().double().requires_grad_() for x in parts]
+    found = head.token_logprobs(*parts, tokens, 0.6, 7, torch.float32)
+    policy = torch.distributions.Categorical(logits=torch.nn.functional.linear(*exact) / 0.6)
+    expected = torch.stack([policy.log_prob(tokens), policy.entropy()])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    rounded = head.token_logprobs(*parts, tokens, 0.6, 7)
+    assert (rounded - expected).abs().max() > 1e-2  # logits in bfloat16
+    upstream = torch.linspace(-1, 1, 2 * len(tokens)).reshape(2, -1)
+    ours = torch.autograd.grad((found * upstream).sum(), parts)
+    theirs = torch.autograd.grad((expected * upstream).sum(), exact)
+    for grad, right in zip(ours, theirs, strict=True):  # in bfloat16, as are the operands of its products
+        assert grad.dtype == torch.bfloat16
+        assert float((grad.double() - right).norm() / right.norm()) < 4e-3

@@ -103,7 +103,7 @@ def footprint(
         "sampler": "vllm", "gpu_memory": 0.4,
     }  # fmt: skip
     options = RealOptions(model="m", **{**plain, **more})
-    own = {"float32_head": False, "critic": critic, "lora_rank": lora_rank}
+    own = {"critic": critic, "lora_rank": lora_rank}
     demand = Demand(model, 80 * GIB, row_tokens, reference, **own)
     return Footprint(demand, options)
 
@@ -197,7 +197,7 @@ def test_a_state_of_lora_is_counted_from_the_configuration() -> None:
     assert lora["optimiser"] == 12 * numbers
     assert lora["weights"] - full["weights"] == 2 * numbers
     assert lora["gradients"] == 4 * numbers
-    attention = Demand(decoder, 80 * GIB, 256, True, False, False, 16, ("q_proj",))
+    attention = Demand(decoder, 80 * GIB, 256, True, False, 16, ("q_proj",))
     part = Footprint(attention, footprint(decoder, processes=1).options).phases()["train"]
     assert part["optimiser"] == 12 * 28 * 16 * 2 * 3_584
     assert "reference" not in part  # it is the model without its adapters
@@ -391,7 +391,7 @@ def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
     assert str(raised.value.issues[0]) in documented, str(raised.value.issues[0])
     planned("real-qwen-easy.toml", H100, *offload, raised.value.issues[0].accepted.replace(" = ", "="))
     with_memory(8)
-    with pytest.raises(SpecError, match=r"no setting of .* a machine of that size"):
+    with pytest.raises(SpecError, match=r"no setting of .* a machine of that size; .*docs/trainers\.md"):
         planned("real-qwen-easy.toml", H100)
     # Four runs of two GPUs each, of which the memory holds three.
     with_memory(75)

@@ -58,6 +58,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Doge": ({}, "attention with a mask of its own is not supported"),
     "StableLm": ({}, "do not pass the layout of rows on to attention"),
     "GPTJ": ({"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "its attention does not use"),
+    "Qwen3_5Text": (LINEAR, "pass something on from row to row"),
+    "GptOss": ({"num_local_experts": 4, "num_experts_per_tok": 2}, "attention with s_aux is not supported"),
     "Llama4Text": (
         {"num_local_experts": 2, "intermediate_size_mlp": 96},
         "cannot be called with packed rows",
@@ -122,8 +124,13 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path, name: str, dtyp
     more, why = REFUSED[name]
     folder = saved(tmp_path, name, **more)
     device = torch.device("cpu")
-    with pytest.raises(RunError, match=f"^{name.removesuffix('Text')}ForCausalLM cannot be trained: .*{why}"):
+    with pytest.raises(
+        RunError, match=f"^{name.removesuffix('Text')}ForCausalLM cannot be trained: .*{why}"
+    ) as raised:
         policy.agrees(policy.load(folder, dtype, device), dtype, device, varlen=False)
+    assert str(raised.value).endswith(
+        'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
+    )
 
 
 def test_a_row_beyond_longrope_is_refused(tmp_path: Path) -> None:

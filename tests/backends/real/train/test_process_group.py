@@ -31,6 +31,9 @@ environment.gpus = lambda: 1
 process_group.start(2.5)
 process_group.start(1.0)  # of the next run in this process
 assert asked == ["cpu:gloo,cuda:nccl"]
+rank, world = dist.get_rank(), dist.get_world_size()
+found = process_group.exchange_tensors({"rows": torch.arange(rank + 2)})
+assert [one["rows"].tolist() for one in found] == [list(range(k + 2)) for k in range(world)]
 sent = []
 gather = dist.all_gather
 def watched(outputs, value, **more):

@@ -445,5 +445,30 @@ def test_a_float32_head_computes_its_logits_in_float32(made, rollouts: Rollouts)
     assert (half(packed, 1.0)[0][packed.mask] - exact[same]).abs().max() > 1e-3
 
 
+def test_the_offloaded_optimiser_has_the_threads_that_vllm_takes(
+    made, rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isolaw.backends.real.train import trainer as module
+
+    monkeypatch.setattr(torch, "set_num_threads", torch._C.set_num_threads)  # without a GPU vLLM disables it
+    own = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    module._torch_threads.cache_clear()
+    used: list[int] = []
+    try:
+        trainer = module.Trainer(str(made.model), offload_optimizer=True)
+        torch.set_num_threads(1)  # as vLLM does
+        step = trainer.engine.optimizer.step
+        trainer.engine.optimizer.step = lambda *a, **k: used.append(torch.get_num_threads()) or step(*a, **k)
+        trainer.backward(rollouts, weighted, temperature=0.8)
+        trainer.update(1e-3)
+        assert used == [3]
+        assert torch.get_num_threads() == 1
+        trainer.close()
+    finally:
+        torch.set_num_threads(own)
+        module._torch_threads.cache_clear()
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

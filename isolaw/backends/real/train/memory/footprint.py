@@ -79,7 +79,6 @@ class Demand:
     gpu_bytes: int  # of the smallest card
     row_tokens: int  # of the longest prompt and its response
     reference: bool  # whether there is a KL term
-    float32_head: bool  # whether logits are computed in float32
     critic: bool = False  # whether there is a value model
     lora_rank: int | None = None  # None: full fine-tuning
     lora_targets: tuple[str, ...] | None = None  # None: all linear maps of a layer
@@ -253,10 +252,9 @@ class Footprint:
     def _logits(self, *, backward: bool) -> int:
         """Return a chunk's logits and their softmax, and the head's gradient, all in float32."""
         embedding = self.model.embedding
-        head = 4 * embedding if self.demand.float32_head and self.b < 4 else 0
         copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
         gradient = 4 * embedding if backward and not self.adapters else 0
-        return head + gradient + (max(copies, self.b * embedding) if gradient else copies)
+        return gradient + (max(copies, self.b * embedding) if gradient else copies)
 
     def _forward(self) -> BytesByPart:
         """Return a forward pass without gradients, of the policy or of the reference."""

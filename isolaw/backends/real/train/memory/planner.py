@@ -245,7 +245,7 @@ def _demand(spec: RunSpec) -> Demand | None:
     critic = recipe.algorithm == "ppo"
     lora = recipe.lora_rank, recipe.lora_targets
     host = environment.host_memory(), environment.gpus()
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic, *lora, *host)
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), critic, *lora, *host)
 
 
 @functools.lru_cache(maxsize=8)
@@ -309,7 +309,8 @@ def issues(spec: RunSpec) -> list[Issue]:
             "(executor.nodes adds machines)"
         )
         return [_issue(options, fitting, needs, more)]
-    return [Issue("real.model", f"{needs}; no setting of [real] makes it fit a machine of that size")]
+    none = "no setting of [real] makes it fit a machine of that size"
+    return [Issue("real.model", f"{needs}; {none}; {models.INSTEAD}")]
 
 
 def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
