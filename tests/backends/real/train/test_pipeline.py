@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 from isolaw import children, engine, guard
 from isolaw.backends.real.rollout import remote_sampler
-from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+from isolaw.backends.real.rollout.sampler_group import SamplerGroup
 from isolaw.backends.real.rollout.samplers import SamplerSettings
 from isolaw.backends.real.train import loop
 from isolaw.errors import RunError
@@ -109,7 +109,7 @@ def test_a_sampler_that_dies_is_noticed(resolved) -> None:
     run = loop.Run(spec)
     try:
         run.advance()
-        run.worker.sampler.process.kill()
+        run.worker.sampler.members[0].process.kill()
         with pytest.raises(RunError, match="the sampler's process ended: SIGKILL"):  # noqa: PT012
             run.advance()
             run.advance()  # the first may have been sampled ahead
@@ -209,7 +209,7 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
         "import sys, threading, time\n"
         "from isolaw.backends.real.rollout import opening, remote_sampler, samplers\n"
         "threading.Timer(1, lambda: print('starting', flush=True)).start()\n"
-        f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, remote=True)\n"
+        f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, processes=1)\n"
         "opening.open_sampler(own)\n"
         "print('open', flush=True)\n"
         "time.sleep(600)\n"
@@ -231,10 +231,10 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
 def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up after a while, at once where the run is asked to end, and with what it has started."""
     monkeypatch.setattr(children, "STOPPED_S", 600.0 if asked else 2.0)
-    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
-    sampler = RemoteSampler(settings)
-    (pid,) = guard.descendants(sampler.process.pid)
-    sampler.stopping = lambda: asked
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, processes=1)
+    sampler = SamplerGroup(settings)
+    (pid,) = guard.descendants(sampler.members[0].process.pid)
+    sampler.watch(lambda: asked)
     os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     # More than its socket holds.
@@ -250,10 +250,10 @@ def test_of_a_sampler_that_says_nothing_the_user_hears_before_the_run_fails(
     made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(remote_sampler, "_LOOKING_S", 0.1)
-    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
-    sampler = RemoteSampler(settings)
-    sampler._patience_s = 2.0
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, processes=1)
+    sampler = SamplerGroup(settings)
+    sampler.members[0]._patience_s = 2.0
     with pytest.raises(RunError, match="has been silent for"):
-        sampler._receive()  # it was asked for nothing
+        sampler.members[0]._receive()  # it was asked for nothing
     (message,) = caplog.messages
     assert "real.timeout_hours" in message
