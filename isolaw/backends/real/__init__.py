@@ -81,7 +81,7 @@ class Real:
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
-        return resolved if "processes" in spec.options else planner.with_processes(resolved)
+        return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on objective terms that the sweep file leaves open, and on LoRA's defaults."""
