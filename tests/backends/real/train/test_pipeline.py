@@ -33,8 +33,8 @@ from isolaw.store import SweepStore
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERY_STEP = {"points": 1000}
-# Of a run whose processes are killed: ISOLAW_KILLS=40 for more, with ISOLAW_KILLS_SAMPLER=vllm much more slowly,
-# since vLLM takes its time to start.
+# Of a run whose processes are killed: ISOLAW_KILLS=40 for more. With ISOLAW_KILLS_SAMPLER=vllm each takes
+# longer, since vLLM takes its time to start.
 KILLS = int(os.environ.get("ISOLAW_KILLS", "2"))
 KILLS_SAMPLER = os.environ.get("ISOLAW_KILLS_SAMPLER", "transformers")
 STEPS, K = 12 + 6 * KILLS, 2
