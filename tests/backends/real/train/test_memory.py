@@ -553,6 +553,11 @@ def test_dry_run_prints_the_table(
     assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["memory"]
     assert sum(table["phases"]["train"].values()) < 0.95 * table["gpu_bytes"]
+    apart = ("real.processes=5", "real.generation=async", "recipe.staleness=1")
+    sets = [word for setting in apart for word in ("--set", setting)]
+    assert run([*arguments, *sets, "--dry-run", "--machine", H100]) == 0
+    shown = capsys.readouterr().out
+    assert "runs with 8 GPUs (5 train, 3 sample) each" in shown, shown
     assert run([*arguments, "--machine", H100]) == 2  # for this machine it is not
     assert "--machine requires --dry-run" in capsys.readouterr().err
 
