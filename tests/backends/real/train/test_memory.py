@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.memory import division, planner
 from isolaw.backends.real.train.memory.decoder import Decoder
-from isolaw.backends.real.train.memory.division import divided
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
 from isolaw.config import ExecutorSection
@@ -357,6 +356,12 @@ def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan
         table(H100, "real.processes=8")
 
 
+def test_the_rates_of_the_division_are_the_measured_ones() -> None:
+    found = json.loads((ROOT / "docs" / "gpu" / "2026-11-27-h200-2" / "speed.json").read_text())
+    row = found["measured"]["speed"][-1]
+    assert (row["sampled_tokens_per_s"], row["trained_tokens_per_s"]) == (division.SAMPLED, division.TRAINED)
+
+
 @given(
     gpus=st.integers(2, 16), sampled=st.floats(0.1, 10), trained=st.floats(0.1, 10),
     processes=st.none() | st.integers(1, 15), samplers=st.none() | st.integers(1, 15),
@@ -370,7 +375,7 @@ def test_no_other_division_is_faster(
     def slower(w: int, s: int) -> float:
         return max(sampled / s, trained / w)
 
-    found = divided(
+    found = division.divided(
         options,
         gpus,
         (sampled, trained),
