@@ -262,19 +262,13 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     """Return the issues of samplers in their own processes."""
     wanted, colocated = "async", 'real.generation = "colocated"'
     if options.generation == "colocated":
-        note, accepted = (
-            "colocated processes sample themselves",
-            f'no such key, or real.generation = "{wanted}"',
-        )
+        note, accepted = "colocated processes sample themselves", f'none, or real.generation = "{wanted}"'
         return [Issue("real.samplers", note, options.samplers, accepted)] if options.samplers else []
-    out = []
-    for unit, count in (
-        ("GPU", environment.gpus()),
-        ("core", 0 if environment.gpus() else environment.cores()),
-    ):
-        if count == 1:
-            note = f"the sampler needs a {unit} of its own"
-            out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 {unit}s"))
+    out, gpus = [], environment.gpus()
+    if (gpus or environment.cores()) == 1:
+        unit = "GPU" if gpus else "core"
+        note = f"the sampler needs a {unit} of its own"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 {unit}s"))
     if (options.tensor_parallel or 1) > 1:
         note = "each asynchronous sampler holds a whole model on its GPU"
         out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))

@@ -354,6 +354,10 @@ def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan
     assert plain["samplers"] / plain["processes"] >= open_["samplers"] / open_["processes"]
     with pytest.raises(SpecError, match=r"real\.processes: 16 processes train and sample"):
         table(H100, "real.processes=8")
+    # The weights alone, 14.2 GiB, are too much for a card of 16 GiB, and colocated samplers divide them.
+    small = ("recipe.kl=0", "recipe.max_response_tokens=512", "real.processes=4", "real.samplers=4")
+    with pytest.raises(SpecError, match=r'real\.generation: .*; expected real\.generation = "colocated"'):
+        table("16g:8", *small)
 
 
 def test_the_rates_of_the_division_are_the_measured_ones() -> None:

@@ -361,6 +361,9 @@ def _others(options: RealOptions) -> Iterator[RealOptions]:
     for processes in _PROCESSES:
         if processes > options.processes:
             yield options.changed(**_OPEN, zero_stage=3, processes=processes)
+    if options.streaming:  # a colocated sampler's model can be divided
+        own = {"generation": "colocated", "samplers": None, "processes": options.cores}
+        yield options.changed(**_OPEN, zero_stage=3, **own)
 
 
 def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "") -> Issue:
@@ -373,7 +376,7 @@ def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
     """Return the keys that have to change, with values: set keys, and those away from their defaults."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
-        for name in ("processes", "zero_stage", *_CHOSEN)
+        for name in ("generation", "processes", "zero_stage", *_CHOSEN)
         if (old := getattr(options, name)) != (new := getattr(fitting, name))
         and (old is not None or (name == "offload_optimizer" and new))
     }
