@@ -8,7 +8,9 @@ medians over the rounds. Processor times help to interpret wall-clock times on a
 update computes the log-probabilities of the sampling policy once more; an asynchronous one has those that the
 sampler has recorded.
 
-    --leak UPDATES    instead: the resident memory of trainer and sampler in one training of each kind
+    --processes C W S   C colocated processes against W that train and S that sample; the default is 1 1 1,
+                        and where C or W is larger, processor times are not measured
+    --leak UPDATES      instead: the resident memory of trainer and sampler in one training of each kind
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ TINY_MODEL = Path(__file__).parents[1] / "examples" / "tiny_model.py"
 B_P, N, RESPONSE, WARM_UP = 32, 8, 6, 5
 
 
-def train(folder: Path, generation: str, staleness: int, updates: int, every: int = 0) -> dict[str, Any]:
-    """Make the updates of one training in this process; return the times of each update."""
+def planned(
+    folder: Path, generation: str, staleness: int, updates: int, processes: int, samplers: int
+) -> Any:
+    """Return the spec of one training, which evaluates after the first updates and at the end."""
     from isolaw.backends.real import BACKEND, environment
     from isolaw.config import EvaluationSpec, ProblemsSpec, Recipe, RunSpec
 
     environment.prepare()
     compute = B_P * N * (updates + WARM_UP)
+    apart = {"samplers": samplers} if generation == "async" else {}
     spec = RunSpec(
         backend="real",
         problems_per_batch=B_P,
@@ -44,13 +49,45 @@ def train(folder: Path, generation: str, staleness: int, updates: int, every: in
         recipe=Recipe(
             lr=5e-4, kl=0.0, entropy=0.0, temperature=1.0, staleness=staleness, max_response_tokens=RESPONSE
         ),
-        problems=ProblemsSpec(set=str(folder / "easy")),
-        options={"model": str(folder / "model"), "dtype": "float32", "generation": generation},
+        problems=ProblemsSpec(set=str(folder / "easy"), n_validation=16),
+        options={"model": str(folder / "model"), "dtype": "float32", "generation": generation}
+        | {"processes": processes, **apart},
         compute=compute,
-        evaluation=EvaluationSpec(points=2, start=compute, end=compute),
+        evaluation=EvaluationSpec(points=2, start=B_P * N * WARM_UP, end=compute, samples=4),
     )
     spec = BACKEND.resolve(spec)
     assert (issues := BACKEND.check(spec)) == [], issues
+    return spec
+
+
+def launch(spec: Any, updates: int) -> dict[str, Any]:
+    """Make the updates of one training in several processes; return the times of each update."""
+    from isolaw.backend import RunContext
+    from isolaw.backends.real import BACKEND
+    from isolaw.executors import launcher
+
+    at: list[tuple[float, float]] = []
+    for checkpoint in launcher.launch(BACKEND.processes(spec), RunContext()):
+        at.append((time.perf_counter(), checkpoint.seconds["evaluate"]))
+    (began, before), (ended, after) = at[-2:]
+    means = {row.metric: row.value for row in checkpoint.rows if row.eval_set == "train"}
+    parts = {name: value / (updates + WARM_UP) for name, value in checkpoint.seconds.items()}
+    return found(((ended - began) - (after - before)) / updates, float("nan"), means, parts, [])
+
+
+def found(
+    wall: float, cpu: float, means: dict[str, float], seconds: dict[str, float], resident: list[Any]
+) -> dict[str, Any]:
+    kept = {name: means[name] for name in ("age", "age_max", "reward", "response_length") if name in means}
+    seconds.pop("evaluate", None)
+    own = {"wall": wall, "cpu": cpu, **kept, "seconds": seconds, "resident": resident}
+    return own | {"load": os.getloadavg()[0]}
+
+
+def train(spec: Any, updates: int, every: int = 0) -> dict[str, Any]:
+    """Make the updates of one training in this process; return the times of each update."""
+    from isolaw.backends.real import environment
+
     with environment.importing():
         from isolaw.backends.real.train.loop import Run
 
@@ -71,18 +108,12 @@ def train(folder: Path, generation: str, staleness: int, updates: int, every: in
     took, used = (time.perf_counter() - wall) / updates, (spent() - cpu) / updates
     means = run.means.take()
     run.close()
-    return {
-        "wall": took,
-        "cpu": used,
-        **{name: means[name] for name in ("age", "age_max", "reward", "response_length") if name in means},
-        "seconds": {name: value / (updates + WARM_UP) for name, value in run.seconds.items()},
-        "resident": resident,
-        "load": os.getloadavg()[0],
-    }
+    parts = {name: value / (updates + WARM_UP) for name, value in run.seconds.items()}
+    return found(took, used, means, parts, resident)
 
 
 def elsewhere(*words: Any) -> dict[str, Any]:
-    """Run `train` in a process of its own."""
+    """Make one training in a process of its own."""
     command = [sys.executable, __file__, "--worker", *map(str, words)]
     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return json.loads(ran.stdout.splitlines()[-1])
@@ -95,14 +126,19 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--staleness", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--folder", type=Path, help="of examples/tiny_model.py, if it exists")
+    parser.add_argument("--processes", type=int, nargs=3, default=[1, 1, 1], metavar=("C", "W", "S"))
     parser.add_argument("--leak", type=int, default=0)
-    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    colocated, trainers, samplers = chosen.processes
     if chosen.worker:
         folder, generation, *numbers = chosen.worker
+        staleness, updates, every, processes, samplers = map(int, numbers)
         answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # libraries' output must not mix with answers
-        print(json.dumps(train(Path(folder), generation, *map(int, numbers))), file=answers, flush=True)
+        spec = planned(Path(folder), generation, staleness, updates, processes, samplers)
+        answer = launch(spec, updates) if processes > 1 else train(spec, updates, every)
+        print(json.dumps(answer), file=answers, flush=True)
         os._exit(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = chosen.folder or Path(scratch)
@@ -110,19 +146,23 @@ def main() -> None:
             subprocess.run([sys.executable, TINY_MODEL, folder], check=True, capture_output=True)
         if chosen.leak:
             for kind in ("async", "colocated"):
-                found = elsewhere(folder, kind, chosen.staleness[0], chosen.leak - WARM_UP, 50)
+                one = elsewhere(folder, kind, chosen.staleness[0], chosen.leak - WARM_UP, 50, 1, 1)
                 print(f"{kind}: MiB of {'trainer and sampler' if kind == 'async' else 'the one process'}")
-                for step, *sizes in found["resident"]:
+                for step, *sizes in one["resident"]:
                     print(f"{step:7d} updates  {'  '.join(f'{size:5d}' for size in sizes)}", flush=True)
             return
         for k in chosen.staleness:
             ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
             for number in range(chosen.rounds):
                 kinds = ("colocated", "async")[:: 1 if number % 2 == 0 else -1]
-                found = {kind: elsewhere(folder, kind, k, chosen.updates, 0) for kind in kinds}
+                count = {"colocated": colocated, "async": trainers}
+                timed = {
+                    kind: elsewhere(folder, kind, k, chosen.updates, 0, count[kind], samplers)
+                    for kind in kinds
+                }
                 for name, values in ratios.items():
-                    values.append(found["colocated"][name] / found["async"][name])
-                for kind, one in sorted(found.items(), reverse=True):
+                    values.append(timed["colocated"][name] / timed["async"][name])
+                for kind, one in sorted(timed.items(), reverse=True):
                     parts = ", ".join(f"{name} {value:.3f}" for name, value in one["seconds"].items())
                     ages = f"; age {one['age']:.2f}, at most {one['age_max']:.0f}" if "age" in one else ""
                     times = f"{one['wall']:.3f} s wall, {one['cpu']:.3f} s processor"

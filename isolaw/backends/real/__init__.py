@@ -7,6 +7,7 @@ optimises, and `options` is the section ``[real]``. This module imports nothing 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -80,7 +81,7 @@ class Real:
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
-        return resolved if "processes" in spec.options else planner.with_processes(resolved)
+        return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on objective terms that the sweep file leaves open, and on LoRA's defaults."""
@@ -109,13 +110,13 @@ class Real:
         """Return the number of runs for which there are GPUs and host memory, or else cores."""
         options = RealOptions.of(spec)
         if gpus := environment.gpus():
-            return max(1, min(gpus // options.processes, planner.runs_at_a_time(spec)))
+            return max(1, min(gpus // options.cores, planner.runs_at_a_time(spec)))
         return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
         """Return a core per process, a GPU each if there are GPUs, and disk space for weights and moments.
 
-        A sampler in its own process needs another core.
+        So do samplers in processes of their own; machines share both kinds of processes equally.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
@@ -125,7 +126,8 @@ class Real:
         elif spec.recipe.algorithm == "ppo":  # includes the critic
             decoder = Decoder.read(folder)
             state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
-        return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)
+        shared = math.gcd(options.processes, options.streaming)
+        return Needs(options.cores, options.cores if environment.gpus() else 0, state, shared)
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """While entered, precision, sampler and placement are chosen for such machines."""
@@ -244,26 +246,32 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.tensor_parallel", "needs GPUs", tensor_parallel, "1"))
     if gpus and processes > gpus:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
-    if not gpus and processes > cores:
-        out.append(Issue("real.processes", found=processes, accepted=f"at most one for each core ({cores})"))
+    elif gpus > 1 and options.cores > gpus:
+        note, key = f"{options.cores} processes train and sample, each with a GPU of its own", "samplers"
+        accepted = f"at most {gpus - processes} of the {gpus} GPUs with real.processes = {processes}"
+        if gpus == processes:
+            key, accepted = "processes", f"at most {gpus - 1} of the {gpus} GPUs, and the others sample"
+        out.append(Issue(f"real.{key}", note, getattr(options, key), accepted))
+    for key, count in (("processes", processes), ("samplers", options.streaming)):
+        if not gpus and count > cores:
+            out.append(Issue(f"real.{key}", found=count, accepted=f"at most one for each core ({cores})"))
     return out
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return the issues of a sampler in its own process."""
-    if options.generation == "colocated":
-        return []
-    out = []
+    """Return the issues of samplers in their own processes."""
     wanted, colocated = "async", 'real.generation = "colocated"'
-    if environment.gpus():
-        note = "a sampler on GPUs of its own is not supported: weights travel through host memory only"
-        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine without GPUs"))
-    elif environment.cores() < 2:
-        note = "the sampler needs a core of its own"
-        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 cores"))
-    note = "an asynchronous run has one process that trains"
-    if options.processes > 1:
-        out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
+    if options.generation == "colocated":
+        note, accepted = "colocated processes sample themselves", f'none, or real.generation = "{wanted}"'
+        return [Issue("real.samplers", note, options.samplers, accepted)] if options.samplers else []
+    out, gpus = [], environment.gpus()
+    if (gpus or environment.cores()) == 1:
+        unit = "GPU" if gpus else "core"
+        note = f"the sampler needs a {unit} of its own"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 {unit}s"))
+    if (options.tensor_parallel or 1) > 1:
+        note = "each asynchronous sampler holds a whole model on its GPU"
+        out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
         note = "interrupting a response takes two requests, and a streaming sampler makes one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
+from isolaw.engine_connection import GROUP, SECRET
 from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
@@ -142,11 +143,16 @@ def hold() -> None:
     _holding = True
 
 
+def unranked() -> dict[str, str]:
+    """Return the environment without a rank's variables."""
+    own = (*_DISTRIBUTED, GROUP, SECRET)
+    return {n: v for n, v in os.environ.items() if n not in own and not n.startswith("TORCHELASTIC")}
+
+
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
     """While entered, a rank's variables are unset, so that a library inside one rank starts alone."""
-    names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
-    kept = {name: os.environ.pop(name) for name in names}
+    kept = {name: os.environ.pop(name) for name in set(os.environ) - set(unranked())}
     try:
         yield
     finally:

@@ -35,6 +35,16 @@ def _alone(value: Any) -> Any:
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
+def samplers_of(rank: int, ranks: int, samplers: int) -> range:
+    """Return which of a run's samplers in processes of their own belong to a rank: they are divided in order.
+
+    >>> [list(samplers_of(rank, 2, 3)) for rank in range(2)]
+    [[0, 1], [2]]
+    """
+    first, end = (-(-own * samplers // ranks) for own in (rank, rank + 1))
+    return range(first, end)
+
+
 class RealOptions(BaseModel):
     """The ``[real]`` section.
 
@@ -62,8 +72,10 @@ class RealOptions(BaseModel):
     micro_batch_tokens: Count | None = None  # tokens per forward and backward pass
     gradient_checkpointing: bool | None = None  # whether the backward pass recomputes activations
     processes: Count = 1  # of one run (data parallel); on GPUs by default `planner.with_processes`
-    # Whether the sampler alternates with the trainer, or streams in its own process (`train.pipeline`).
+    # Whether each process alternates between sampling and training, or samplers stream in processes of their
+    # own (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
+    samplers: Count | None = None  # such processes of one run; by default `planner.with_processes`
     tensor_parallel: Count | None = None  # how many processes share one sampler's model
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
     timeout_hours: Positive = 4.0  # time that processes of a run wait for each other
@@ -73,8 +85,13 @@ class RealOptions(BaseModel):
 
     @property
     def cores(self) -> int:
-        """Cores of one run: one for each process, and one for a sampler of its own."""
-        return self.processes + (self.generation == "async")
+        """Cores of one run, or its GPUs: one for each process that trains, and for each that samples."""
+        return self.processes + self.streaming
+
+    @property
+    def streaming(self) -> int:
+        """Processes of one run that only sample: by default as many as train."""
+        return (self.samplers or self.processes) if self.generation == "async" else 0
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # a dictionary has none

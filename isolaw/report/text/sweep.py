@@ -112,7 +112,9 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
     rows += [[part, *(_gib(phase.get(part)) for phase in phases)] for part in parts]
     rows.append(["total", *(_gib(sum(phase.values())) for phase in phases)])
     rows.append(["capacity", *[_gib(table["gpu_bytes"])] * len(phases)])
-    gpus = count(table["processes"], "GPU")
+    gpus = count(table["processes"] + table.get("samplers", 0), "GPU")
+    if samplers := table.get("samplers"):  # which hold the phase "sample" alone
+        gpus += f" ({table['processes']} train, {samplers} sample)"
     tokens = number(table["row_tokens"])
     about = (
         f"{count(table['runs'], 'run')} with {gpus} each and {_gib(table['host_bytes'])} GiB of a machine's "

@@ -334,7 +334,7 @@ def test_how_many_runs_a_machine_makes_at_a_time(resolved: Callable[..., Any], m
 
 
 @pytest.mark.real
-def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., Any], monkeypatch) -> None:
+def test_samplers_of_their_own_need_cores_or_gpus(resolved: Callable[..., Any], monkeypatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     run = resolved(real={"generation": "async"}, recipe={"staleness": 1})
     needs = BACKEND.needs(run)
@@ -344,10 +344,18 @@ def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., An
         more = {"sources": {**run.sources, **options}, "recipe": run.recipe.model_copy(update=recipe or {})}
         return list(map(str, BACKEND.check(run.model_copy(update=more))))
 
-    (line,) = told(processes=2)
-    assert line.startswith(
-        "real.processes: an asynchronous run has one process that trains; found 2; expected 1"
-    )
+    several = run.model_copy(update={"sources": {**run.sources, "processes": 4, "samplers": 2}})
+    needs = BACKEND.needs(several)
+    assert (needs.cpus, needs.gpus, needs.processes, BACKEND.jobs(several)) == (6, 0, 2, 1)
+    assert told(processes=2) == []
+    (line,) = told(samplers=7)
+    assert line == "real.samplers: found 7; expected at most one for each core (6)"
+    plain = resolved(real={"generation": "async", "samplers": 2})
+    colocated = plain.model_copy(update={"sources": {**plain.sources, "generation": "colocated"}})
+    (line,) = map(str, BACKEND.check(colocated))
+    assert line.startswith("real.samplers: colocated processes sample themselves; found 2; expected none, or")
+    (line,) = told(tensor_parallel=2, processes=2)[-1:]
+    assert line.startswith("real.tensor_parallel: each asynchronous sampler holds a whole model on its GPU")
     (line,) = told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None})
     assert line.startswith("recipe.top_p: the recorded log-probabilities")
     fresh = {"staleness": 0, "clip_low": None, "clip_high": None}
@@ -356,7 +364,15 @@ def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., An
     (line,) = told()
     assert line.startswith("real.generation: the sampler needs a core of its own; found 'async'; expected ")
     monkeypatch.setattr(environment, "gpus", lambda: 8)
-    assert any(line.startswith("real.generation: a sampler on GPUs of its own") for line in told())
+    assert told() == told(processes=6, samplers=2) == []
+    assert (BACKEND.needs(several).gpus, BACKEND.jobs(run), BACKEND.jobs(several)) == (6, 4, 1)
+    (line,) = told(processes=6, samplers=3)
+    assert line.endswith("found 3; expected at most 2 of the 8 GPUs with real.processes = 6")
+    (line,) = told(processes=8)
+    assert line.endswith("found 8; expected at most 7 of the 8 GPUs, and the others sample")
+    monkeypatch.setattr(environment, "gpus", lambda: 1)
+    (line,) = told()
+    assert line.startswith("real.generation: the sampler needs a GPU of its own; found 'async'; expected ")
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    "real", [{"processes": 2, "sampler": "transformers"}, {"generation": "async"}], ids=["ranks", "async"]
+    "real",
+    [{"processes": 2, "sampler": "transformers", "generation": "async"}, {"generation": "async"}],
+    ids=["ranks and samplers", "async"],
 )
 def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:
     found, _ = seen(sections(real=real, executor={"kind": "processes", "jobs": 1}), tmp_path)

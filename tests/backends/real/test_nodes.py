@@ -37,6 +37,29 @@ def test_two_machines_of_a_ray_cluster(
     compare(two.to_pandas(), one)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["slurm", "ray", "ray on two machines"])
+def test_samplers_beside_their_ranks(
+    kind: str, sections: Callable[..., Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Two processes that train and two that sample give the numbers of two colocated ones."""
+    where: dict[str, Any] = {"kind": "slurm", "cluster": "local", "time": 10}
+    if kind == "ray":
+        where = {"kind": "ray", "cpus": 2}
+    elif kind != "slurm":  # of one core each, so that each has one process of either kind
+        where = {"kind": "ray", "address": request.getfixturevalue("cluster").address, "nodes": 2, "cpus": 1}
+    real = {"sampler": "transformers", "processes": 2}
+    ours = engine.sweep(sections(real={**real, "generation": "async"}, executor=where), tmp_path / "out")
+    theirs = engine.sweep(sections(real=real))
+    for table in (both := [one.to_pandas().drop(columns="wall_s") for one in (ours, theirs)]):
+        assert table["step"].max() == 5
+    pd.testing.assert_frame_equal(*both, check_exact=True)
+    more = sections(real={**real, "generation": "async"}, recipe={"staleness": 2}, executor=where)
+    stale = engine.sweep(more, tmp_path / "stale").to_pandas()
+    oldest = stale[stale["metric"] == "age_max"]["value"]
+    assert 1 <= oldest.max() <= 2
+
+
 def test_a_job_of_two_processes(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
     real = {"sampler": "transformers"}
     where = {"kind": "slurm", "cluster": "local", "time": 10}

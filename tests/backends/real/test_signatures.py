@@ -60,13 +60,16 @@ def calls(made: Any) -> Any:
 
     stand_in.LLM = Recording
     with stand_in.installed() as books:
-        for more in ({}, {"tensor_parallel": 2}, {"float32_head": True}):
+        for more in ({}, {"tensor_parallel": 2}, {"float32_head": True}, {"streams": True}):
             sampler = VLLMSampler(SamplerSettings("vllm", str(made.model), "bfloat16", 20, **more))
-            sampler.sleep()
+            if "streams" not in more:  # nothing else uses its GPU
+                sampler.sleep()
             sampler.load(stored_weights(str(made.model)))
             sampler.generate([[1, 5]], [[0]], temperature=1.0, top_p=1.0, max_tokens=2)
             sampler.close()
     assert books.faults == []
+    streaming = books.arguments[-1]
+    assert (streaming["enable_sleep_mode"], streaming["async_scheduling"]) == (False, False)
     return books, told
 
 

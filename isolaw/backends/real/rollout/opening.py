@@ -1,4 +1,4 @@
-"""Open samplers: vLLM, transformers, or either in its own process; each imports its own library."""
+"""Open samplers: vLLM, transformers, or either in its own processes; each imports its own library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
     """Return a sampler, reusing the previous one if it has the same settings."""
     if settings not in opened:
         close_samplers()  # first: vLLM's parts find each other through globals of the process
-        if settings.remote:
-            from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+        if settings.processes is not None:
+            from isolaw.backends.real.rollout.sampler_group import SamplerGroup
 
-            opened[settings] = RemoteSampler(settings)
+            opened[settings] = SamplerGroup(settings)
         elif settings.kind == "transformers":
             head = settings.float32_head
             opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)

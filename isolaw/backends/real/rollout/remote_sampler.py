@@ -1,7 +1,7 @@
 """A sampler in a process of its own: this is the trainer's end, `sampler_process` the other one.
 
 The process gets two files: a socket to this one as its standard input, and the memory of the weights
-(`shared_weights`) as its standard output. Messages are JSON:
+(`shared_weights`) as its standard output. It is no rank of the run. Messages are JSON:
 
     to the sampler      open     `SamplerSettings`
                         weights  a version, and where each tensor is; after they are written
@@ -39,9 +39,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from isolaw import children
-from isolaw.backends.real.rollout import samplers
-from isolaw.backends.real.rollout.samplers import Limits, Prompts, Rollouts, SamplerSettings, Seeds, Weights
-from isolaw.backends.real.rollout.shared_weights import SharedWeights
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout.samplers import Rollouts, SamplerSettings
 from isolaw.errors import RunError
 
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
@@ -51,23 +50,23 @@ _WARNING_S = 900.0  # a model is loaded by then, and long responses are drawn
 
 
 class RemoteSampler:
-    """`Sampler` that also draws several batches at a time while its user does something else.
+    """A sampler's process, which draws several batches at a time; `wait` waits until it has started.
 
-    ``version`` names the weights that `load` hands over next.
+    ``memory`` is the file of the weights, and ``gpu`` the name of its GPU, if it has one. Waiting raises
+    `RunError` once the process has ended; its user then closes it.
     """
 
-    def __init__(self, settings: SamplerSettings) -> None:
-        self.needs_weights, self.version = True, 0
-        self._tickets = 0
+    def __init__(self, settings: SamplerSettings, memory: int, gpu: str | None = None) -> None:
         self._taken = False  # whether the sampler has adopted the last weights
         self._drawn: dict[int, Rollouts | None] = {}  # by ticket; None: not yet
-        self._number = os.memfd_create("isolaw-weights")
-        self._memory = SharedWeights(self._number)
         self._socket, theirs = socket.socketpair()
         with theirs:
             # Ctrl-C is the trainer's, which first keeps its state.
             self.process = children.start(
-                [sys.executable, "-P", "-m", _MODULE], stdin=theirs.fileno(), stdout=self._number
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=theirs.fileno(),
+                stdout=memory,
+                env=environment.unranked() | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
             )
         self.stopping: Callable[[], bool] = lambda: False  # whether the run is asked to end
         self._patience_s = 3600 * settings.timeout_hours
@@ -78,19 +77,11 @@ class RemoteSampler:
         for thread in self._threads:
             thread.start()
         self._send({"open": asdict(settings)})
-        while not self._taken:
-            self._receive()
 
-    def draw(
-        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
-    ) -> int:
-        """Begin to draw from the last weights and those that follow; return a ticket."""
-        self._tickets += 1
-        asked = {"prompts": prompts, "seeds": seeds}
-        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-        self._drawn[self._tickets] = None
-        self._send({"draw": self._tickets, "asked": asked | sampling})
-        return self._tickets
+    def draw(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Begin to draw from the last weights and later ones, by the arguments of `Sampler.generate`."""
+        self._drawn[ticket] = None
+        self._send({"draw": ticket, "asked": asked})
 
     def take(self, ticket: int) -> Rollouts:
         """Wait for the rollouts of a ticket."""
@@ -99,28 +90,20 @@ class RemoteSampler:
         del self._drawn[ticket]
         return rollouts
 
-    def generate(
-        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
-    ) -> Rollouts:
-        """Draw and wait."""
-        ticket = self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
-        return self.take(ticket)
-
-    def load(self, weights: Weights) -> None:
-        """Send the weights of ``version``; the sampler loads them before it draws its next token."""
+    def wait(self) -> None:
+        """Wait until it has started, and then until it has adopted the last weights."""
         while not self._taken:
             self._receive()
-        places = self._memory.write(weights)
-        self._taken = self.needs_weights = False
-        self._send({"weights": self.version, "places": places})
+
+    def load(self, places: list[dict[str, Any]], version: int) -> None:
+        """Let it adopt weights in its memory before it draws its next token."""
+        self._taken = False
+        self._send({"weights": version, "places": places})
 
     def drop(self) -> None:
         """Forget every ticket."""
         self._drawn.clear()
         self._send({"drop": True})
-
-    def sleep(self) -> None:
-        """Do nothing: the sampler shares no device with the trainer."""
 
     def close(self) -> None:
         """End the process."""
@@ -132,7 +115,6 @@ class RemoteSampler:
             thread.join(_ENDING_S)
         self._channel.close()
         self._socket.close()
-        os.close(self._number)
 
     def _listen(self) -> None:
         """Read the sampler's messages, so that it never waits for the trainer."""
@@ -176,18 +158,14 @@ class RemoteSampler:
                 self._give_up(f"has been silent for {self._patience_s / 3600:g} hours (real.timeout_hours)")
 
     def _give_up(self, why: str) -> NoReturn:
-        samplers.forget(self)
-        self.close()
         raise RunError(f"the sampler's process {why}")
 
     def _receive(self) -> None:
         """Wait for the sampler's next message; raise if it has ended."""
         received = self._next()
         if received is None or "failed" in received[0]:
-            samplers.forget(self)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_ENDING_S)
-            self.close()
             status = self.process.returncode
             how = f"exit status {status}" if status is None or status >= 0 else signal.Signals(-status).name
             raise RunError(f"the sampler's process ended: {received[0]['failed'] if received else how}")

@@ -1,9 +1,9 @@
 """Samplers, which draw rollouts.
 
 `VLLMSampler` (`vllm_sampler`) is vLLM in the training process. `TransformersSampler` is plain, slow and easy
-to verify: the tests' reference, and the sampler where vLLM is not installed. `RemoteSampler`
-(`remote_sampler`) is either of them in a process of its own. All return each token's log-probability under
-the distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``. Each rollout has a seed
+to verify: the tests' reference, and the sampler where vLLM is not installed. `SamplerGroup` (`sampler_group`)
+is any number of them in processes of their own. All return each token's log-probability under the
+distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``. Each rollout has a seed
 of its own, so that it depends neither on the batch nor on its order.
 """
 
@@ -244,8 +244,11 @@ class SamplerSettings:
     float32_head: bool = False
     tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
     gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
-    remote: bool = False  # in a process of its own
+    # Processes of this rank that only sample, each with a GPU of its own if there are GPUs; None: it samples
+    # itself.
+    processes: int | None = None
     timeout_hours: float = 4.0  # limit of such a process's silence
+    streams: bool = False  # takes weights while it draws (`streaming`), and has its GPU to itself
 
 
 opened: dict[SamplerSettings, Sampler] = {}  # by `opening.open_sampler`

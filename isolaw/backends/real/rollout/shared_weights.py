@@ -1,7 +1,7 @@
-"""Weights in memory that trainer and sampler share: an unnamed file, which the kernel frees when both end.
+"""Weights in memory that trainer and samplers share: an unnamed file, which the kernel frees when all end.
 
-The trainer writes a version, and the sampler copies it. Before the trainer writes the next one, it waits
-until the sampler reports the copy (`remote_sampler`), so that no version is read half written.
+The trainer writes a version, and each sampler copies it. Before the trainer writes the next one, it waits
+until all samplers report the copy (`sampler_group`), so that no version is read half written.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ class SharedWeights:
         self._memory: mmap.mmap | None = None
 
     def write(self, weights: Weights) -> list[dict[str, Any]]:
-        """Copy weights into the file; return where each is, for `read` (JSON-able)."""
-        places, tensors, size = [], [], 0
+        """Copy weights into the file, one by one; return where each is, for `read` (JSON-able)."""
+        places, end = [], 0
         for name, tensor in weights:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            places.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": size})
-            tensors.append(tensor)
-            size += -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
-        if os.fstat(self.number).st_size != size:
-            os.ftruncate(self.number, size)
-            self._memory = None
-        for (_, shared), tensor in zip(self.read(places), tensors, strict=True):
-            shared.copy_(tensor)
+            places.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": end})
+            left = memoryview(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+            at, end = end, end + -(-len(left) // _ALIGNED) * _ALIGNED
+            while left:  # a call writes at most 2 GiB
+                written = os.pwrite(self.number, left, at)
+                left, at = left[written:], at + written
+        os.ftruncate(self.number, end)
         return places
 
     def read(self, places: list[dict[str, Any]]) -> Weights:

@@ -46,22 +46,22 @@ class Stream(Protocol):
 
 def open_stream(settings: SamplerSettings) -> Stream:
     """Return a stream of a sampler in this process."""
-    sampler = open_sampler(replace(settings, remote=False))
+    sampler = open_sampler(replace(settings, processes=None, streams=True))
     return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
 
 
 class VLLMStream:
     """vLLM's engine, step by step: each step draws one token of every active response.
 
-    It was tested with vLLM 0.32 without a GPU, where nothing is scheduled ahead (``async_scheduling``), so no
-    token is in progress between two steps. vLLM labels each token with the weights that drew it.
+    Without ``async_scheduling`` no token is in progress between two steps. vLLM labels each token with the
+    weights that drew it. This was tested with vLLM 0.32 without a GPU.
     """
 
     def __init__(self, sampler: VLLMSampler) -> None:
         self.sampler = sampler
         self.engine = self.sampler.llm.llm_engine
-        if self.engine.vllm_config.scheduler_config.async_scheduling:
-            raise RunError('real.generation = "async": vLLM schedules ahead here, and tokens have no version')
+        if not hasattr(self.engine, "set_weight_version"):
+            raise RunError('real.generation = "async": this vLLM does not label tokens; expected 0.32')
         self.prompts: dict[int, list[list[int]]] = {}  # by ticket, a row for each rollout
         self.outputs: dict[int, list[Any]] = {}  # the finished ones, the others None
 

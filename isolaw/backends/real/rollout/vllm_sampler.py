@@ -76,7 +76,10 @@ class VLLMSampler:
             # torch cannot do on a CPU.
             arguments |= {"enable_chunked_prefill": False}
         if self.on_gpu:
-            arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
+            arguments |= {"gpu_memory_utilization": settings.gpu_memory}
+            arguments |= {"enable_sleep_mode": not settings.streams}
+        if settings.streams:
+            arguments["async_scheduling"] = False
         if settings.tensor_parallel > 1:
             process_group.let_libraries_unpickle()  # handles of its queues
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom

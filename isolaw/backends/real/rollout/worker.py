@@ -59,7 +59,7 @@ class RolloutWorker:
             bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
-            remote=options.generation == "async",
+            processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
         )
         self.sampler: Sampler = open_sampler(settings)

@@ -6,7 +6,8 @@ rollouts in the gradient, and a problem's rollouts, whose lengths are alike, are
 process samples and rewards its own. The rewards and lengths of the whole batch are gathered, so that
 advantages and weights are the same for any number of ranks. Before training, rows move from processes with
 more tokens than the mean to those with fewer (`Batch.balance`). Processes that share one sampler's model
-(tensor parallel) draw the same rollouts and train on a part of them each.
+(tensor parallel) draw the same rollouts and train on a part of them each. Samplers in processes of their own
+belong to ranks, which hold their rollouts; a rank may have several, or none.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real.algorithms.advantages import informative
 from isolaw.backends.real.algorithms.objective import merge
+from isolaw.backends.real.options import samplers_of
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group, row_tensors
 
@@ -202,14 +204,24 @@ class RankGroup:
     world: int
     tensor_parallel: int
     device: torch.device
+    streaming: int = 0  # samplers in processes of their own
+
+    @property
+    def own_samplers(self) -> range:
+        """Return which of the run's samplers draw this process's rollouts."""
+        if self.streaming:
+            return samplers_of(self.rank, self.world, self.streaming)
+        return range(own := self.rank // self.tensor_parallel, own + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
         """Return which rows of n rollouts of each of ``problems`` this process samples, ascending."""
-        samplers = self.world // self.tensor_parallel
-        sample, place = divmod(np.arange(self.rank // self.tensor_parallel, problems * n, samplers), problems)
-        # Sample i begins at place i B_p: so turned, problem j's goes to sampler i + j, but for a wrap.
-        problem = (place - sample * (1 - problems) % samplers) % problems
-        return sorted((problem * n + sample).tolist())
+        samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
+        for own in self.own_samplers:
+            sample, place = divmod(np.arange(own, problems * n, samplers), problems)
+            # Sample i begins at place i B_p: so turned, problem j's goes to sampler i + j, but for a wrap.
+            problem = (place - sample * (1 - problems) % samplers) % problems
+            rows += (problem * n + sample).tolist()
+        return sorted(rows)
 
     def all_of(self, value: Any) -> list[Any]:
         """Return every process's value, by rank; values are data for JSON, and tuples may become lists."""

@@ -92,7 +92,7 @@ class Learner:
             with self.clock("train"):
                 sums = self._backward(batch, advantages, weights, rows)
             sums = self.ranks.merged(sums)
-            if batch.rollouts.versions and recipe.staleness:
+            if self.options.generation == "async" and recipe.staleness:
                 # The sampler's own log-probabilities are the old ones: only an evaluation compares with it.
                 del sums["mismatch"], sums["mismatch_max"]
             else:

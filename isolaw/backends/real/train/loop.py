@@ -9,7 +9,7 @@
 A step is exactly B_p · n rollouts and one optimiser step (or several on the same rollouts, which count once,
 with ``recipe.epochs`` and ``minibatches``). There are two exceptions. Dynamic sampling draws further batches
 until B_p groups are informative. With a staleness of k a batch is drawn k updates before it is used, so k
-batches are in flight beyond ``compute``; a sampler in its own process draws it up to k updates before
+batches are in flight beyond ``compute``; samplers in their own processes draw it up to k updates before
 (`pipeline`). If a filter leaves no rollout of a batch, there is no update.
 
 Sampler and trainer alternate on each GPU: training computation goes through the `learner`, which puts the
@@ -59,7 +59,7 @@ class Run:
         if o.generation == "colocated":
             samplers.import_sampler(o.sampler or "vllm")
         self.trainer = own = Trainer(o.model, **trainer_keys(spec, o))
-        self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
+        self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device, o.streaming)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
         self.learner = Learner(spec, o, own, self.worker)
@@ -77,7 +77,7 @@ class Run:
         self.seconds: dict[str, float] = {}
         on_gpu = own.device.type == "cuda"  # a GPU for each process
         name = {"gpu": torch.cuda.get_device_name(own.device)} if on_gpu else {}
-        self.machine = {"gpus": own.world if on_gpu else 0, **name}
+        self.machine = {"gpus": own.world + o.streaming if on_gpu else 0, **name}
 
     def advance(self) -> None:
         """Make one step."""
@@ -107,7 +107,11 @@ class Run:
             batch.extend(self._sample())
             rounds += 1
         if self.recipe.staleness:
-            batch.old_logprobs = recorded(batch) if self.pipeline else self.learner.logprobs(batch.rollouts)
+            batch.old_logprobs = (
+                recorded(batch, self.trainer.device)
+                if self.pipeline
+                else self.learner.logprobs(batch.rollouts)
+            )
         return batch
 
     def draw(
@@ -252,7 +256,7 @@ def train(
     try:
         with closing(Run(spec)) as run:
             if run.pipeline:
-                run.pipeline.sampler.stopping = stopping
+                run.pipeline.sampler.watch(stopping)
             if state is not None:
                 run.restore(state)
             schedule = [step * spec.batch_rollouts for step in spec.schedule()]

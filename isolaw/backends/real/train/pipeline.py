@@ -1,15 +1,18 @@
-"""PipelineRL-k: a sampler in its own process draws batches while the trainer makes updates.
+"""PipelineRL-k: samplers in their own processes draw batches while the trainer makes updates.
 
 With k = ``recipe.staleness``, at most k + 1 batches are requested and not yet trained on (ScaleRL, arXiv
-2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is requested after the sampler received the
-current weights, and the sampler adopts later weights between two tokens. The age of a token is the number of
+2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is requested after all samplers received the
+current weights, and each sampler adopts later weights between two tokens. The age of a token is the number of
 updates between the weights that drew it and the weights that are updated on it. Every update uses the oldest
 batch, so that
 
     age ≤ updates since its batch was requested ≤ k,
 
 and the trainer waits while the oldest batch is incomplete. With k = 0 they alternate, with the same numbers
-as a sampler in the trainer's process.
+as samplers in the trainer's processes.
+
+Every rank of a run requests its samplers' rollouts of a batch, and rewards them. From there on a batch is the
+same as one of samplers in the ranks (`batch`).
 
 The problems of a batch and the seed of each rollout do not depend on timing; with k > 0 the ages do. A state
 records the requested batches without their tokens: a run that continues requests them again under the state's
@@ -25,7 +28,7 @@ from typing import Any
 
 import torch
 
-from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+from isolaw.backends.real.rollout.sampler_group import SamplerGroup, Ticket
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
 
@@ -36,14 +39,14 @@ class _Asked:
 
     visited: list[int]
     stream: tuple[int, ...]
-    ticket: int | None = None  # None: the run has continued since
+    ticket: Ticket | None = None  # None: the run has continued since
 
 
 class Pipeline:
     """The requested batches of n rollouts per problem, oldest first."""
 
     def __init__(self, worker: RolloutWorker, n: int, staleness: int) -> None:
-        assert isinstance(worker.sampler, RemoteSampler)
+        assert isinstance(worker.sampler, SamplerGroup)
         self.worker, self.sampler, self.n, self.staleness = worker, worker.sampler, n, staleness
         self.asked: deque[_Asked] = deque()
         self.at(0)
@@ -75,10 +78,11 @@ class Pipeline:
 
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
         """Return the mean and the largest age of a batch's tokens at the update of ``step``, from 1."""
-        versions = torch.tensor([version for row in batch.rollouts.versions for version in row])
-        ages = step - 1 - versions.double()
-        assert 0 <= ages.min() <= ages.max() <= self.staleness, "a token is older than recipe.staleness"
-        return {"age": float(ages.mean()), "age_max": float(ages.max())} if self.staleness else {}
+        own = [step - 1 - version for row in batch.rollouts.versions for version in row]
+        ages = self.worker.ranks.all_of([sum(own), len(own), min(own, default=0), max(own, default=0)])
+        total, count, least, most = zip(*ages, strict=True)
+        assert 0 <= min(least) <= max(most) <= self.staleness, "a token is older than recipe.staleness"
+        return {"age": sum(total) / sum(count), "age_max": float(max(most))} if self.staleness else {}
 
     def state(self) -> list[dict[str, Any]]:
         """Return the requested batches, as data for JSON."""
@@ -94,6 +98,6 @@ class Pipeline:
         self.sampler.drop()
 
 
-def recorded(batch: Batch) -> list[torch.Tensor]:
+def recorded(batch: Batch, device: torch.device) -> list[torch.Tensor]:
     """Return the log-probabilities of each row's tokens that the sampler has recorded."""
-    return [torch.tensor(row, dtype=torch.float64) for row in batch.rollouts.logprobs]
+    return [torch.tensor(row, dtype=torch.float64, device=device) for row in batch.rollouts.logprobs]

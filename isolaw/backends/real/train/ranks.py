@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.options import RealOptions, samplers_of
 from isolaw.config import RunSpec
 from isolaw.documents.validation import parse_section
 from isolaw.engine_connection import EngineConnection
@@ -30,7 +31,7 @@ def main(address: str, port: int) -> None:
     spec = parse_section(RunSpec, job["spec"], source="the job")
     state = Path(job["state"]) if job["state"] else None
     try:
-        _choose_gpu()
+        _choose_gpus(RealOptions.of(spec).streaming)
         with environment.importing():
             from isolaw.backends.real.train import loop
 
@@ -63,15 +64,24 @@ def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
     return told
 
 
-def _choose_gpu() -> None:
-    """Show each process one GPU before torch counts them; disable features that need the GPUs of peers."""
+def _choose_gpus(samplers: int) -> None:
+    """Show each process its GPU before torch counts them, and then those of its samplers, if it has any.
+
+    A machine's first GPUs are its processes', the next its samplers'. This disables features that need the
+    GPUs of peers.
+    """
     if not environment.gpus():
         return
-    visible, place = visible_gpus(), int(os.environ["LOCAL_RANK"])
-    if place >= len(visible):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    rank, world, place, here = (int(os.environ[name]) for name in names)
+    before = here - samplers_of(rank - place, world, samplers).start
+    chosen = [place, *(before + own for own in samplers_of(rank, world, samplers))]
+    visible = visible_gpus()
+    if chosen[-1] >= len(visible):
+        what = "process" if place >= len(visible) else "a sampler of process"
         found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
-        raise RunError(f"process {place} of this machine has no GPU of its own; visible: {found}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible[place]
+        raise RunError(f"{what} {place} of this machine has no GPU of its own; visible: {found}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[own] for own in chosen)
     os.environ["LOCAL_RANK"] = "0"
     for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):
         os.environ.setdefault(name, "0")

@@ -15,11 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.memory import division, planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
@@ -321,6 +323,86 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
     assert table("16g:8", "recipe.kl=0", "recipe.max_response_tokens=512")["tensor_parallel"] > 1
 
 
+def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan], tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
+    (tmp_path / "open.toml").write_text(re.sub("(?m)^processes = .*$", "", text))
+    example = str(tmp_path / "open.toml")
+    asynchronous = ("real.generation=async", "recipe.staleness=1", "grid.rollouts_per_problem=[8]")
+
+    def table(machine: str, *settings: str) -> dict[str, Any]:
+        (found,) = planned(example, machine, *asynchronous, *settings).notes
+        return found
+
+    (beside,) = planned(example, H100, *asynchronous, "real.generation=colocated").notes
+    open_ = table(H100)
+    assert open_["processes"] + open_["samplers"] in (2, 4, 8)
+    assert open_["processes"] >= open_["samplers"]  # the policy's update and the reference model take longer
+    phases, card = open_["phases"], open_["gpu_bytes"]
+    # A sampler's card holds nothing of the trainer, and a trainer's nothing of the sampler.
+    assert set(phases["sample"]) == {"sampler's weights", "sampler's cache", "reserve"}
+    assert all("sampler's weights" not in phases[name] for name in ("compare", "train", "sync"))
+    assert all(sum(parts.values()) <= 0.95 * card for parts in phases.values())
+    assert open_["gpu_memory"] > beside["gpu_memory"]
+    # Kept: what the section sets; chosen: the other side's least that does not slow it down.
+    given = table(H100, "real.processes=4")
+    assert (given["processes"], table(H100, "real.samplers=1")["samplers"]) == (4, 1)
+    run = planned(example, H100, *asynchronous).runs[0]
+    sampled, trained = planner.token_seconds(run, None)
+    trained *= open_["row_tokens"] / run.recipe.max_response_tokens  # prompts
+    assert sampled / given["samplers"] <= trained / 4 < sampled / (given["samplers"] - 1)
+    plain = table(H100, "recipe.kl=0")  # without the reference model's pass
+    assert plain["samplers"] / plain["processes"] >= open_["samplers"] / open_["processes"]
+    with pytest.raises(SpecError, match=r"real\.processes: 16 processes train and sample"):
+        table(H100, "real.processes=8")
+    # The weights alone, 14.2 GiB, are too much for a card of 16 GiB, and colocated samplers divide them.
+    small = ("recipe.kl=0", "recipe.max_response_tokens=512", "real.processes=4", "real.samplers=4")
+    with pytest.raises(SpecError, match=r'real\.generation: .*; expected real\.generation = "colocated"'):
+        table("16g:8", *small)
+
+
+def test_the_rates_of_the_division_are_the_measured_ones() -> None:
+    found = json.loads((ROOT / "docs" / "gpu" / "2026-11-27-h200-2" / "speed.json").read_text())
+    row = found["measured"]["speed"][-1]
+    assert (row["sampled_tokens_per_s"], row["trained_tokens_per_s"]) == (division.SAMPLED, division.TRAINED)
+
+
+@given(
+    gpus=st.integers(2, 16), sampled=st.floats(0.1, 10), trained=st.floats(0.1, 10),
+    processes=st.none() | st.integers(1, 15), samplers=st.none() | st.integers(1, 15),
+    least=st.integers(1, 4),
+)  # fmt: skip
+def test_no_other_division_is_faster(
+    gpus: int, sampled: float, trained: float, processes: int | None, samplers: int | None, least: int
+) -> None:
+    options = RealOptions(model="m", generation="async", samplers=samplers)
+
+    def slower(w: int, s: int) -> float:
+        return max(sampled / s, trained / w)
+
+    found = division.divided(
+        options,
+        gpus,
+        (sampled, trained),
+        processes=processes,
+        enough=3,
+        fits=lambda own: own.processes >= least,
+    )
+    ways = [
+        (w, s)
+        for w, s in itertools.product(range(least, gpus), range(1, gpus))
+        if w + s <= gpus and processes in (None, w) and samplers in (None, s)
+    ]
+    if processes is None and samplers is None:
+        ways = [way for way in ways if sum(way) in (2, 4, 8, 16)]
+        if found:
+            assert found.cores in (2, 4, 8, 16)
+            ways = [way for way in ways if sum(way) == found.cores]
+    assert (found is None) == (not ways)
+    if found:
+        assert (found.processes, found.samplers) in ways
+        assert slower(found.processes, found.streaming) == min(slower(*way) for way in ways)
+
+
 def test_an_interruptions_phrase_takes_its_place(planned: Callable[..., engine.Plan], monkeypatch) -> None:
     monkeypatch.setattr(planner, "_phrase_tokens", lambda phrase, *_: len(phrase))
     (without,) = planned("real-qwen-easy.toml").notes
@@ -480,6 +562,11 @@ def test_dry_run_prints_the_table(
     assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["memory"]
     assert sum(table["phases"]["train"].values()) < 0.95 * table["gpu_bytes"]
+    apart = ("real.processes=5", "real.generation=async", "recipe.staleness=1")
+    sets = [word for setting in apart for word in ("--set", setting)]
+    assert run([*arguments, *sets, "--dry-run", "--machine", H100]) == 0
+    shown = capsys.readouterr().out
+    assert "runs with 8 GPUs (5 train, 3 sample) each" in shown, shown
     assert run([*arguments, "--machine", H100]) == 2  # for this machine it is not
     assert "--machine requires --dry-run" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -22,17 +23,18 @@ torch = pytest.importorskip("torch")
 
 from isolaw import children, engine, guard
 from isolaw.backends.real.rollout import remote_sampler
-from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
-from isolaw.backends.real.rollout.samplers import SamplerSettings
+from isolaw.backends.real.rollout.sampler_group import SamplerGroup
+from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
 from isolaw.backends.real.train import loop
+from isolaw.backends.real.train.batch import RankGroup
 from isolaw.errors import RunError
 from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERY_STEP = {"points": 1000}
-# Of a run that is killed, the trainer and the sampler in turn: ISOLAW_KILLS=20 for more, and with
-# ISOLAW_KILLS_SAMPLER=vllm in some ten minutes more, since vLLM takes its time to start.
+# Of a run whose processes are killed: ISOLAW_KILLS=40 for more. With ISOLAW_KILLS_SAMPLER=vllm each takes
+# longer, since vLLM takes its time to start.
 KILLS = int(os.environ.get("ISOLAW_KILLS", "2"))
 KILLS_SAMPLER = os.environ.get("ISOLAW_KILLS_SAMPLER", "transformers")
 STEPS, K = 12 + 6 * KILLS, 2
@@ -61,6 +63,82 @@ def test_without_staleness_it_is_the_synchronous_run(
     synchronous = train(**more, **theirs).lines()
     assert len(synchronous) > 3
     assert train(**more, **ours).lines() == synchronous
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("sampler", "zero_stage", "ages"),
+    [("transformers", 0, [1]), pytest.param("vllm", 3, [1, 4], marks=pytest.mark.nightly)],
+)
+def test_two_ranks_with_a_sampler_each(
+    sections: Callable[..., Any], sampler: str, zero_stage: int, ages: list[int], tmp_path: Path
+) -> None:
+    """Without staleness the synchronous run of two ranks, to the last bit; else no token is older than k."""
+
+    def lines(generation: str, k: int, steps: int = 5) -> list[dict[str, Any]]:
+        out = tmp_path / f"{generation}-{k}"
+        real = {"sampler": sampler, "processes": 2, "zero_stage": zero_stage, "generation": generation}
+        own = sections(
+            sweep={"compute": 28 * steps},
+            grid={"problems_per_batch": [7]},
+            recipe={"staleness": k},
+            real=real,
+            evaluation=EVERY_STEP,
+        )
+        engine.sweep(own, out)
+        (path,) = out.glob("runs/*/points.jsonl")
+        kept = ("step", "compute", "tokens", "rows", "counts", "responses")
+        return [{key: json.loads(line).get(key) for key in kept} for line in path.read_text().splitlines()]
+
+    synchronous = lines("colocated", 0)
+    assert len(synchronous) == 6
+    assert lines("async", 0) == synchronous
+    for k in ages:
+        rows = [row for line in lines("async", k, steps=2 * k + 3) for row in line["rows"]]
+        oldest = [row["value"] for row in rows if row["metric"] == "age_max"]
+        assert len(oldest) == 2 * k + 3
+        assert set(oldest) <= set(range(k + 1))
+        assert max(oldest) >= 1  # or nothing was asynchronous
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("streaming", [1, 2, 3, 7])
+def test_a_batch_is_dealt_over_all_samplers(world: int, streaming: int) -> None:
+    """Every row once; a rank has as many as its samplers draw, and may have none."""
+    ranks = [RankGroup(rank, world, 1, torch.device("cpu"), streaming) for rank in range(world)]
+    assert [own for rank in ranks for own in rank.own_samplers] == list(range(streaming))
+    shares = [rank.share(6, 7) for rank in ranks]
+    assert sorted(row for share in shares for row in share) == list(range(42))
+    for rank, share in zip(ranks, shares, strict=True):
+        assert abs(len(share) - 42 * len(rank.own_samplers) / streaming) < max(1, len(rank.own_samplers))
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_group_of_samplers_draws_what_one_sampler_draws(made, transformers_sampler: Any) -> None:
+    """In its order, whatever number of processes it has; also fewer rollouts than processes."""
+    group = SamplerGroup(SamplerSettings("transformers", str(made.model), "float32", 32, processes=3))
+    asked = {"temperature": 1.0, "top_p": 1.0, "max_tokens": [3, 5, 2, 6]}
+    prompts = [[1, 4, 10, 13, 5, 8, 16], [1, 5, 13, 6, 16]]
+    try:
+        group.version = 7
+        group.load(stored_weights(str(made.model)))
+        drawn = group.generate(prompts, [[3, 4], [5, 6]], **asked)
+        expected = transformers_sampler.generate(prompts, [[3, 4], [5, 6]], **asked)
+        assert (drawn.prompts, drawn.tokens) == (expected.prompts, expected.tokens)
+        assert drawn.versions == [[7] * len(row) for row in drawn.tokens]
+        for ours, theirs in zip(drawn.logprobs, expected.logprobs, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-5)
+        one = group.generate(prompts[:1], [[3]], temperature=1.0, top_p=1.0, max_tokens=3)
+        assert one.tokens == drawn.tokens[:1]
+        assert len(group.generate([], [], temperature=1.0, top_p=1.0, max_tokens=3)) == 0
+    finally:
+        group.close()
+    nobody = SamplerGroup(SamplerSettings("transformers", str(made.model), "float32", 32, processes=0))
+    gathered = iter(stored_weights(str(made.model)))
+    nobody.load(gathered)
+    assert next(gathered, None) is None  # as the others, which need its part
+    assert len(nobody.generate([], [], temperature=1.0, top_p=1.0, max_tokens=3)) == 0
+    nobody.close()
 
 
 @pytest.mark.usefixtures("forked")
@@ -109,7 +187,7 @@ def test_a_sampler_that_dies_is_noticed(resolved) -> None:
     run = loop.Run(spec)
     try:
         run.advance()
-        run.worker.sampler.process.kill()
+        run.worker.sampler.members[0].process.kill()
         with pytest.raises(RunError, match="the sampler's process ended: SIGKILL"):  # noqa: PT012
             run.advance()
             run.advance()  # the first may have been sampled ahead
@@ -118,27 +196,31 @@ def test_a_sampler_that_dies_is_noticed(resolved) -> None:
     assert [c.step for c in loop.train(spec, None)][-1] == 5  # with a new one
 
 
-def descendants(process: subprocess.Popen[bytes]) -> tuple[psutil.Process, psutil.Process] | None:
-    """The worker of a sweep and its sampler, if both exist."""
-    found = {}
+def processes_of(process: subprocess.Popen[bytes], trainer: str) -> list[psutil.Process]:
+    """The trainers of a sweep's run, by their module, and then its samplers."""
+    found: dict[str, list[psutil.Process]] = {trainer: [], remote_sampler._MODULE: []}
     for pid in guard.descendants(process.pid):
         with contextlib.suppress(psutil.Error):
             words = psutil.Process(pid).cmdline()
-            for name in ("isolaw.executors.worker", remote_sampler._MODULE):
+            for name, own in found.items():
                 if name in words and guard.__file__ not in words:
-                    found[name] = psutil.Process(pid)
-    return (found["isolaw.executors.worker"], found[remote_sampler._MODULE]) if len(found) == 2 else None
+                    own.append(psutil.Process(pid))
+    return [one for own in found.values() for one in own]
 
 
-@pytest.fixture(scope="module")
-def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+def of_ranks(count: int, made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     return sections(
         sweep={"compute": STEPS * 64},
         grid={"problems_per_batch": [16]},
         recipe={"staleness": K},
         problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
         evaluation=EVERY_STEP,
-        real={"checkpoint_minutes": 1e-6, "generation": "async", "sampler": KILLS_SAMPLER},
+        real={
+            "checkpoint_minutes": 1e-6,
+            "generation": "async",
+            "sampler": KILLS_SAMPLER,
+            "processes": count,
+        },
         executor={"kind": "processes", "jobs": 1},
     )
 
@@ -151,35 +233,46 @@ def state(out: Path) -> dict[str, Any]:
     return {key: found[key] for key in ("step", "round", "compute", "order", "asked")}
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_killed_processes(
-    data: dict[str, dict[str, Any]],
+    ranks: int,
+    made,
+    sections: Callable[..., Any],
     sweep_file: Callable[..., Path],
     ended: Callable[[int], bool],
     command: str,
     tmp_path: Path,
 ) -> None:
-    """SIGKILL of the trainer or of the sampler, at random moments; then the same command again."""
+    """SIGKILL of any trainer or sampler, at random moments; then the same command again."""
+    data = of_ranks(ranks, made, sections)
+    trainer = "isolaw.executors.worker" if ranks == 1 else "isolaw.backends.real.train.ranks"
     whole = tmp_path / "whole"
     engine.sweep({**data, "executor": {"kind": "inline"}}, whole)
     out = tmp_path / "out"
     words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
     rng = random.Random(2510)
-    reached = 0
-    for kill in range(KILLS):
+    reached, order = 0, [kill % (2 * ranks) for kill in range(KILLS)]
+    rng.shuffle(order)
+    for kill, victim in enumerate(order):
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until = max(reached, (STEPS - 6) * (kill + 1) // (KILLS + 1))
-        while (found := descendants(process)) is None or recorded(out) <= until:
+        while len(found := processes_of(process, trainer)) < 2 * ranks or recorded(out) <= until:
             assert process.poll() is None, "the sweep ended before it could be killed"
             time.sleep(0.01)
+        everything = guard.descendants(process.pid)
         time.sleep(rng.uniform(0, 0.1))
-        found[kill % 2].kill()
+        found[victim].kill()
         _, told = process.communicate(timeout=60)
         assert process.returncode in (1, 3), told.decode()
-        if kill % 2:
-            assert b"the sampler's process ended: SIGKILL" in told, told.decode()
+        wanted = r"the sampler's process ended: SIGKILL"
+        if victim < ranks:
+            wanted = "the worker process died" if ranks == 1 else r"process [01] of the run ended \(SIGKILL\)"
+        (cause,) = re.findall(r"[^:\n]*\b(?:ended|died)\b.*", told.decode())  # and no traceback
+        print(f"kill {kill + 1} of {KILLS}, at step {recorded(out)}:{cause.partition(' (details')[0]}")
+        assert re.search(wanted, cause), told.decode()
         patience = time.monotonic() + 30
-        while not all(ended(one.pid) for one in found):
-            assert time.monotonic() < patience, "a process outlives the other one"
+        while not all(ended(pid) for pid in everything):
+            assert time.monotonic() < patience, "a process outlives the run"
             time.sleep(0.05)
         reached = recorded(out)
     subprocess.run(words, check=True, capture_output=True, timeout=600)
@@ -209,7 +302,7 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
         "import sys, threading, time\n"
         "from isolaw.backends.real.rollout import opening, remote_sampler, samplers\n"
         "threading.Timer(1, lambda: print('starting', flush=True)).start()\n"
-        f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, remote=True)\n"
+        f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, processes=1)\n"
         "opening.open_sampler(own)\n"
         "print('open', flush=True)\n"
         "time.sleep(600)\n"
@@ -231,10 +324,10 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
 def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up after a while, at once where the run is asked to end, and with what it has started."""
     monkeypatch.setattr(children, "STOPPED_S", 600.0 if asked else 2.0)
-    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
-    sampler = RemoteSampler(settings)
-    (pid,) = guard.descendants(sampler.process.pid)
-    sampler.stopping = lambda: asked
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, processes=1)
+    sampler = SamplerGroup(settings)
+    (pid,) = guard.descendants(sampler.members[0].process.pid)
+    sampler.watch(lambda: asked)
     os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     # More than its socket holds.
@@ -250,10 +343,10 @@ def test_of_a_sampler_that_says_nothing_the_user_hears_before_the_run_fails(
     made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(remote_sampler, "_LOOKING_S", 0.1)
-    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
-    sampler = RemoteSampler(settings)
-    sampler._patience_s = 2.0
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, processes=1)
+    sampler = SamplerGroup(settings)
+    sampler.members[0]._patience_s = 2.0
     with pytest.raises(RunError, match="has been silent for"):
-        sampler._receive()  # it was asked for nothing
+        sampler.members[0]._receive()  # it was asked for nothing
     (message,) = caplog.messages
     assert "real.timeout_hours" in message

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isolaw import engine
 from isolaw.backend import RunContext
@@ -146,18 +148,42 @@ def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     for place, own in enumerate((first, second)):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        monkeypatch.setenv("LOCAL_RANK", str(place))
-        environment.gpus.cache_clear()
-        ranks._choose_gpu()
-        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]) == (own, "0")
+        assert chosen(monkeypatch, visible, place, 2) == [own]
         assert environment.gpus() == 1
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(
         RunError, match=f"^process 2 of this machine has no GPU .* visible: {first}, {second}"
     ):
-        ranks._choose_gpu()
+        chosen(monkeypatch, visible, 2, 3)
+    with pytest.raises(RunError, match=r"^a sampler of process 1 of this machine has no GPU"):
+        chosen(monkeypatch, visible, 1, 2, samplers=2)
+    environment.gpus.cache_clear()
+
+
+def chosen(
+    monkeypatch: pytest.MonkeyPatch, visible: str, rank: int, world: int, nodes: int = 1, samplers: int = 0
+) -> list[str]:
+    """The GPUs that a rank of a run sees: its own, and then those of its samplers."""
+    here = world // nodes
+    own = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here}
+    for name, value in {**own, "CUDA_VISIBLE_DEVICES": visible}.items():
+        monkeypatch.setenv(name, str(value))
+    environment.gpus.cache_clear()
+    ranks._choose_gpus(samplers)
+    assert os.environ["LOCAL_RANK"] == "0"
+    return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
+
+@given(here=st.integers(1, 6), each=st.integers(0, 6), nodes=st.integers(1, 3))
+def test_every_gpu_of_a_machine_has_one_owner(here: int, each: int, nodes: int) -> None:
+    names = [str(gpu) for gpu in range(here + each)]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for node in range(nodes):
+            places = (here * nodes, nodes, each * nodes)
+            seen = [chosen(monkeypatch, ",".join(names), node * here + own, *places) for own in range(here)]
+            assert [own[0] for own in seen] == names[:here]
+            assert [gpu for own in seen for gpu in own[1:]] == names[here:]
+            counts = [len(own) for own in seen]
+            assert max(counts) - min(counts) <= 1
     environment.gpus.cache_clear()
 
 

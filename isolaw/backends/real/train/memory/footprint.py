@@ -19,12 +19,15 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
     model without its adapters, and the head's weight has no gradient.
 
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
+    Samplers in processes of their own have GPUs of their own: those hold the phase "sample" alone, and those
+    that train nothing of it.
 
     in the host memory of the first machine, of m processes
-        programs      m × the libraries
+        programs      m × the libraries, and those of samplers in processes of their own
         weights       b P for each process while it loads the model; in stage 3 for the first one alone
         optimiser     (16 + b) P' / w for each process, if offloaded, from then on
         state         the largest tensor in float32 for each process, while a state is written or read
+        on their way  b P for each process with samplers of its own
 
 A phase takes as much as its largest moment: for training the backward pass of the head, the one of the first
 layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
@@ -108,19 +111,22 @@ class Footprint:
 
     def phases(self) -> dict[str, BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase, without parts of no bytes."""
-        kept, beside = self._kept(), {} if self.vllm else {"sampler's weights": self._sampler_weights()}
+        kept, apart = self._kept(), self.options.streaming > 0
+        own = {} if apart else {"sampler's weights": self._sampler_weights()}
+        beside = {} if self.vllm else own
         phases = {
-            "sample": kept | self._sampler(),
+            "sample": ({} if apart else kept) | self._sampler(),
             "compare": kept | self._forward() | beside,
             "train": kept | self._training() | beside,
-            "sync": kept | {"buckets": self._syncing(), "sampler's weights": self._sampler_weights()},
+            "sync": kept | {"buckets": self._syncing()} | own,
         }
-        reserve = OVERHEADS.driver + OVERHEADS.context
-        reserve += OVERHEADS.nccl * (self.w > 1) + OVERHEADS.graphs * self.vllm
-        reserve += OVERHEADS.streams * (self.stage == 3)
+        training = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
-            own = sum(size for part, size in parts.items() if not part.startswith("sampler"))
-            parts["reserve"] = reserve + round(OVERHEADS.fragmentation * own)
+            tensors = sum(size for part, size in parts.items() if not part.startswith("sampler"))
+            reserve = OVERHEADS.driver + OVERHEADS.context + round(OVERHEADS.fragmentation * tensors)
+            reserve += training * (not apart or phase != "sample")
+            reserve += OVERHEADS.graphs * (self.vllm and (not apart or phase == "sample"))
+            parts["reserve"] = reserve
             phases[phase] = {part: round(parts[part]) for part in PARTS if parts.get(part)}
         return phases
 
@@ -140,7 +146,10 @@ class Footprint:
         trained = self.trained + critic * demand.critic
         kept = processes * (each * trained // self.w) if self.offload else 0
         state = processes * 4 * self.largest
-        return processes * OVERHEADS.program + max(loading, kept + max(again, state))
+        samplers = -(-self.options.streaming * processes // self.w)
+        shared = self.b * model.parameters * min(processes, samplers)
+        programs = (processes + samplers) * OVERHEADS.program
+        return programs + shared + max(loading, kept + max(again, state))
 
     def sampler_minimum(self) -> int:
         """Return the least memory of vLLM: weights, work space, and the cache of one row of full length."""

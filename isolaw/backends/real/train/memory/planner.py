@@ -23,6 +23,7 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.backends.real.train.memory.division import divided, token_seconds
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
@@ -70,6 +71,7 @@ class MemoryPlan:
             "row_tokens": self.demand.row_tokens,
             "phases": self.phases,
             **{key: getattr(self.options, key) for key in ("processes", "zero_stage", *_CHOSEN)},
+            **({"samplers": self.options.streaming} if self.options.streaming else {}),
         }
 
 
@@ -78,7 +80,7 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
     """Return the plan of the cheapest way to fill in open keys; if none fits, the last one tried."""
     parallel = [
         tp
-        for tp in range(1, options.processes + 1)
+        for tp in range(1, 2 if options.streaming else options.processes + 1)
         if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
     ]
     recomputing = _open(options.gradient_checkpointing, (False, True))
@@ -166,7 +168,7 @@ def chosen(spec: RunSpec) -> RealOptions:
         "offload_optimizer": False,
         "gradient_checkpointing": environment.gpus() > 0,
         "tensor_parallel": 1,
-        "gpu_memory": _GPU_MEMORY,
+        "gpu_memory": _LARGEST_SHARE if options.streaming else _GPU_MEMORY,
     }
     return options.changed(**{k: v for k, v in defaults.items() if getattr(options, k) is None})
 
@@ -181,13 +183,18 @@ def settled(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
 
 
-def with_processes(spec: RunSpec) -> RunSpec:
-    """Return a resolved spec with the processes that its section leaves open.
+def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
+    """Return a resolved spec with the processes, and samplers, that its section leaves open.
 
     They are the fewest GPUs, a power of two, that hold the run and draw at most `_DRAWN` rollouts of a batch
-    each: fewer would take longer, and more are better used by other runs side by side.
+    each: fewer would take longer, and more are better used by other runs side by side. Samplers in processes
+    of their own get a part of the GPUs (`division`). ``processes`` are those of the section, None if open.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
+    if options.streaming:
+        return _with_samplers(spec, options, demand, processes)
+    if processes is not None:
+        return spec
     powers = [2**k for k in range(environment.gpus().bit_length())]
     counts = [count for count in powers if count % (options.tensor_parallel or 1) == 0]
 
@@ -201,6 +208,24 @@ def with_processes(spec: RunSpec) -> RunSpec:
         return spec
     chosen = next((count for count in found if count * _DRAWN >= spec.batch_rollouts), found[-1])
     return spec.model_copy(update={"sources": {**spec.sources, "processes": chosen}})
+
+
+def _with_samplers(
+    spec: RunSpec, options: RealOptions, demand: Demand | None, processes: int | None
+) -> RunSpec:
+    seconds, enough = token_seconds(spec, demand), -(-spec.batch_rollouts // _DRAWN)
+    if processes is not None and options.samplers is not None:
+        return spec
+    for offload in (options.offload_optimizer or False, options.offload_optimizer):
+
+        def fits(own: RealOptions, offload: bool | None = offload) -> bool:
+            return demand is None or _cheapest(demand, own.changed(offload_optimizer=offload)).fits()
+
+        own = divided(options, environment.gpus(), seconds, processes=processes, enough=enough, fits=fits)
+        if own is not None:
+            found = {"processes": own.processes, "samplers": own.samplers}
+            return spec.model_copy(update={"sources": {**spec.sources, **found}})
+    return spec
 
 
 def note(spec: RunSpec) -> str | None:
@@ -294,7 +319,7 @@ def issues(spec: RunSpec) -> list[Issue]:
             f"work space and the cache of one row, and may take {own.sampler_share / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest(demand, options)
-    if fitting and fitting.processes <= gpus:
+    if fitting and fitting.cores <= gpus:
         return [_issue(options, fitting, needs)]
     response = spec.recipe.max_response_tokens or 1
     for fraction, tried in itertools.product(range(15, 0, -1), (options, options.changed(**_OPEN))):
@@ -305,7 +330,7 @@ def issues(spec: RunSpec) -> list[Issue]:
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
         more = (
-            f"; that takes {fitting.processes} GPUs, more than the {gpus} planned for "
+            f"; that takes {fitting.cores} GPUs, more than the {gpus} planned for "
             "(executor.nodes adds machines)"
         )
         return [_issue(options, fitting, needs, more)]
@@ -318,7 +343,7 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
     fitting = [plan.options for other in _others(options) if (plan := _cheapest(demand, other)).fits()]
 
     def cost(own: RealOptions) -> tuple[bool, bool]:
-        beyond = own.processes > environment.gpus()
+        beyond = own.cores > environment.gpus()
         return beyond, bool(own.offload_optimizer) and not beyond
 
     return min(fitting, key=cost, default=None)
@@ -337,6 +362,9 @@ def _others(options: RealOptions) -> Iterator[RealOptions]:
     for processes in _PROCESSES:
         if processes > options.processes:
             yield options.changed(**_OPEN, zero_stage=3, processes=processes)
+    if options.streaming:  # a colocated sampler's model can be divided
+        own = {"generation": "colocated", "samplers": None, "processes": options.cores}
+        yield options.changed(**_OPEN, zero_stage=3, **own)
 
 
 def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "") -> Issue:
@@ -349,7 +377,7 @@ def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
     """Return the keys that have to change, with values: set keys, and those away from their defaults."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
-        for name in ("processes", "zero_stage", *_CHOSEN)
+        for name in ("generation", "processes", "zero_stage", *_CHOSEN)
         if (old := getattr(options, name)) != (new := getattr(fitting, name))
         and (old is not None or (name == "offload_optimizer" and new))
     }

@@ -1,0 +1,140 @@
+"""The sampler processes of one rank of a run, as one sampler that draws while the rank trains.
+
+A rank deals its rollouts to its samplers in turn. It writes its weights into memory that it shares with them
+(`shared_weights`), and each adopts them between two tokens. A rank without samplers only takes part in
+gathering the weights.
+
+vLLM's own transfer of weights is not used: over NCCL (0.32) a trainer would wait without a time limit for a
+sampler that has died, and over CUDA's IPC both would have to be on one GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout import samplers
+from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+from isolaw.backends.real.rollout.samplers import (
+    Limits,
+    Prompts,
+    Rollouts,
+    Sampler,
+    SamplerSettings,
+    Seeds,
+    Weights,
+    limits,
+)
+from isolaw.backends.real.rollout.shared_weights import SharedWeights
+from isolaw.errors import RunError
+from isolaw.machine import visible_gpus
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A request: its number, and how many rollouts it is for."""
+
+    number: int
+    rollouts: int
+
+
+class SamplerGroup(Sampler):
+    """`Sampler` in ``settings.processes`` processes.
+
+    ``version`` names the weights that `load` hands over next. This process trains on the first GPU that it
+    sees; each sampler gets one of the others.
+    """
+
+    def __init__(self, settings: SamplerSettings) -> None:
+        self.needs_weights, self.version, self._tickets = True, 0, 0
+        self._number = os.memfd_create("isolaw-weights")
+        self._memory, self.members = SharedWeights(self._number), list[RemoteSampler]()
+        count = settings.processes or 0
+        gpus = visible_gpus()[1:] if environment.gpus() else [None] * count
+        with self._ending():
+            if len(gpus) < count:
+                raise RunError(f"{count} samplers of a process of the run have {len(gpus)} GPUs of their own")
+            self.members += [RemoteSampler(settings, self._number, gpu) for gpu in gpus[:count]]
+            self._wait()
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End all processes if one has ended, so that the next call opens new ones."""
+        try:
+            yield
+        except RunError:
+            samplers.forget(self)
+            self.close()
+            raise
+
+    def _wait(self) -> None:
+        for member in self.members:
+            member.wait()
+
+    def watch(self, stopping: Callable[[], bool]) -> None:
+        """Ask ``stopping`` while waiting for a suspended sampler whether the run has to end."""
+        for member in self.members:
+            member.stopping = stopping
+
+    def draw(
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+    ) -> Ticket:
+        """Begin to draw from the last weights and those that follow; arguments are those of `generate`."""
+        rows = [(list(prompt), [seed]) for prompt, own in zip(prompts, seeds, strict=True) for seed in own]
+        most, count = limits(max_tokens, len(rows)), len(self.members)
+        self._tickets += 1
+        for place, member in enumerate(self.members):
+            own = rows[place::count]
+            asked = {"prompts": [prompt for prompt, _ in own], "seeds": [seed for _, seed in own]}
+            sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": most[place::count]}
+            if own:
+                member.draw(self._tickets, asked | sampling)
+        return Ticket(self._tickets, len(rows))
+
+    def take(self, ticket: Ticket) -> Rollouts:
+        """Wait for the rollouts of a ticket."""
+        out, dealt = Rollouts([], [], [], []), list[int]()
+        with self._ending():
+            for place, member in enumerate(self.members[: ticket.rollouts]):
+                out += member.take(ticket.number)
+                dealt += range(place, ticket.rollouts, len(self.members))
+        return out.rows(np.argsort(dealt).tolist())
+
+    def generate(
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+    ) -> Rollouts:
+        """Draw and wait."""
+        return self.take(
+            self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+        )
+
+    def load(self, weights: Weights) -> None:
+        """Hand over the weights of ``version``, once all samplers have adopted the previous ones."""
+        with self._ending():
+            self._wait()
+        self.needs_weights = False
+        if not self.members:
+            deque(weights, maxlen=0)
+            return
+        places = self._memory.write(weights)
+        for member in self.members:
+            member.load(places, self.version)
+
+    def drop(self) -> None:
+        """Forget every ticket."""
+        for member in self.members:
+            member.drop()
+
+    def close(self) -> None:
+        """End the processes."""
+        for member in self.members:
+            member.close()
+        if self._number >= 0:
+            os.close(self._number)
+        self.members, self._number = [], -1
