@@ -5,8 +5,8 @@
 
 The prompt is ``17*23=``. A turn with an operator, such as ``17*23``, calls the calculator, which adds
 ``391=`` to the conversation; the model's last turn is its answer. The tiny model of `tiny_model` cannot
-multiply. A supervised warm-up shows it both ways, to call and to answer at once, and reinforcement learning has
-to find out which one is right.
+multiply. A supervised warm-up shows it both ways, to call and to answer at once; reinforcement learning has
+to find out which of them is right.
 """
 
 from __future__ import annotations
