@@ -106,8 +106,10 @@ class _Chat:
         body = await request.json()
         known = len(self.conversation)
         try:
-            # The model's own messages come back with its calls taken apart: they stay as they were written.
-            added = [_plain(message) for message in body["messages"][known:]]
+            messages = [_plain(message) for message in body["messages"]]
+            if len(messages) < known or not all(map(_same, messages, self.conversation)):
+                raise ValueError("the agent changed its conversation; a rollout only appends to it")
+            added = messages[known:]
             written = await self.generate([*self.conversation, *added], tools=body.get("tools"))
         except Exception as error:  # which ends the rollout; the environment sees a refusal
             self.error = self.error or error
@@ -124,6 +126,11 @@ class _Chat:
         chunk = {**whole, "object": "chat.completion.chunk", "choices": [{**choice, "delta": message}]}
         text = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
         return web.Response(text=text, content_type="text/event-stream")
+
+
+def _same(message: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Return whether a message came back; the model's own come back with its calls taken apart."""
+    return message == own or message["role"] == own["role"] == "assistant"
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

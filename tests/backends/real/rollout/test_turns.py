@@ -30,7 +30,8 @@ async def one(problem, generate):
     return [problem.prompt, await generate([problem.prompt])]
 async def two(problem, generate):
     conversation = [problem.prompt, await generate([problem.prompt]), problem.prompt]
-    return [*conversation, await generate(conversation)], 0.5
+    conversation.append(await generate(conversation))
+    return conversation, float("1" in conversation[-1])
 async def ever(problem, generate):
     conversation = [problem.prompt]
     while True: conversation += [await generate(conversation), "="]
@@ -277,7 +278,10 @@ def test_a_run_that_continues_is_an_uninterrupted_one(
     resolved, tmp_path: Path, recipe: dict[str, Any]
 ) -> None:
     spec = resolved(
-        recipe={**ROOM, **recipe}, real=led("two"), sweep={"compute": 128}, evaluation={"points": 1000}
+        recipe={**ROOM, **recipe},
+        real=led("two", reward="rollout"),
+        sweep={"compute": 128},
+        evaluation={"points": 1000},
     )
     whole, kept = [], tmp_path / "state"
     kept.mkdir()
