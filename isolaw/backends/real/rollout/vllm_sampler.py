@@ -70,6 +70,8 @@ class VLLMSampler:
         }
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
+        else:  # a prompt in two pieces rewinds its generator, which only those of GPUs can
+            arguments["enable_chunked_prefill"] = False
         if settings.tensor_parallel > 1:
             process_group.let_libraries_unpickle()  # handles of its queues
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
