@@ -18,12 +18,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import importlib.util
 import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
+from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
 
 # How Qwen and Hermes write a call of a tool.
@@ -40,9 +43,12 @@ def problems_of(environment: dict[str, Any], count: int | None = None) -> Iterat
 def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitable[Any]]:
     """Return the rollout function of an environment, given its configuration.
 
-    >>> rollout_of({"taskset": {"id": "gsm8k-v1"}}).__name__
-    'rollout'
+    Raise `ImportError` without verifiers 0.4 or newer: then isolaw refuses the sweep.
     """
+    if not importlib.util.find_spec("verifiers"):
+        raise ImportError(f"verifiers is not installed: {commands.install('verifiers')}")
+    if tuple(map(int, version("verifiers").split(".")[:2])) < (0, 4):
+        raise ImportError(f"found verifiers {version('verifiers')}; expected 0.4 or newer")
     played: asyncio.Future[tuple[Any, dict[int, Any]]] | None = None
 
     async def started() -> tuple[Any, dict[int, Any]]:
@@ -67,7 +73,7 @@ def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitabl
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if errors:
             raise RuntimeError(f"{errors[-1].type}: {errors[-1].message}")
-        return chat.conversation, sum(trace.reward for trace in episode.traces)
+        return chat.conversation, sum(trace.reward for trace in episode.traces if trace.agent.trainable)
 
     return rollout
 

@@ -146,7 +146,11 @@ class _Rollout:
             self.says.put_nowait({"failed": said[:2000]})
 
     async def generate(self, conversation: Any, tools: Sequence[Any] | None = None) -> Written:
-        """Return what the model writes after a conversation; ``tools`` are the chat template's."""
+        """Return what the model writes after a conversation.
+
+        ``tools``, of the first call, are those that the chat template lists. Raise `LimitReached` if no turn
+        or token is left, and `ValueError` if the conversation has changed.
+        """
         if self.waiting or self.cut:
             why = "its limit is reached" if self.cut else "a rollout asks the model once at a time"
             raise RuntimeError(f"generate: {why}")

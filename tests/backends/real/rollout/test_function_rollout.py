@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -133,6 +134,17 @@ def test_functions_that_are_none(module: str) -> None:
     (wrong,) = function_rollout.check("calculator")
     assert str(wrong) == "real.rollout: found 'calculator'; expected package.module:function"
     assert function_rollout.check(f"{module}:rollout") == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verifiers") is not None, reason="verifiers is installed")
+def test_an_environment_of_a_library_that_is_missing(module: str) -> None:
+    """isolaw refuses the sweep, before a model is loaded."""
+    Path(f"{module}.py").write_text(
+        "from isolaw.backends.real.rollout.from_verifiers import rollout_of\n"
+        "rollout = rollout_of({'taskset': {'id': 'gsm8k-v1'}})\n"
+    )
+    (wrong,) = function_rollout.check(f"{module}:rollout")
+    assert "ImportError: verifiers is not installed: pip install verifiers" in str(wrong)
 
 
 def test_columns_are_read_only_when_they_are_wanted(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ async def ever(problem, generate):
     conversation = [problem.prompt]
     while True: conversation += [await generate(conversation), "="]
 async def some_fail(problem, generate):
+    if int(problem.answer) % 4 == 1: raise ValueError("odd from the start")
     conversation = [problem.prompt, await generate([problem.prompt]), "="]
     if int(problem.answer) % 2: raise ValueError("odd")
     return [*conversation, await generate(conversation)]
