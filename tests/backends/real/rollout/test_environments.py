@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ import pytest
 
 from isolaw.backends.real.rollout.problems import write_set
 
-pytestmark = [pytest.mark.real, pytest.mark.nightly]
+pytestmark = pytest.mark.real
 
 GYMNASIUM = """
 import gymnasium
@@ -95,6 +97,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         sys.modules.pop(name, None)
 
 
+@pytest.mark.nightly
 def test_an_environment_of_gymnasium(module: Callable[..., None], train: Callable[..., Any]) -> None:
     pytest.importorskip("gymnasium")
     module("again", GYMNASIUM)
@@ -109,6 +112,7 @@ def test_an_environment_of_gymnasium(module: Callable[..., None], train: Callabl
     assert set(curve["train", "failed_fraction"].values()) == {0.0}
 
 
+@pytest.mark.nightly
 def test_an_environment_of_verifiers(
     module: Callable[..., None], train: Callable[..., Any], made: Any, tmp_path: Path
 ) -> None:
@@ -140,3 +144,50 @@ def test_an_environment_of_verifiers(
     assert 4 < curve["train", "environment_tokens"][2] <= 6
     assert 0 < curve["train", "reward"][2] < 1  # a 1 in the last answer counts a quarter
     assert curve["train", "mismatch_max"][2] < 1e-4
+
+
+def test_an_agent_talks_to_an_endpoint() -> None:
+    """As OpenAI's clients do: tools, streams, messages that come back, and a refusal where they changed."""
+    aiohttp = pytest.importorskip("aiohttp")
+    from isolaw.backends.real.rollout.from_verifiers import _Chat
+    from isolaw.backends.real.rollout.function_rollout import Written
+
+    written = ['Let me add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "2", "never"]
+    asked: list[Any] = []
+
+    async def generate(conversation: list[Any], tools: Any = None) -> Written:
+        asked.append((list(conversation), tools))
+        return Written(written[len(asked) - 1])
+
+    async def talk() -> None:
+        chat, tools = _Chat(generate), [{"type": "function", "function": {"name": "add"}}]
+        async with chat.served() as url, aiohttp.ClientSession() as client:
+            assert url.startswith("http://127.0.0.1:")
+
+            async def post(messages: list[Any], **more: Any) -> tuple[int, str]:
+                body = {"model": "policy", "messages": messages, **more}
+                async with client.post(f"{url}/chat/completions", json=body) as reply:
+                    return reply.status, await reply.text()
+
+            user = {"role": "user", "content": [{"type": "text", "text": "1+1?"}]}
+            status, text = await post([user], tools=tools)
+            message = json.loads(text)["choices"][0]["message"]
+            assert (status, message["content"]) == (200, "Let me add.")
+            (call,) = message["tool_calls"]
+            assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "2"}
+            status, text = await post([user, message, result], tools=tools, stream=True)
+            chunk = json.loads(text.split("data: ")[1])
+            assert chunk["choices"] == [
+                {"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": "2"}}
+            ]
+            status, text = await post([{"role": "user", "content": "2+2?"}, message, result])
+            assert status == 400
+            assert "the agent changed its conversation" in text
+        assert isinstance(chat.error, ValueError)
+        assert asked[0] == ([{"role": "user", "content": "1+1?"}], tools)
+        assert asked[1][0][1:] == [{"role": "assistant", "content": written[0]}, result]
+        assert len(asked) == 2
+
+    asyncio.run(talk())
