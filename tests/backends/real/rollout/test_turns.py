@@ -170,13 +170,13 @@ def test_the_environments_tokens_have_no_gradient(resolved) -> None:
     """GRPO with a KL term and an entropy bonus, against the loss in plain torch, a row at a time."""
     from transformers import AutoModelForCausalLM
 
-    recipe = {**ROOM, "kl": 0.5, "kl_in": "loss", "entropy": 0.1, "importance_sampling": "none", "lr": 0.05}
+    recipe = {**ROOM, "kl": 0.5, "kl_in": "loss", "entropy": 0.1, "importance_sampling": "none", "lr": 0.02}
     spec = resolved(recipe={**recipe, "temperature": 0.8}, real=led("two"))
     with closing(Run(spec)) as run:
         for _ in range(2):
             run.advance()
         batch = run.generate()
-        assert float(batch.turns[..., 1].mean()) > 5  # a few were cut before the environment's
+        assert float(batch.turns[..., 1].mean()) > 2  # some were cut before the environment's
         policy = AutoModelForCausalLM.from_pretrained(spec.sources["model"]).eval()
         policy.load_state_dict(dict(run.trainer.weights()), strict=False)
         places, found = _watched(run)
