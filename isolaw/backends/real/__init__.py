@@ -81,7 +81,7 @@ class Real:
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         if options.rollout:
             content["rollout"] = rewards.digest(options.rollout) or ""
-            content["columns"] = ProblemSet.read(folder, columns=True).columns_digest()
+            content["columns"] = _columns_digest(str(folder), models.stamp(folder))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -181,6 +181,11 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
+
+
+@functools.lru_cache(maxsize=8)
+def _columns_digest(folder: str, stamp: str) -> str:
+    return ProblemSet.read(folder, columns=True).columns_digest()
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
