@@ -17,7 +17,7 @@ from isolaw.backend import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
-from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout import function_rollout, rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, check_phrase, encode_phrase
 from isolaw.backends.real.train.memory import planner
@@ -49,9 +49,11 @@ class Real:
         for key, values, check in (
             ("model", [spec.options.get("model")], models.check),
             ("reward", named if isinstance(named, list | tuple) else [named], rewards.check),
+            ("rollout", [spec.options.get("rollout")], function_rollout.check),
         ):
             for value in values:
-                if isinstance(value, str) and f"real.{key}" not in wrong:
+                returned = (key, value) == ("reward", rewards.ROLLOUT)
+                if isinstance(value, str) and f"real.{key}" not in wrong and not returned:
                     issues += check(value)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
@@ -78,6 +80,9 @@ class Real:
         for name in options.rewards:
             if hashed := rewards.digest(name):
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
+        if options.rollout:
+            content["rollout"] = rewards.digest(options.rollout) or ""
+            content["columns"] = _columns_digest(str(folder), models.stamp(folder))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -103,6 +108,7 @@ class Real:
             *_evaluation_issues(spec, stored),
             *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
+            *_rollout_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
         ]
 
@@ -177,6 +183,11 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
+
+
+@functools.lru_cache(maxsize=8)
+def _columns_digest(folder: str, stamp: str) -> str:
+    return ProblemSet.read(folder, columns=True).columns_digest()
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
@@ -279,6 +290,33 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
+    return out
+
+
+def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
+    """Return the issues of rollouts of several turns, and of keys without effect."""
+    if options.rollout is None:
+        note, accepted = "there is no rollout function", "no such key, or real.rollout"
+        out = [
+            Issue(f"real.{key}", note, getattr(options, key), accepted)
+            for key in ("rollout_turns", "rollout_timeout")
+            if getattr(options, key) is not None
+        ]
+        if rewards.ROLLOUT in options.rewards:
+            accepted = "exact, math, package.module:function, or real.rollout"
+            out.append(Issue("real.reward", note, options.reward, accepted))
+        return out
+    out = []
+    if options.generation == "async":
+        note = "a streaming sampler draws one turn of a rollout"
+        out.append(Issue("real.generation", note, "async", '"colocated", or no real.rollout'))
+    if (options.tensor_parallel or 1) > 1:
+        note = "each process leads its own rollouts, so they cannot share one sampler's model"
+        out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, "1, or no real.rollout"))
+    if spec.recipe.interrupt_at is not None:
+        note = "a rollout function decides how a rollout goes on"
+        accepted = 'no such key, or no real.rollout; with scale_rl: recipe.without = ["interruptions"]'
+        out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     return out
 
 

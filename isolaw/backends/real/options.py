@@ -17,7 +17,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that affect results; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default, so that adding them changed no identity.
-OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights")
+OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights", "rollout", "rollout_turns")
 
 
 def _unless_empty(value: Any) -> Any:
@@ -55,11 +55,16 @@ class RealOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
-    # exact, math, package.module:function, or several of them, of which the first decides what is correct.
+    # exact, math, package.module:function, rollout (the number that the rollout function returns), or several
+    # of them, of which the first decides what is correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
     reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes that judge responses, per process of a run
+    reward_workers: Count = 2  # processes that judge responses or roll out, per process of a run
     reward_timeout: Positive | None = None  # seconds of a call; the reward's own by default
+    # package.module:function, which leads a conversation of several turns (`rollout.function_rollout`).
+    rollout: Annotated[str, Field(min_length=1)] | None = None
+    rollout_turns: Count | None = None  # most turns of a rollout; None: as many as its tokens allow
+    rollout_timeout: Positive | None = None  # seconds of a rollout, apart from waiting for the model
     system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
     # Arguments of the tokenizer's chat template, e.g. enable_thinking.
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (

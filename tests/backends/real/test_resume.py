@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,40 @@ STEPS = 36
 KILLS = 2
 
 
-@pytest.fixture(scope="module")
-def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+TWO_TURNS = """
+async def rollout(problem, generate):
+    conversation = [problem.prompt, await generate([problem.prompt]), "="]
+    return [*conversation, await generate(conversation)]
+"""
+
+
+@pytest.fixture(scope="module", params=["one turn", pytest.param("two turns", marks=pytest.mark.nightly)])
+def data(
+    request: pytest.FixtureRequest,
+    made,
+    sections: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, dict[str, Any]]]:
     """Two runs, on-policy and stale, one after the other, with a point to continue from after every step."""
-    return sections(
+    folder, own = tmp_path_factory.mktemp("led"), {"checkpoint_minutes": 1e-6}
+    (folder / "two_turns.py").write_text(TWO_TURNS)
+    if request.param == "two turns":
+        own |= {"rollout": "two_turns:rollout", "sampler": "transformers"}
+    made_of = sections(
         sweep={"compute": STEPS * 64},
         grid={"problems_per_batch": [16], "staleness": [0, 1]},
         recipe={"no_positive_resampling": 0.9},
         problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
         evaluation={"points": 6},
-        real={"checkpoint_minutes": 1e-6},
+        real=own,
         executor={"kind": "processes", "jobs": 1},
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        )
+        yield made_of
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ these kinds is a further evaluation set, named by its stem (``aime24.jsonl``). E
 
 The prompt is text or chat messages, the answer text or a number, and the id optional. The identity of a set
 depends on these three alone, not on path, format or order of lines. Problems are sorted by their digests, so
-the first n are an arbitrary choice.
+the first n are an arbitrary choice. Only a rollout function (`function_rollout`) gets the other columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,14 @@ _Fault = tuple[Any, ...]
 class Problem:
     """The prompt that the model gets, and the answer that the reward compares the response with.
 
-    ``prompt`` is text, or chat messages ``{"role": …, "content": …}``.
+    ``prompt`` is text, or chat messages ``{"role": …, "content": …}``. ``columns`` are the other columns of
+    its row, if they were read.
     """
 
     id: str
     prompt: str | list[Message]
     answer: str
+    columns: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
@@ -73,13 +75,13 @@ class ProblemSet:
     parts: dict[str, list[Problem]]
 
     @classmethod
-    def read(cls, folder: str | Path) -> ProblemSet:
-        """Read a folder; raise `SpecError` with everything that is wrong with it."""
+    def read(cls, folder: str | Path, columns: bool = False) -> ProblemSet:
+        """Read a folder, with or without other columns; raise `SpecError` with everything wrong with it."""
         folder = Path(folder)
         files, issues = _files(folder)
         parts = {}
         for part, path in files.items():
-            parts[part], found = _read(path)
+            parts[part], found = _read(path, others=columns)
             issues += found
         trained = {words(p.prompt): p.id for p in parts.get("train", [])}
         for part, problems in parts.items():
@@ -92,6 +94,11 @@ class ProblemSet:
     def digest(self, part: str) -> str:
         """SHA-256 of a part's content, the same for any path, file format and order of lines."""
         return _sha256([problem.digest for problem in self.parts[part]])
+
+    def columns_digest(self) -> str:
+        """SHA-256 of the other columns of all problems."""
+        rows = {part: [problem.columns for problem in own] for part, own in self.parts.items()}
+        return _sha256(rows)
 
     def first(self, part: str, count: int | None = None) -> list[Problem]:
         """Return the first ``count`` problems of a part, or all; raise `DataError` if there are fewer."""
@@ -145,7 +152,8 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
     folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
-        lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
+        rows = ({"id": q.id, "prompt": q.prompt, "answer": q.answer, **q.columns} for q in problems)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         folder.joinpath(f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
@@ -175,14 +183,19 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 
 
 def _read(
-    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False
+    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False, others: bool = False
 ) -> tuple[list[Problem], list[Issue]]:
-    """Return a file's problems in the order of their digests, and everything that is wrong with it."""
+    """Return a file's problems in the order of their digests, and everything that is wrong with it.
+
+    ``others`` adds the other columns, with values that JSON lacks as text.
+    """
     faults: list[_Fault] = []
     names = {key: (named or {}).get(key, key) for key in _ACCEPTED}
     wanted = {name.split(".")[0] for name in names.values()}
     try:
-        columns, rows = _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, wanted)
+        columns, rows = (
+            _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, None if others else wanted)
+        )
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
@@ -197,11 +210,14 @@ def _read(
         return [], [*_issues(path, faults), *nowhere]
     problems: dict[str, Problem] = {}
     seen: dict[str, int] = {}
-    for line, row in rows:
-        row = {key: _field(row, name) for key, name in names.items()}
+    for line, whole in rows:
+        row = {key: _field(whole, name) for key, name in names.items()}
         problem = _problem(row, line, faults)
         if problem is None:
             continue
+        if others:
+            more = {key: value for key, value in whole.items() if key not in wanted}
+            problem = replace(problem, columns=json.loads(json.dumps(more, default=str)))
         if repeats and problem.id in seen and row["id"] is None:
             problem = replace(problem, id=f"{problem.id} (row {line})")
         if problem.id in seen:
@@ -232,8 +248,8 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
-def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
-    """Return the columns of a Parquet or Arrow file, and each row's values in the wanted columns.
+def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[_Row]]:
+    """Return the columns of a Parquet or Arrow file, and each row's values in the wanted columns, or in all.
 
     Other columns are skipped: they may be large, or of a type that Python lacks.
     """
@@ -244,11 +260,11 @@ def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
         with pa.memory_map(str(path)) as source:
             whole = pa.ipc.open_stream(source).read_all()
         columns = whole.schema.names
-        table = whole.select([name for name in columns if name in wanted])
+        table = whole.select([name for name in columns if wanted is None or name in wanted])
     else:
         file = pq.ParquetFile(path)
         columns = file.schema_arrow.names
-        table = file.read(columns=[name for name in columns if name in wanted])
+        table = file.read(columns=[name for name in columns if wanted is None or name in wanted])
     return columns, list(enumerate(table.to_pylist(), 1))
 
 

@@ -66,11 +66,13 @@ class Chat:
         return out
 
 
-def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> list[list[int]]:
+def encode(
+    problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat(), tools: Sequence[Any] | None = None
+) -> list[list[int]]:
     """Return the token ids of each prompt, by a Hugging Face tokenizer.
 
-    The tokenizer's chat template formats messages, up to where the assistant's turn begins. Raise `DataError`
-    if messages find no template, or if the template refuses them.
+    The tokenizer's chat template formats messages, and ``tools`` if there are any, up to where the
+    assistant's turn begins. Raise `DataError` if messages find no template, or if the template refuses them.
     """
     chats = [chat.messages(q) for q in problems]
     first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
@@ -87,15 +89,22 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
     plain = [q.prompt for q, messages in zip(problems, chats, strict=True) if not messages]
     texts = iter(tokenizer(plain or [""]).input_ids)
     return [
-        _encode_chat(q, messages, tokenizer, chat) if messages else next(texts)
+        _encode_chat(q, messages, tokenizer, chat, tools) if messages else next(texts)
         for q, messages in zip(problems, chats, strict=True)
     ]
 
 
-def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat: Chat) -> list[int]:
-    more = json.loads(chat.arguments)
+def _encode_chat(
+    problem: Problem,
+    messages: list[Message],
+    tokenizer: Any,
+    chat: Chat,
+    tools: Sequence[Any] | None = None,
+    begin: bool = True,
+) -> list[int]:
+    more = json.loads(chat.arguments) | ({"tools": tools} if tools else {})
     try:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=begin, return_dict=False, **more)
     except Exception as error:  # a template is a program
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
@@ -104,8 +113,31 @@ def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat
     return list(ids)
 
 
+def encode_reply(
+    problem: Problem, written: Sequence[int], ended: bool, messages: list[Message], tokenizer: Any, chat: Chat
+) -> list[int]:
+    """Return the tokens that messages add to a chat, between two turns of the model.
+
+    They are what the template puts behind an assistant's message. ``written`` are the tokens of the model's
+    turn; the template's end of a turn is left out if the model has ``ended`` its own with the same token.
+    Raise `DataError` if the template refuses them, or writes earlier messages in another way before them.
+    """
+    start: list[Message] = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "1"}]
+    before = _encode_chat(problem, start, tokenizer, chat, begin=False)
+    after = _encode_chat(problem, [*start, *messages], tokenizer, chat)
+    end = written[-1] if ended and written else tokenizer.eos_token_id
+    if end in before:
+        before = before[: len(before) - before[::-1].index(end) - (not ended)]
+    if after[: len(before)] != before:
+        raise DataError(
+            f"problem {problem.id!r}: the chat template writes an assistant's message in another way before "
+            f"messages of {', '.join(m['role'] for m in messages)}, so a conversation cannot continue"
+        )
+    return after[len(before) :]
+
+
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
-    """Return the tokens of an interruption's phrase, as part of a longer text."""
+    """Return the tokens of a text that is part of a longer one, such as an interruption's phrase."""
     return list(tokenizer(phrase, add_special_tokens=False).input_ids)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from isolaw.backends.real.rollout.problems import Problem
+from isolaw.errors import Issue, nearest
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -29,6 +33,37 @@ def import_user_module(module: str) -> ModuleType:
     finally:
         if added:
             sys.path.remove(here)
+
+
+def check_function(name: str, where: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[Issue]:
+    """Return the issues of a user's function of such arguments; this imports its module.
+
+    ``names`` are accepted in its place.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        accepted = f"{''.join(f'{one}, ' for one in names)}{'or ' if names else ''}package.module:function"
+        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, names))]
+    try:
+        imported = import_user_module(module)
+    except (Exception, SystemExit) as error:  # of the user's code
+        close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
+        what = f"cannot import {module!r}: {type(error).__name__}: {error}"
+        return [Issue(where, what, name, nearest=close)]
+    found = getattr(imported, function, None)
+    if not callable(found):
+        functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
+        close = nearest(function, functions)
+        what = "is not a function" if hasattr(imported, function) else "no such function"
+        return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
+    with contextlib.suppress(ValueError):  # a function written in C may have no signature
+        try:
+            signature = inspect.signature(found)
+            signature.bind(*arguments)
+        except TypeError:
+            what = f"{module}: does not take ({', '.join(arguments)})"
+            return [Issue(where, what, f"{function}{signature}")]
+    return []
 
 
 class Reward:

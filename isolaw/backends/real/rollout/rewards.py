@@ -8,6 +8,8 @@
 ``package.module:function``
     the number that ``function(prompt, response, answer)`` returns; it may be asynchronous or take lists
     (`function_reward`).
+``rollout``
+    the number that the rollout function returned with its conversation (`function_rollout`).
 
 avg@k, best@k and worst@k count *correct* answers: those with a reward of at least 1. Of several rewards the
 first decides which answers are correct; training uses their weighted sum.
@@ -15,10 +17,8 @@ first decides which answers are correct; training uses their weighted sum.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import inspect
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -29,10 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.reward import Reward, import_user_module
-from isolaw.errors import Issue, SpecError, nearest
+from isolaw.backends.real.rollout.reward import Reward, check_function, import_user_module
+from isolaw.errors import Issue, SpecError
 
 NAMES = ("exact", "math")
+ROLLOUT = "rollout"
 
 
 def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
@@ -70,20 +71,23 @@ class Rewards:
     ) -> None:
         self.names = list(names)
         self.weights = np.array(weights or [1.0] * len(names))
-        self._each = [get(name, workers, limit) for name in names]
+        self._each = [get(name, workers, limit) for name in names if name != ROLLOUT]
 
     @property
     def failures(self) -> int:
         """Number of responses without a verdict of one of the rewards."""
         return sum(own.failures for own in self._each)
 
-    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
+    def __call__(
+        self, problems: Sequence[Problem], responses: Sequence[str], returned: Sequence[float] = ()
+    ) -> NDArray[np.float64]:
         """Return each reward of each response, (responses, rewards), without weights.
 
-        Warns of responses without one, by kind.
+        ``returned`` are those of the rollout function. Warns of responses without one, by kind.
         """
         before = self.failures
-        values = [own(problems, responses) for own in self._each]
+        judged = (own(problems, responses) for own in self._each)
+        values = [list(returned) if name == ROLLOUT else next(judged) for name in self.names]
         if self.failures > before:
             kinds = Counter[str]()
             for own in self._each:
@@ -105,30 +109,7 @@ def check(name: str, where: str = "real.reward") -> list[Issue]:
         return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     if name in NAMES:
         return []
-    module, _, function = name.partition(":")
-    if not module or not function:
-        accepted = "exact, math, or package.module:function"
-        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
-    try:
-        imported = import_user_module(module)
-    except (Exception, SystemExit) as error:  # of the user's code
-        close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
-        what = f"cannot import {module!r}: {type(error).__name__}: {error}"
-        return [Issue(where, what, name, nearest=close)]
-    found = getattr(imported, function, None)
-    if not callable(found):
-        functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
-        close = nearest(function, functions)
-        what = "is not a function" if hasattr(imported, function) else "no such function"
-        return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
-    with contextlib.suppress(ValueError):  # a function written in C may have no signature
-        try:
-            signature = inspect.signature(found)
-            signature.bind("", "", "")
-        except TypeError:
-            what = f"{module}: does not take (prompt, response, answer)"
-            return [Issue(where, what, f"{function}{signature}")]
-    return []
+    return check_function(name, where, ("prompt", "response", "answer"), NAMES)
 
 
 def digest(name: str) -> str | None:

@@ -36,7 +36,8 @@ class Rollouts:
     tokens: list[list[int]]  # of the response, its end-of-sequence token included
     logprobs: list[list[float]]  # of the response's drawn tokens, under the sampler's distribution
     finished: list[bool]  # False for a response that was cut at max_tokens
-    # Which of the response's tokens were not drawn but inserted: [first, the one after the last].
+    # Which of the response's tokens were not drawn but inserted: the first of each span and the one after its
+    # last, [first, end, first, end, …].
     inserted: list[list[int]] = field(default_factory=list)
     # The version of the weights that drew each token; no rows where the same weights drew all of them.
     versions: list[list[int]] = field(default_factory=list)
@@ -48,9 +49,8 @@ class Rollouts:
     @property
     def lengths(self) -> list[int]:
         """Return the number of drawn tokens of each response."""
-        return [
-            len(own) - (end - first) for own, (first, end) in zip(self.tokens, self.inserted, strict=True)
-        ]
+        spans = zip(self.tokens, self.inserted, strict=True)
+        return [len(own) + sum(places[::2]) - sum(places[1::2]) for own, places in spans]
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -6,7 +6,7 @@ other rollouts nor on the process that draws it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,11 +17,13 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.interruption import Interruption
 from isolaw.backends.real.rollout.opening import open_sampler
-from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings
+from isolaw.backends.real.rollout.turns import Conversation, Turns, rollouts_of
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.config import RunSpec
+from isolaw.errors import RunError
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -36,7 +38,7 @@ class RolloutWorker:
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
-        stored = ProblemSet.read(spec.sources["set"])
+        stored = ProblemSet.read(spec.sources["set"], columns=options.rollout is not None)
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # By part of the set: train, validation, and any further evaluation set.
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
@@ -50,12 +52,14 @@ class RolloutWorker:
         self.reward = rewards.Rewards(
             options.rewards, options.reward_weights, options.reward_workers, options.reward_timeout
         )
+        room = longest + phrase + (spec.recipe.max_response_tokens or 1)
+        self.turns = Turns(options, self.tokenizer, room) if options.rollout else None
         self.key = int(spec.run_id, 16)
         settings = SamplerSettings(
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
-            longest + phrase + (spec.recipe.max_response_tokens or 1),
+            room,
             bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
@@ -72,15 +76,19 @@ class RolloutWorker:
 
         Temperature and top_p are the recipe's or, if ``evaluating``, the evaluations'.
         """
+        led = None
         with self.clock("generate"):
             asked = self.asked(part, visited, n, stream, evaluating)
             rollouts = Rollouts([], [], [], [])
-            if asked["seeds"] and self.interruption:
+            if self.turns:
+                led = self.turns.draw(self.sampler, self._problems(part, visited, n), **asked)
+                rollouts = rollouts_of(led)
+            elif asked["seeds"] and self.interruption:
                 del asked["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **asked)
             elif asked["seeds"]:
                 rollouts = self.sampler.generate(**asked)
-        return self.rewarded(part, visited, n, rollouts)
+        return self.rewarded(part, visited, n, rollouts, led)
 
     def asked(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
@@ -99,20 +107,50 @@ class RolloutWorker:
             "max_tokens": self.recipe.max_response_tokens or 1,
         }
 
-    def rewarded(self, part: str, visited: list[int], n: int, rollouts: Rollouts) -> Batch:
-        """Return the batch of this process's rollouts, with those of the others."""
-        places = [visited[row // n] for row in self.ranks.share(len(visited), n)]
-        before = self.reward.failures
+    def _problems(self, part: str, visited: list[int], n: int) -> list[Problem]:
+        """Return the problem of each of this process's rollouts."""
+        return [self.problems[part][visited[row // n]] for row in self.ranks.share(len(visited), n)]
+
+    def rewarded(
+        self,
+        part: str,
+        visited: list[int],
+        n: int,
+        rollouts: Rollouts,
+        led: Sequence[Conversation] | None = None,
+    ) -> Batch:
+        """Return the batch of this process's rollouts, with those of the others.
+
+        Of conversations, ``led`` by a function, the last turn is judged, and those that failed get 0. Raise
+        `RunError` if all of them failed.
+        """
+        problems, before = self._problems(part, visited, n), self.reward.failures
+        turns = None
         with self.clock("reward"):
-            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if places else []
-            values = self.reward([self.problems[part][place] for place in places], texts)
+            if led is None:
+                texts = (
+                    self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
+                )
+                values = self.reward(problems, texts)
+            else:
+                fine = [k for k, row in enumerate(led) if not row.failed]
+                values = np.zeros((len(led), len(self.reward.names)))
+                told = [(problems[k], led[k].written, led[k].reward) for k in fine]
+                values[fine] = self.reward(*map(list, zip(*told, strict=True))) if told else 0.0
+                turns = np.array([[row.turns, row.environment_tokens, bool(row.failed)] for row in led])
+                turns = turns.reshape(len(led), 3)
         several = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)
+        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several, turns)
+        if batch.turns is not None and bool(batch.turns[..., 2].all()):
+            why = next(filter(None, self.ranks.all_of(led[0].failed if led else "")), "")
+            raise RunError(f"all {batch.rewards.numel():,} rollouts of a batch failed; the first: {why}")
         failures = self.ranks.all_of(self.reward.failures - before)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch
 
     def close(self) -> None:
-        """End the reward's processes; the sampler sleeps, and serves the next run."""
+        """End the processes of reward and rollouts; the sampler sleeps, and serves the next run."""
         self.reward.close()
+        if self.turns:
+            self.turns.close()
         self.sampler.sleep()

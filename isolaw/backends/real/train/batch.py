@@ -32,13 +32,14 @@ from isolaw.backends.real.train import process_group, row_tensors
 
 # Fields of the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
+_OPTIONAL = ("components", "turns")  # also of the whole batch, or None; tensors of float64
 _NEAR = 0.01  # share of the mean by which a process's tokens may exceed it
 _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 
 @dataclass
 class Batch:
-    """The rollouts of some problems; fields in `_WHOLE` and `_PLAIN` cover all processes."""
+    """The rollouts of some problems; fields in `_WHOLE`, `_OPTIONAL` and `_PLAIN` cover all processes."""
 
     visited: list[int]  # the problems, indices of the training set, (B_p,)
     rewards: torch.Tensor  # (B_p, n)
@@ -55,6 +56,8 @@ class Batch:
     parts: int = 1
     # Each of several rewards, without its weight, (B_p, n, rewards); `rewards` are their weighted sum.
     components: torch.Tensor | None = None
+    # Of conversations: turns, tokens of the environment, and whether the rollout failed, (B_p, n, 3).
+    turns: torch.Tensor | None = None
     # Of `rollouts`, under the policy that sampled them; None for the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
@@ -77,6 +80,10 @@ class Batch:
     def response_length(self) -> float:
         """Mean tokens of a response."""
         return float(self.lengths.mean(dtype=torch.float64))
+
+    def _given(self) -> list[str]:
+        """Return the fields in `_OPTIONAL` that are not None."""
+        return [name for name in _OPTIONAL if getattr(self, name) is not None]
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a (B_p, n) tensor, flat."""
@@ -130,19 +137,15 @@ class Batch:
         self.rollouts = self.rollouts.rows(held)
         self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
         self.visited = [self.visited[j] for j in kept]
-        for name in _WHOLE:
+        for name in (*_WHOLE, *self._given()):
             setattr(self, name, getattr(self, name)[kept])
-        if self.components is not None:
-            self.components = self.components[kept]
         return wanted - len(kept)
 
     def extend(self, other: Batch) -> None:
         """Add another batch's problems."""
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
-        for name in _WHOLE:
+        for name in (*_WHOLE, *self._given()):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
-        if self.components is not None and other.components is not None:
-            self.components = torch.cat([self.components, other.components])
         self.rollouts = self.rollouts + other.rollouts
         for name in _PLAIN:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -160,8 +163,7 @@ class Batch:
     def _state(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
-            **{name: getattr(self, name).tolist() for name in _WHOLE},
-            **({} if self.components is None else {"components": self.components.tolist()}),
+            **{name: getattr(self, name).tolist() for name in (*_WHOLE, *self._given())},
         }
 
     @classmethod
@@ -185,9 +187,7 @@ class Batch:
         return cls(
             **{name: state[name] for name in _PLAIN},
             **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
-            components=torch.tensor(state["components"], dtype=torch.float64)
-            if "components" in state
-            else None,
+            **{n: torch.tensor(state[n], dtype=torch.float64) for n in _OPTIONAL if n in state},
             rows=rows,
             rollouts=rollouts,
             part=ranks.rank % ranks.tensor_parallel,
@@ -238,6 +238,7 @@ class RankGroup:
         rollouts: Rollouts,
         rewards: np.ndarray,
         components: np.ndarray | None = None,
+        turns: np.ndarray | None = None,
     ) -> Batch:
         """Return the batch from this process's `share` of rollouts, with one or several rewards each."""
         rows = self.share(len(visited), n)
@@ -246,15 +247,17 @@ class RankGroup:
         for held, *parts in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
             for tensor, part in zip(whole.values(), parts, strict=True):
                 tensor[held] = torch.tensor(part, dtype=tensor.dtype)
-        each = None
-        if components is not None:
-            each = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
-            for held, own in self.all_of((rows, components.tolist())):
+        optional: dict[str, torch.Tensor] = {}
+        for name, values in zip(_OPTIONAL, (components, turns), strict=True):
+            if values is None:
+                continue
+            each = torch.zeros((len(visited) * n, values.shape[1]), dtype=torch.float64)
+            for held, own in self.all_of((rows, values.tolist())):
                 each[held] = torch.tensor(own, dtype=each.dtype).reshape(len(held), each.shape[1])
-            each = each.reshape(len(visited), n, -1)
+            optional[name] = each.reshape(len(visited), n, -1)
         return Batch(
             visited,
-            components=each,
+            **optional,
             **{name: tensor.reshape(-1, n) for name, tensor in whole.items()},
             rows=rows,
             rollouts=rollouts,

@@ -69,7 +69,10 @@ class Learner:
                 kept = adv.informative(batch.rewards)
             enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
-            batch.balance(self.ranks, enters, batch.lengths + prompts[:, None])
+            tokens = batch.lengths + prompts[:, None]
+            if batch.turns is not None:
+                tokens = tokens + batch.turns[..., 1].long()
+            batch.balance(self.ranks, enters, tokens)
             several = recipe.epochs * recipe.minibatches > 1
             if several and batch.old_logprobs is None:
                 batch.old_logprobs = self.logprobs(batch.rollouts)

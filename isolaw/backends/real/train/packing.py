@@ -74,7 +74,6 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     known: dict[tuple[tuple[int, ...], ...], int] = {}
     same_as = [known.setdefault(row, len(known)) for row in rows]
     before, after = (np.array([len(row[part]) for row in known]) for part in (0, 1))
-    inserted = np.array([row[2] for row in known])
     if not before.all():
         raise ValueError("a row without a prompt: nothing predicts its first token")
     lengths = before + after
@@ -82,9 +81,12 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     ids = np.fromiter((token for row in known for part in row[:2] for token in part), np.int64, starts[-1])
     places = positions - np.repeat(before, lengths)  # in the response
-    first, end = np.repeat(inserted, lengths, axis=0).T
-    answers = (places >= 0) & ((places < first) | (places >= end))
-    drawn = after - inserted[:, 1] + inserted[:, 0]
+    answers = places >= 0
+    drawn = after.copy()
+    for u, row in enumerate(known):
+        for first, end in zip(row[2][::2], row[2][1::2], strict=True):
+            answers[starts[u] + before[u] + first : starts[u] + before[u] + end] = False
+            drawn[u] -= end - first
     distinct = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
     repeated = len(known) < len(rows)
 

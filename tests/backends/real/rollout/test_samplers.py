@@ -141,6 +141,15 @@ def test_a_response_may_fill_the_context(sampler, prompts) -> None:
     assert max(map(len, rollouts.tokens)) <= 32 - len(prompt)
 
 
+def test_no_prompt_is_computed_in_pieces_without_a_gpu(vllm) -> None:
+    """More tokens than vLLM computes in a step; it would rewind the generator of a prompt that it cuts."""
+    budget = vllm.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
+    prompt = [1, *range(3, 13), *range(3, 13)]
+    assert 250 * len(prompt) > budget
+    drawn = vllm.generate([prompt], [range(250)], temperature=1.0, top_p=1.0, max_tokens=2)
+    assert len(drawn) == 250
+
+
 def test_weights_are_taken_over(sampler, model, prompts) -> None:
     random = torch.Generator().manual_seed(0)
     shifted = {

@@ -51,12 +51,16 @@ def test_what_is_packed_is_the_rows(pairs: list, varlen: bool) -> None:
 @given(rows, st.data())
 def test_inserted_tokens_are_context_and_no_targets(pairs: list, data: st.DataObject) -> None:
     spans = [
-        sorted(data.draw(st.lists(st.integers(0, len(response)), min_size=2, max_size=2)))
-        for _, response in pairs
+        sorted(data.draw(st.lists(st.integers(0, len(r)), min_size=size, max_size=size)))
+        for (_, r), size in ((pair, 2 * data.draw(st.integers(0, 3))) for pair in pairs)
     ]
     own = replace(rollouts(pairs), inserted=spans)
     packed = packing.pack(own, CPU)
-    drawn = [r[:first] + r[end:] for (_, r), (first, end) in zip(pairs, spans, strict=True)]
+    # An even number of the spans' ends lies at or before a drawn token.
+    drawn = [
+        [token for i, token in enumerate(r) if sum(end <= i for end in own) % 2 == 0]
+        for (_, r), own in zip(pairs, spans, strict=True)
+    ]
     by_row = packed.by_row(packed.targets)
     assert [row[m].tolist() for row, m in zip(by_row, packed.mask, strict=True)] == drawn
     assert [len(row) for row in drawn] == own.lengths

@@ -1,0 +1,49 @@
+"""Rollout functions of text environments with Gymnasium's interface (gymnasium.farama.org).
+
+::
+
+    # guesses.py; real.rollout = "guesses:rollout", real.reward = "rollout"
+    from isolaw.backends.real.rollout.from_gymnasium import rollout_of
+    rollout = rollout_of(lambda problem: Guess(int(problem.answer)))
+
+An action is what the model wrote in a turn, an observation the text, or the messages, that follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from isolaw.backends.real.rollout.function_rollout import LimitReached
+from isolaw.backends.real.rollout.problems import Problem
+
+
+def rollout_of(make: Callable[[Problem], Any]) -> Callable[[Problem, Any], Awaitable[Any]]:
+    """Return the rollout function of the environment that ``make`` returns for a problem.
+
+    The conversation begins with the problem's prompt and the observation of ``reset``, whose seed depends on
+    the problem alone. It ends when ``step`` reports the end, or at a limit. The reward is the sum of the
+    steps' rewards.
+
+    >>> rollout_of(lambda problem: None).__name__
+    'rollout'
+    """
+
+    async def rollout(problem: Problem, generate: Any) -> tuple[list[Any], float]:
+        environment = make(problem)
+        try:
+            observation, _ = environment.reset(seed=int(problem.digest[:8], 16), options=problem.columns)
+            conversation, total, ended = [problem.prompt, observation], 0.0, False
+            while not ended:
+                try:
+                    written = await generate(conversation)
+                except LimitReached:
+                    break
+                observation, reward, terminated, truncated, _ = environment.step(str(written))
+                conversation += [written, observation]
+                total, ended = total + float(reward), terminated or truncated
+        finally:
+            environment.close()
+        return conversation, total
+
+    return rollout

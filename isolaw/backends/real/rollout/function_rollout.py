@@ -1,0 +1,215 @@
+"""A user's rollout function, in worker processes with a time limit (`workers`).
+
+::
+
+    async def rollout(problem, generate):
+        conversation = [problem.prompt]
+        while len(conversation) < 6:
+            written = await generate(conversation)      # what the model writes next
+            conversation.append(written)                # marked as the model's: `Written`
+            if not written.startswith("?"):
+                break
+            conversation.append(calculate(written))     # the environment's
+        return conversation                             # or: return conversation, reward
+
+A conversation is a list of texts, or of chat messages ``{"role": …, "content": …}``; a prompt that is a list
+of messages counts as its messages. A rollout only appends to its conversation, and what the model wrote
+follows what it was asked with. So every token keeps the id and the log-probability it was drawn with:
+isolaw never tokenises what the model wrote, and tokenises what the environment adds once.
+
+All rollouts of a process share one event loop. They advance together: each one until it asks the model or
+ends. The time limit is a rollout's own, without its waits for the model. A function that blocks the loop for
+longer ends its process, and all rollouts in it fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import numbers
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from isolaw.backends.real.rollout import workers as processes
+from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.rollout.reward import check_function, function_of
+from isolaw.errors import Issue
+
+LIMIT_S = 300.0
+_SLACK_S = 1.0  # time for an event loop to end late rollouts by itself
+Reply = dict[str, Any]
+
+
+class Written(str):
+    """What the model wrote in a turn, without special tokens; ``finished`` is False if it was cut off."""
+
+    finished: bool = True
+
+
+class LimitReached(Exception):
+    """`generate` has no turn or token left for this rollout; the function may still return."""
+
+
+class RolloutFunction:
+    """A user's function in ``workers`` processes; its rollouts take at most ``limit`` seconds each."""
+
+    def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
+        limit = limit or LIMIT_S
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # where the trainer found the module
+            f"from {__name__} import serve; serve(sys.argv[2], {limit})"
+        )
+        command = [sys.executable, "-P", "-c", code, json.dumps(sys.path), name]
+        self._workers = [processes.Worker(command, limit, f"rollout {name}") for _ in range(workers)]
+        self._threads = ThreadPoolExecutor(workers)
+
+    def advance(self, told: dict[int, Any]) -> dict[int, Reply]:
+        """Tell rollouts, by number, what they wait for; return what each one says next.
+
+        A new rollout is told its problem, a later one what the model wrote (text, and whether it is
+        finished), or None if its limit is reached. Each replies with ``added`` (to the conversation, and it
+        waits for the model) and ``tools``, with its ``reward``, or with how it ``failed``.
+        """
+        count = len(self._workers)
+        shares = [{key: value for key, value in told.items() if key % count == k} for k in range(count)]
+        parts = self._threads.map(self._ask, self._workers, shares)
+        return {number: reply for part in parts for number, reply in part.items()}
+
+    @staticmethod
+    def _ask(worker: processes.Worker, told: dict[int, Any]) -> dict[int, Reply]:
+        replies, kind = worker.ask(list(told.items())) if told else ([], "")
+        lost = [{"failed": kind}] * (len(told) - len(replies))
+        return dict(zip(told, [*replies, *lost], strict=True))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.end()
+
+
+def check(name: str, where: str = "real.rollout") -> list[Issue]:
+    """Return the issues of a rollout function's name; this imports its module."""
+    if issues := check_function(name, where, ("problem", "generate")):
+        return issues
+    if not asyncio.iscoroutinefunction(function_of(name)):
+        return [Issue(where, "the function is not asynchronous", name, "async def f(problem, generate)")]
+    return []
+
+
+def serve(name: str, limit: float) -> None:
+    """Advance rollouts, as `RolloutFunction.advance` asks."""
+    channel = processes.Channel()
+    function = function_of(name)
+    rollouts: dict[int, _Rollout] = {}
+
+    async def advance(rows: list[processes.JsonRow]) -> list[Reply]:
+        for number, told in rows:
+            if isinstance(told, dict):
+                rollouts[number] = _Rollout(function, Problem(**told), limit)
+            elif number in rollouts:  # not of a process that has ended
+                rollouts[number].told.put_nowait(told)
+        lost = {"failed": "lost with its process"}
+        return [await rollouts[number].says.get() if number in rollouts else lost for number, _ in rows]
+
+    def replies(rows: list[processes.JsonRow]) -> list[Reply]:
+        with processes.alarm(limit + _SLACK_S):
+            return runner.run(advance(rows))
+
+    with asyncio.Runner() as runner:
+        channel.serve(replies)
+
+
+class _Rollout:
+    """A rollout in its process: the function's task, and its conversation so far."""
+
+    def __init__(self, function: Any, problem: Problem, limit: float) -> None:
+        self.told: asyncio.Queue[Any] = asyncio.Queue()
+        self.says: asyncio.Queue[Reply] = asyncio.Queue()
+        self.conversation: list[Any] = []
+        self.waiting = self.cut = False
+        self.clock = asyncio.timeout(limit)
+        self.task = asyncio.create_task(self._run(function, problem))
+
+    async def _run(self, function: Any, problem: Problem) -> None:
+        try:
+            async with self.clock:
+                self.says.put_nowait(self._ended(await function(problem, self.generate)))
+        except LimitReached:
+            self.says.put_nowait({"reward": None})
+        except (Exception, SystemExit) as error:
+            late = isinstance(error, TimeoutError) and self.clock.expired()
+            said = processes.LATE if late else f"it raised {type(error).__name__}: {error}"
+            self.says.put_nowait({"failed": said[:2000]})
+
+    async def generate(self, conversation: Any, tools: Sequence[Any] | None = None) -> Written:
+        """Return what the model writes after a conversation.
+
+        ``tools``, of the first call, are those that the chat template lists. Raise `LimitReached` if no turn
+        or token is left, and `ValueError` if the conversation has changed.
+        """
+        if self.waiting or self.cut:
+            why = "its limit is reached" if self.cut else "a rollout asks the model once at a time"
+            raise RuntimeError(f"generate: {why}")
+        items = _flat(conversation)
+        added = self._added(items)
+        loop, deadline = asyncio.get_running_loop(), self.clock.when()
+        assert deadline is not None
+        left, self.waiting = deadline - loop.time(), True
+        self.clock.reschedule(None)
+        try:
+            self.says.put_nowait({"added": added, "tools": tools})
+            told = await self.told.get()
+        finally:
+            self.waiting = False
+            self.clock.reschedule(loop.time() + left)
+        if told is None:
+            self.cut = True
+            raise LimitReached("the rollout has no turn or token left")
+        written = Written(told[0])
+        written.finished = told[1]
+        self.conversation = [*items, written]
+        return written
+
+    def _added(self, items: list[Any]) -> list[Any]:
+        """Return what the environment appended; raise `ValueError` if it changed what was before."""
+        known = len(self.conversation)
+        for place, (item, own) in enumerate(zip(items, self.conversation, strict=False)):
+            same = _content(item) == own if isinstance(own, Written) else item == own
+            if not same:
+                raise ValueError(f"the conversation's item {place} changed from {own!r} to {item!r}")
+        if len(items) < known:
+            raise ValueError(f"the conversation lost items: {len(items)} of {known} are left")
+        return items[known:]
+
+    def _ended(self, returned: Any) -> Reply:
+        conversation, reward = returned if isinstance(returned, tuple) else (returned, None)
+        if not self.conversation:
+            return {"failed": "it returned without a call of generate"}
+        self._added(_flat(conversation))
+        if reward is None:
+            return {"reward": None}
+        if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
+            return {"failed": f"it returned the reward {reward!r}; expected a finite number"}
+        return {"reward": float(reward)}
+
+
+def _flat(conversation: Any) -> list[Any]:
+    """Return a conversation as texts and messages; raise `TypeError` for anything else."""
+    if isinstance(conversation, str | dict):
+        conversation = [conversation]
+    if not isinstance(conversation, list):
+        raise TypeError(f"found {conversation!r:.200} as a conversation; expected a list")
+    items = [part for item in conversation for part in (item if isinstance(item, list) else [item])]
+    for item in items:
+        if not isinstance(item, str) and not (isinstance(item, dict) and "role" in item):
+            raise TypeError(f"found {item!r:.200} in a conversation; expected texts, or messages with a role")
+    return items
+
+
+def _content(item: Any) -> Any:
+    """Return the text of the model's own item, which may stand in a message."""
+    return item.get("content") if isinstance(item, dict) and item["role"] == "assistant" else item
