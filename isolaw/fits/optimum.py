@@ -211,7 +211,7 @@ def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
-    """Return the n of the preferred law at the budget."""
+    """Return the n that the preferred law gives at a budget; refused if no law is preferred."""
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)

@@ -165,5 +165,5 @@ def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
 
 
 def finite(value: float) -> float | None:
-    """Return a finite number, or None for any other."""
+    """Return the value if it is a finite number, and otherwise None."""
     return float(value) if math.isfinite(value) else None

@@ -21,12 +21,12 @@ _FORMS = {
 
 
 def signed(value: float) -> str:
-    """Return three digits with a true minus sign."""
+    """Return a number as text with three significant digits and a true minus sign."""
     return f"{value:.3g}".replace("-", "−")
 
 
 def form_equation(law: str, document: LawDocument) -> str:
-    """Return a law as an equation with names for its parameters."""
+    """Return the equation of a law's form, with the names of its parameters instead of numbers."""
     x, squared = _terms(document)
     return _FORMS[law][0].format(x=x, x2=squared)
 
@@ -53,7 +53,7 @@ def preferred(document: LawDocument) -> str | None:
 
 
 def equation(document: LawDocument) -> str:
-    """Return the preferred law with its numbers; empty without one."""
+    """Return the equation of the preferred law with its fitted numbers; empty if no law is preferred."""
     name = preferred(document)
     law = document.comparison.laws.get(name or "")
     if name == "logistic":

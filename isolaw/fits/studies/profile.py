@@ -68,7 +68,7 @@ class Profile:
 
     @cached_property
     def theta(self) -> Floats:
-        """The most likely parameters, (P,)."""
+        """The parameters with the highest likelihood, (P,)."""
         return self._best[1]
 
     def quantity(self, combination: Combination, search: tuple[float, float] | None = None) -> Quantity:

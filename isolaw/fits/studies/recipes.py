@@ -70,7 +70,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class RecipeComparison(Flagged, Shown):
-    """The result of `compare`."""
+    """The result of `compare`: two recipes, with the differences between their rewards and curves."""
 
     DERIVED = ("simulated", "notes")
 
@@ -87,7 +87,7 @@ class RecipeComparison(Flagged, Shown):
 
     @property
     def notes(self) -> list[str]:
-        """The texts of ``flags``."""
+        """The sentences of ``flags``."""
         return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def compare(
 
 
 def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
-    """Return the configurations of one recipe."""
+    """Return the configurations of one of the two recipes, with flags about its runs."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
     if mixed := differing(runs.table()):

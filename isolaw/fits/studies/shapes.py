@@ -69,7 +69,7 @@ class FurtherRuns(Encoded):
 
     @property
     def rollouts(self) -> float:
-        """Rollouts that these runs generate."""
+        """The rollouts that the further runs generate."""
         return self.a * self.compute[0] + self.b * self.compute[1]
 
 

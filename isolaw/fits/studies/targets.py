@@ -67,7 +67,7 @@ class TargetRow(Cell):
 
 @dataclass(frozen=True)
 class TargetStudy(Flagged, Shown):
-    """The result of `to_target`."""
+    """The result of `to_target`: rollouts, steps and critical batch for each target reward."""
 
     metric: str
     eval_set: str

@@ -140,7 +140,7 @@ class ModelPool:
 
     @cached_property
     def sigma(self) -> float:
-        """σ, in reward per √doubling."""
+        """σ, the width that the pool adds beyond the data, in reward per √doubling."""
         usual = _SIGMA * self.surface.process.scale
         found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
         return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
@@ -249,7 +249,7 @@ def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Satu
 
 
 def _backtests(surface: Surface) -> list[Backtest]:
-    """Run all backtests that these observations allow."""
+    """Return the results of all backtests that these observations allow."""
     o = surface.process.observations
     ends = np.array([o.t[o.place == i].max() for i in range(len(o.places))])
     last = o.t >= ends[o.place] - 1e-9
