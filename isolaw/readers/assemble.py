@@ -147,7 +147,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
 
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
-    """Two frameworks' logs of one name are two runs."""
+    """Yield the parts of a run by framework, since logs of two frameworks with one name are two runs."""
     found = [frameworks.find(list(part.series), part.config) for part in parts]
     names = list(dict.fromkeys(own.name for own in found if own))
     if len(names) < 2:

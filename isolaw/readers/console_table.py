@@ -140,7 +140,7 @@ def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
 
 @dataclass
 class _Line:
-    """A line with a counter and pairs behind it."""
+    """A console line with a counter of steps and the pairs of names and values after it."""
 
     line: int
     unit: str  # what it counts: ``step``, or one of `UNITS`

@@ -45,7 +45,7 @@ _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 @dataclass(frozen=True)
 class Measure:
-    """The kind of measurement in a table's column."""
+    """What a column of a table measures: the evaluation set, and whether it is an accuracy or a reward."""
 
     train: bool  # on training batches
     held_out: bool  # on held-out problems, by a word in its name

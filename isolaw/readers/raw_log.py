@@ -33,7 +33,7 @@ _WRAPPED = re.compile(
 
 @dataclass
 class Series:
-    """One key's values, and the record of each."""
+    """The values of one key of a log, and the index of the record that each value is from."""
 
     record: array[int] = field(default_factory=lambda: array("I"))
     value: array[float] = field(default_factory=lambda: array("d"))

@@ -39,7 +39,7 @@ class MetricCurve:
 
 @dataclass
 class RunCurves:
-    """All metrics of one run."""
+    """The curves of all metrics of one run, joined from the parts of its log."""
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
@@ -51,7 +51,7 @@ class RunCurves:
 
     @property
     def steps(self) -> tuple[int, int] | None:
-        """First and last step of any metric."""
+        """The first and the last step at which any metric has a value."""
         ends = [(int(c.step[0]), int(c.step[-1])) for c in self.of.values()]
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
 

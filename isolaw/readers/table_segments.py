@@ -39,12 +39,12 @@ class Naming:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Each attribute of a run → its column."""
+        """The column of each attribute of a run, by the attribute's name."""
         return {**self.recipe, **{column: column for column in self.others}}
 
     @property
     def used(self) -> list[str]:
-        """All of its columns."""
+        """All columns of the table that name runs or their attributes."""
         return [*self.names, *self.recipe.values(), *self.others, *self.dates]
 
 

@@ -137,7 +137,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's metrics under flat keys."""
+    """Return the metrics of a record, with keys such as ``a/b`` for nested ones."""
     values = record.get("data") if "step" in record else None
     if type(values) is not dict:
         values = {key: value for key, value in record.items() if key != "step"}

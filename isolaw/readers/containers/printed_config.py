@@ -97,7 +97,7 @@ class PrintedConfig:
             self._keep(line)
 
     def close(self) -> None:
-        """Parse the collected lines."""
+        """Parse the lines collected so far as a configuration."""
         text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
         self._forget()
         if kind == "command":
@@ -203,7 +203,7 @@ class PrintedArguments:
         return self._form is not None
 
     def add(self, line: str) -> None:
-        """Take a line."""
+        """Add the next line of the console, which may hold an argument."""
         if self._form:
             argument = self._form.match(line)
             if argument:

@@ -139,7 +139,7 @@ class _Reader:
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:
-        """Take a line of a worker."""
+        """Read the next line that a worker printed."""
         step = self._step
         own = step is not None and worker == step.worker
         if step is not None:
