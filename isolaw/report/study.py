@@ -93,7 +93,7 @@ class Study:
 
     @property
     def document(self) -> LawDocument | None:
-        """The document of the law."""
+        """The document of the study's law, None if there is no law."""
         return None if self.law is None else self.law.document
 
     @cached_property

@@ -164,7 +164,7 @@ def _mark(c: Constant) -> str:
 
 
 def _marks(found: Calibration) -> list[str]:
-    """Explain the marks."""
+    """Return a line for each mark in the table, which explains it."""
     lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
@@ -188,7 +188,7 @@ def _following(found: Calibration, out: str) -> list[str]:
 
 
 def _ends(interval: tuple[float, float]) -> str:
-    """Return the interval of a constant."""
+    """Return the 90 % interval of a constant as text."""
     return f"{number(interval[0])} to {number(interval[1])}"
 
 

@@ -86,7 +86,7 @@ def assumptions(found: SweepForecast) -> list[str]:
 
 
 def _origin(found: SweepForecast) -> list[str]:
-    """Describe where the truths come from."""
+    """Return lines on the origin of the truths that a plan used."""
     preset, asked = found.preset, found.question
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))

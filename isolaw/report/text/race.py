@@ -45,7 +45,7 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
 
 
 def decision(made: Decision, index: int) -> str:
-    """Return one decision on one line."""
+    """Return one decision of a race as one line of text."""
     known = ""
     if made.best is not None and made.compute is not None:
         known = (
@@ -66,7 +66,7 @@ def decision(made: Decision, index: int) -> str:
 
 
 def ending(why: Ending) -> str:
-    """Return why a race ended."""
+    """Return the reason why a race ended, as text."""
     return f"end: {_ENDINGS[why]}"
 
 
@@ -126,7 +126,7 @@ def state(race: Mapping[str, Any]) -> str:
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return what more spend would buy."""
+    """Return a sentence on the expected loss that a larger spend would leave."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]
