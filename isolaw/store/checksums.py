@@ -101,7 +101,7 @@ class Lines:
 
     @property
     def reached(self) -> int:
-        """The rollouts generated so far."""
+        """The rollouts that the run has generated so far."""
         return int(self.checkpoints[-1]["compute"]) if self.checkpoints else 0
 
     @property
