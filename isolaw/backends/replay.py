@@ -55,12 +55,12 @@ class ReplayOptions(BaseModel):
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """The given options of reading a table."""
+        """The options of `isolaw.read` that the user set."""
         return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
 
 
 class Replay(Backend):
-    """`Backend` over a recorded table."""
+    """The `Backend` that replays recorded runs from a table."""
 
     name = "replay"
     version = 1
@@ -221,7 +221,7 @@ def _hold(digest: str, runs: Runs) -> None:
 
 
 def _kept(path: str, digest: str) -> Runs:
-    """Return the runs that a sweep's directory keeps."""
+    """Return the recorded runs that a sweep's directory keeps for its replay."""
     if digest not in _held:
         runs = Runs.from_parquet(path)
         if content_hash(runs) != digest:
