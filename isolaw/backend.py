@@ -21,7 +21,7 @@ from isolaw.errors import Issue, RunError
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured value at a checkpoint."""
+    """One measured value at a checkpoint, with its evaluation set, its metric and its sample sizes."""
 
     eval_set: str
     metric: str
@@ -209,4 +209,4 @@ class Backend(Protocol):
         return None
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Execute the run, continuing from ``ctx.state``."""
+        """Execute the run from its start, or from ``ctx.state``, and yield its checkpoints."""

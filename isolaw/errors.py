@@ -31,7 +31,7 @@ from typing import Any
 
 
 class IsolawError(Exception):
-    """Base of everything isolaw raises on purpose."""
+    """The base class of all exceptions that isolaw raises on purpose."""
 
     exit_code = 1
 

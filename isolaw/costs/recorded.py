@@ -220,7 +220,7 @@ class _Intervals:
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """(B_p, n) of each interval, (I, 2)."""
+        """The (B_p, n) of the run of each interval, (I, 2)."""
         return np.stack([self.problems, self.batch / self.problems], axis=1).round().astype(np.int64)
 
     @property

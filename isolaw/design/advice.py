@@ -56,7 +56,7 @@ class Differs(StrEnum):
 
 
 class Caveat(StrEnum):
-    """A reason to trust a starting point less."""
+    """A reason why a starting point from published results may be wrong."""
 
     ONE_PUBLICATION = "one_publication"
     BATCH_NOT_COMPARED = "batch_not_compared"  #: no source compares B_p at this C

@@ -26,7 +26,7 @@ LEAST = 10  # the shortest horizon is target / LEAST: from less, `isolaw predict
 
 
 class DesignKind(StrEnum):
-    """The kind of a candidate design."""
+    """The kinds of designs that a plan compares."""
 
     RACE = "race"
     GRID = "grid"

@@ -91,7 +91,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
 
 
 def key_of(run: RunSpec) -> RunKey:
-    """Return (B_p, n, seed)."""
+    """Return the key (B_p, n, seed) of a run."""
     return run.problems_per_batch, run.rollouts_per_problem, run.seed
 
 
@@ -162,7 +162,7 @@ class Adaptive:
 
     @property
     def whole(self) -> int:
-        """Rollouts of the whole grid."""
+        """The rollouts that all runs of the grid would generate."""
         return sum(run.rollouts for run in self.grid.values())
 
     def _run(self, key: RunKey, compute: int) -> RunSpec:
@@ -199,7 +199,7 @@ class Adaptive:
         }
 
     def keep(self) -> None:
-        """Write ``decisions.jsonl``."""
+        """Write the decisions so far to ``decisions.jsonl``."""
         ids = {key: run.run_id for key, run in self.grid.items()}
         lines = [
             canonical_json(seal.sealed(decision.to_dict(), f"{_owner(self.history[: i + 1], ids)} {i}"))

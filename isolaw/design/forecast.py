@@ -310,7 +310,7 @@ def played(
 
 
 def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> DesignOutcome:
-    """Summarise plays, weighting each by its truth."""
+    """Return the outcome of a design over its plays, each with the weight of its truth."""
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 

@@ -52,7 +52,7 @@ class Question:
 
     @property
     def target(self) -> int:
-        """The target C in rollouts."""
+        """The compute C in rollouts for which the user needs an allocation."""
         return self.spec.sweep.compute
 
     @property
@@ -73,7 +73,7 @@ class Question:
         }
 
     def candidates(self) -> list[CandidateSweep]:
-        """Return the designs to compare."""
+        """Return the designs that the limits allow, for the plan to compare."""
         return candidates(self.spec, self.runs, self.budget)
 
 

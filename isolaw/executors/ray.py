@@ -47,7 +47,7 @@ _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 def run(
     directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Execute the runs as tasks of a Ray cluster."""
+    """Execute the runs as tasks of a Ray cluster, and yield their events."""
     address = ray_address(chosen)
     own = address == "local" and not ray.is_initialized()
     with _cluster(address):

@@ -49,12 +49,12 @@ _TIMED_OUT = (124, 137)  # `timeout`'s exit status
 def run(
     directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Execute the runs as jobs."""
+    """Execute the runs as SLURM jobs, and yield their events."""
     yield from drive(_Slurm(directory, chosen, each), waiting)
 
 
 def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Resources) -> str:
-    """Return a run's job script."""
+    """Return the job script of a run, for example to print it."""
     executor = _executor(directory, chosen, each, _Scripts)
     executor.parameters["job_name"] = _name(directory, run_id)
     return str(executor._make_submission_file_text(_command(directory, run_id), ""))
@@ -72,7 +72,7 @@ def _name(directory: Path, run_id: str) -> str:
 
 
 class _Scripts(SlurmExecutor):  # type: ignore[misc]
-    """Writes scripts even without SLURM."""
+    """submitit's executor, changed so that it writes job scripts on a machine without SLURM, too."""
 
     @classmethod
     def affinity(cls) -> int:

@@ -44,7 +44,7 @@ class Waiting:
 
     @property
     def at_work(self) -> set[str]:
-        """The runs that have begun and not ended."""
+        """The ids of the runs that have begun and not ended."""
         return set(self._working)
 
     @property
@@ -54,7 +54,7 @@ class Waiting:
 
     @property
     def open(self) -> bool:
-        """Whether runs are left to begin or to end."""
+        """Whether there are runs that have not begun or not ended."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:

@@ -30,7 +30,7 @@ _REPORT_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
-    """Serve runs until the input ends."""
+    """Execute the runs whose ids arrive on standard input, until it ends."""
     # SIGINT ends a worker at once, without a traceback; its engine blocked the signal until here.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -105,7 +105,7 @@ class Interference(Model):
         self.scalars[_SCALE] = 1.0
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches``."""
+        """Make one update step for each row of ``batches`` (steps, B_p)."""
         p, queue = self.parameters, self.queue_of(update, batches.shape[1], 3)
         state = self.w, self.stored, self.scalars, self.made, queue
         constants = p.q, p.sigma2, p.rho, np.sqrt(p.kappa), p.c
