@@ -194,13 +194,14 @@ def _flags_of(preset: Preset) -> list[Flag]:
     out = []
     if not preset.moved:
         text = f"training hardly moved the rewards of the runs behind {preset.name}"
-        out.append(Flag(Code.HARDLY_MOVED, f"{text}: how they go on is the prior's, not the runs'"))
+        text += ": the prior, and not the runs, determines how they continue"
+        out.append(Flag(Code.HARDLY_MOVED, text))
     if preset.missed > MISSED:
-        text = f"the ensemble of {preset.name} misses its runs by {preset.missed:.1f} times their noise"
+        text = f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times their noise"
         out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
     if preset.discrepancy > POOR:
-        text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
-        text += "; the prediction goes on from what they leave, and its intervals include that"
+        text = f"apart from noise, {preset.name} differs from its runs by {preset.discrepancy:.3f} in reward"
+        text += "; the prediction starts from this difference, and its intervals include it"
         out.append(Flag(Code.PRESET_MISFIT, text))
     return out
 

@@ -81,12 +81,12 @@ class Answer:
 
     @property
     def B_p(self) -> int | None:
-        """Problems per batch."""
+        """B_p, the problems per batch of the recommended allocation."""
         return self.prediction.B_p
 
     @property
     def M(self) -> int | None:
-        """Update steps."""
+        """M, the update steps of the recommended allocation."""
         return self.prediction.M
 
     @property
@@ -121,7 +121,7 @@ class Answer:
             rows.append(
                 {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
                 | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
-                | {"expected_loss": own.expected_regret, "probability_within_tolerance": own.probability}
+                | {"expected_loss": own.expected_loss, "probability_within_tolerance": own.probability}
                 | {"measured": own.measured}
             )
         names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]

@@ -192,9 +192,9 @@ def _backtest(facts: PageContent) -> PageSection | str:
     found = facts.backtest
     if isinstance(found, str):
         return f"Backtest: {found}"
-    charts, regrets = [run_charts.backtest(found)], [tables.backtest(found)]
+    charts, losses = [run_charts.backtest(found)], [tables.backtest(found)]
     title = "Backtest: would small runs have predicted the best allocation?"
-    return PageSection("backtest", title, [], charts, regrets)
+    return PageSection("backtest", title, [], charts, losses)
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:

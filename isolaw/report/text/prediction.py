@@ -50,7 +50,7 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         if document.setting == "joint" and min(batches) < max(batches):
             among += f" and B_p from {number(min(batches))} to {number(max(batches))}"
     text = (
-        f"Expected loss: {in_reward(best.expected_regret, document.tolerance)} in {document.metric} "
+        f"Expected loss: {in_reward(best.expected_loss, document.tolerance)} in {document.metric} "
         f"against the best allocation{among}"
     )
     if best.probability is not None:
@@ -155,7 +155,7 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     """Return the recommendation at the largest compute of the runs, with its loss, in one line."""
     if not prediction.options:
         return loss(prediction, document)
-    a, lost = prediction.options[0].allocation, prediction.options[0].expected_regret
+    a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
     reached = about("which three n reached", document.axis)
     return (
         f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
@@ -188,7 +188,7 @@ def prediction_summary(
         b = other.allocation
         where = "" if other.measured else " (not measured)"
         text = f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}{where}: "
-        text += f"expected loss {in_reward(other.expected_regret, document.tolerance)}"
+        text += f"expected loss {in_reward(other.expected_loss, document.tolerance)}"
         if other.probability is not None:
             text += f", within {document.tolerance:g} of the best in {share(other.probability)} of draws"
         lines.append(text + costs.short(prediction.spent(other)))
