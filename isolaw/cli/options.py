@@ -22,7 +22,7 @@ class Destination(click.Path):
     """A file or folder that a command writes, which may not be part of a sweep (`isolaw.files`)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise `DataError` inside what belongs to a sweep."""
+        """Return the path of an output; raise `DataError` if the file would be part of a sweep."""
         from isolaw.files import check_destination
 
         # The command itself reports a path that does not exist, together with all other mistakes.

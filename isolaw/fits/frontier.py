@@ -96,7 +96,7 @@ def strict_path(frontier: Frontier) -> Path:
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
-    """Return the surface's ridge; n* is unknown beyond ``reach``, up to which n can be compared."""
+    """Return n* along the ridge of the surface, unknown beyond ``reach``, where n cannot be compared."""
     u = cut.along[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = levels_of(configurations)

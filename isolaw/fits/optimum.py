@@ -1,4 +1,4 @@
-"""n*, B_p* and M* at a budget, and the n of a law; at the grid's ends they are bounds."""
+"""Compute n*, B_p* and M* at a budget, and the n of a law; at the ends of the grid they are only bounds."""
 
 from __future__ import annotations
 
@@ -181,7 +181,10 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 
 
 def may_be_outside(cut: Slices) -> bool:
-    """Whether n* is, or in some draws may be, at an end of the n of ``cut``; False if all n are equal."""
+    """Return whether n* is at the smallest or the largest n of ``cut``, in the estimate or in a few draws.
+
+    A few means more than 2.5 % of them. Returns False if all n are equally good.
+    """
     if cut.flat[0, 0]:
         return False
     n, grid = cut.along[cut.best[:, 0]], cut.along

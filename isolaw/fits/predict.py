@@ -139,7 +139,7 @@ def predict(
 
 
 def seconds_of(asked: str, cost: Cost | None) -> float:
-    """Return the machine seconds that a budget in hours buys."""
+    """Return the seconds of wall time that a budget in hours or GPU hours pays for."""
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"

@@ -110,7 +110,7 @@ def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations of a fit, with the fixed values, omissions and flags of their selection."""
+    """The configurations that a fit uses, the values that it holds fixed, the runs that it leaves out."""
 
     configurations: list[Configuration]
     fixed: dict[str, Any]

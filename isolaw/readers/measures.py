@@ -56,7 +56,7 @@ class Measure:
 
     @property
     def eval_set(self) -> str:
-        """``train`` or ``validation``; an accuracy without a word for either counts as validation."""
+        """The evaluation set, ``train`` or ``validation``, which is the default for an accuracy."""
         return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
 

@@ -41,7 +41,7 @@ class Series:
 
 @dataclass
 class RawLog:
-    """One log: records of numbers, in the file's order."""
+    """A log as it was read: records of numbers in the order of the file, not yet interpreted."""
 
     source: str  # the file (or run directory), for messages
     container: str  # the name of the container that read it: ``jsonl``, ``tensorboard``

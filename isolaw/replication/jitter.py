@@ -44,7 +44,7 @@ def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[
 
 
 def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str, float]:
-    """Return the constants of jittered preset number ``index``.
+    """Return the jittered constants of the preset number ``index``.
 
     >>> around = jittered("interference", {"sigma2": 100.0}, 3)
     >>> 50 <= around["sigma2"] <= 200, around == jittered("interference", {"sigma2": 100.0}, 3)

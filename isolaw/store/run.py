@@ -119,7 +119,7 @@ class RunStore:
         return lines
 
     def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints up to the last published state, which a resume never cuts."""
+        """Return the checkpoints up to the last published state, which a resumed run never removes."""
         return self.recorded().up_to(self.last_state).checkpoints
 
     @property

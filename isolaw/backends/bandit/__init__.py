@@ -88,7 +88,7 @@ class Bandit(Backend):
             raise SpecError([*error.issues, *more]) from None
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return the settings that this simulator cannot represent or that make no sense."""
+        """Return an issue for each setting that the simulator rejects, or that contradicts another."""
         return checks.issues_of(spec)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:

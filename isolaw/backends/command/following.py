@@ -1,4 +1,4 @@
-"""`Following`: reads a training's log while it grows, with the same result as from the complete log.
+"""`Following`: reads the log of a training while it grows, with the same result as from the complete log.
 
 A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
 a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
@@ -49,7 +49,7 @@ Values = dict[Target, float]
 
 
 def plain(evaluation_set: str) -> Framework:
-    """Return the names in a user's own JSON-lines log with ``step``; ``eval/x`` belongs to an evaluation.
+    """Return the `Framework` of a user's own JSON lines with ``step``, in which ``eval/x`` is an evaluation.
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))

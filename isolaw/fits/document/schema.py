@@ -36,7 +36,7 @@ class GridEntry(Cell):
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward holds: one step after its checkpoint."""
+        """The compute up to which the last measured reward applies: one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
 
@@ -85,7 +85,7 @@ class CurveEntry(Cell):
 
 @dataclass(frozen=True)
 class DrawsInfo:
-    """How many draws a fit made, how many failed and why, and the file that holds them."""
+    """The number of draws of a fit, how many of them failed and why, and the file with the draws."""
 
     # Unit of resampling: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]

@@ -315,7 +315,7 @@ class TargetModel:
 
 
 def _varied(data: TargetData) -> list[str]:
-    """Return the exponents of the rule of the lr that the data determine."""
+    """Return the names of the exponents in the lr's rule, of B_p and of n, that the data determine."""
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}

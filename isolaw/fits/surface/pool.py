@@ -80,7 +80,7 @@ class Backtest:
 
     @property
     def across(self) -> bool:
-        """Whether the forecasts are for other n rather than for larger C."""
+        """Whether the backtest forecasts the rewards of other n, and not of larger C."""
         return self.distance.size == 1
 
     def spread(self, weights: Floats) -> Floats:
@@ -160,7 +160,7 @@ class ModelPool:
         return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""
+        """Return D joint draws of the rewards at Q points, (1 + D, Q), with their mean in row 0."""
         draws, t = self.surface.of_draw.size, np.log(compute)
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)

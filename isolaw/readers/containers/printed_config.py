@@ -177,7 +177,7 @@ def _command(text: str) -> dict[str, Any]:
 
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations of one console give a setting different values.
+    """Return whether two configurations in one console give different values for a setting.
 
     >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
     (True, False)
@@ -186,7 +186,7 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class PrintedArguments:
-    """Collects printed arguments line by line; ``config`` holds what has been found.
+    """Collects the arguments that a job prints, line by line; ``config`` holds those found so far.
 
     A job that continues with other arguments prints them again.
     """

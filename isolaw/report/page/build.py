@@ -223,7 +223,7 @@ def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
 
 
 def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
-    """Return the name and lines of each fact that one needs to reproduce the page."""
+    """Return the facts that one needs to reproduce the page, each with its name and its lines."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
     how = {

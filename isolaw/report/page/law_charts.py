@@ -211,7 +211,7 @@ _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
-    """Return the keys that put a trace into the legend."""
+    """Return the keys of a trace that give it a name and a place in the legend."""
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 

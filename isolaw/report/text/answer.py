@@ -1,4 +1,4 @@
-"""An answer in at most eight lines: allocation, certainty, gain, evidence, weaknesses, next step."""
+"""An answer as text in at most eight lines, from the allocation to the runs that would help most."""
 
 from __future__ import annotations
 

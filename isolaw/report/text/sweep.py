@@ -127,7 +127,7 @@ def _gib(size: float | None) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as a sweep file has it.
+    """Return a value as it is written in a sweep file.
 
     >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
     ('1e-06', '0', '"loss"', 'false', 'none')
