@@ -55,7 +55,7 @@ class Found:
 
 @dataclass
 class Search:
-    """What was found in the sources, and how many other files there were."""
+    """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
     containers: list[Container]
     columns: set[str] | None  # columns by which a table in a directory is recognised

@@ -47,7 +47,7 @@ _REPLAYED = "replay"  # the replay backend only has recorded runs, and cannot ma
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to run next, why, and a command that runs it or, after the runs, answers again."""
+    """What to run next, the reason, and the command that runs it or that answers again after the runs."""
 
     what: str
     why: str = ""

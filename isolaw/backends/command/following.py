@@ -65,11 +65,11 @@ def plain(evaluation_set: str) -> Framework:
 
 
 class Following:
-    """The log of one training. ``pattern`` names its files; all that match belong to it.
+    """The log of one training, which consists of all files that match ``pattern``.
 
-    Content that exists already is from an earlier start, after which training continued from ``step``
-    updates. `read` returns the earlier content's steps up to ``step``, and the training's own steps after it.
-    Steps up to ``taken`` are no longer needed.
+    Content that already exists was written before the training continued from ``step`` updates. `read`
+    returns the steps of this content up to ``step``, and then the steps that the training adds. Steps up to
+    ``taken`` are no longer needed.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:

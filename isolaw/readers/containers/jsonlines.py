@@ -112,7 +112,7 @@ def _held_out(key: str) -> str:
 
 
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:
-    """The configuration in a header's record, under flat keys; empty for any other record."""
+    """Return the configuration in the record of a header, with flat keys; empty for any other record."""
     for name in CONFIGURATIONS:
         if isinstance(own := record.get(name), dict):
             try:

@@ -61,7 +61,9 @@ class Config:
         return Fact(value, f"{name}{self.where}")
 
     def number(self, *names: str) -> Fact | None:
-        """Return a finite number, also if it was written as text."""
+        """Return the first of the settings that is a finite number, or the text of one; None if there is
+        none.
+        """
         return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:

@@ -107,7 +107,7 @@ def at_the_end(law: Law, **limits: Any) -> Prediction | None:
 
 
 def _round_down(budget: int) -> int:
-    """Three digits, so that the printed budget is exact."""
+    """Return a budget rounded down to three digits, so that the printed budget is exact."""
     digit = 10 ** max(len(str(budget)) - 3, 0)
     return budget // digit * digit
 
