@@ -131,7 +131,7 @@ def try_imports(machine: Machine) -> list[Check]:
     out = []
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
-        if error := errors.get(module, f"{code} inside it"):
+        if error := errors.get(module, f"{code} while it imported this"):
             of_cpu = name == "torch" and machine.build_of_torch == "cpu"
             index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
             wanted_again = f"{name}=={machine.packages[name]}"
@@ -149,7 +149,7 @@ def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
         pipe = subprocess.PIPE
         done = children.run(command, _IMPORT_LIMIT_S, stdout=pipe, stderr=pipe, text=True)
     except subprocess.TimeoutExpired:
-        return f"no end within {_IMPORT_LIMIT_S:.0f} s", {}
+        return f"Python did not end within {_IMPORT_LIMIT_S:.0f} s", {}
     lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("PROBE ")]
     return f"Python ended with status {done.returncode}", {module: error for _, module, error in lines}
 

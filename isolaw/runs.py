@@ -296,7 +296,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
 
 def _several_runs() -> str:
     way = option("columns", "seed", "<column>")
-    return f"If these are several runs, tell them apart with a column, as in {way}"
+    return f"If these are several runs, a column must distinguish them, as in {way}"
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from isolaw.simulators.preset_file import FORMAT
 from isolaw.simulators.presets import is_preset
 
 VERSION = 5
-HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
+HEAD = "# A population of isolaw's simulator, fitted to runs. Its rewards are simulated, not measured.\n"
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)
 MOVED = 3.0
@@ -343,7 +343,7 @@ def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
                 raise ValueError("arrays of other shapes, or numbers that are not finite")
         return found
     except (InputError, ValueError, KeyError, TypeError) as error:
-        warnings.warn(f"{path}: cannot be read ({error}); its rounds are made again", stacklevel=3)
+        warnings.warn(f"{path}: cannot be read ({error}); isolaw simulates its rounds again", stacklevel=3)
         return []
 
 

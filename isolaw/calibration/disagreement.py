@@ -58,9 +58,9 @@ def _choices(keys: list[BatchShape], simulated: Floats, fitted: Floats, chosen: 
     if min(by_law, by_simulation) >= RARE:
         return []
     text = (
-        f"the best simulated configuration ({Cell(*best).label}) is within {TOLERANCE} of the best in "
-        f"{by_law:.0%} of the law's draws; the law's ({Cell(*chosen).label}) in {by_simulation:.0%} of the "
-        "simulation's members"
+        f"the simulation's best configuration ({Cell(*best).label}) is within {TOLERANCE} of the best in "
+        f"{by_law:.0%} of the law's draws, and the law's ({Cell(*chosen).label}) in {by_simulation:.0%} of "
+        "the simulation's members"
     )
     return [Flag(Code.CHOICES_DISAGREE, text)]
 

@@ -165,7 +165,7 @@ def _left_early(configuration: Configuration) -> str:
         return ""
     return (
         f"{configuration.label}: {short.sum()} of {len(ends)} runs end by C = {ends[short].max():,.0f} of "
-        f"{ends.max():,.0f}; they would have gone on like the others"
+        f"{ends.max():,.0f}; isolaw assumes that they would have continued like the others"
     )
 
 
@@ -207,7 +207,7 @@ def _beforehand(
     at_start = [c.mean[0] for c in found if c.checkpoints[0] == 0]
     if not at_start:
         first = float(np.clip(np.mean([c.mean[0] for c in found]), 1e-3, 1 - 1e-3))
-        assumed.append("nothing was measured before the first step: the difficulty of the problems is fitted")
+        assumed.append("no reward before the first step is recorded: isolaw fits the difficulty of problems")
         return Beforehand(first, _UNMEASURED_SD, _SPREAD, _SPREAD_SD)
     mean = float(np.clip(np.mean(at_start), 0.5 / validation, 1 - 0.5 / validation))
     sd = 1 / np.sqrt(validation * mean * (1 - mean))
@@ -218,7 +218,7 @@ def _beforehand(
     if spread is None:
         spread = _spread(mean, _from_counts(runs, table, eval_set))
     if spread is None:
-        assumed.append("neither best@k nor single problems are recorded: how unlike problems are is fitted")
+        assumed.append("neither best@k nor single problems are recorded: isolaw fits how problems differ")
         return Beforehand(mean, sd, _SPREAD, _SPREAD_SD)
     return Beforehand(mean, sd, spread, _MEASURED_SPREAD_SD)
 

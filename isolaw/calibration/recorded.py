@@ -113,8 +113,9 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
     if away[rule] > 2 * _NEAR:
         values = ", ".join(f"{own[c.key]} for {c.label}" for c in found)
         raise DataError(
-            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B: how it goes on at other "
-            f"batches does not follow. Choose with {option('where', 'lr', float(own[found[0].key]))}"
+            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B, since "
+            "the lr at other batch sizes is unknown otherwise. "
+            f"Choose with {option('where', 'lr', float(own[found[0].key]))}"
         )
     return rule
 

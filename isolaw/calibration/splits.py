@@ -200,7 +200,7 @@ def _flags_of(preset: Preset) -> list[Flag]:
         text = f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times their noise"
         out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
     if preset.discrepancy > POOR:
-        text = f"apart from noise, {preset.name} differs from its runs by {preset.discrepancy:.3f} in reward"
+        text = f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} off its runs in reward"
         text += "; the prediction starts from this difference, and its intervals include it"
         out.append(Flag(Code.PRESET_MISFIT, text))
     return out

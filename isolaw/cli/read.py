@@ -63,7 +63,7 @@ def read(
 
     if write_mapping is not None:
         if out is not None or as_json:
-            raise click.UsageError("--write-mapping does not go with --out or --json")
+            raise click.UsageError("--write-mapping cannot be combined with --out or --json")
         _write_mapping(sources, write_mapping)
         return 0
     if out is not None:

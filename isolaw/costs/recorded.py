@@ -128,7 +128,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 def check_backend(backend: str, where: str) -> None:
     """Raise `DataError` for simulated or replayed runs, whose time is not that of training a model."""
     if backend != "real":
-        raise DataError(f"{where}: runs of backend {backend}; their time says nothing about training a model")
+        raise DataError(f"{where}: runs of backend {backend}; their time is not that of training a model")
 
 
 def fit(timed: Sequence[Timed], where: str) -> Cost:

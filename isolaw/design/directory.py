@@ -118,7 +118,7 @@ class Adaptive:
             b, n, seed = unknown[0]
             raise StoreError(
                 f"{store.directory}: its race has a run with B_p = {b}, n = {n} and seed {seed}, which the "
-                "grid lacks; keep it there (design.forbidden leaves it out from here on), or use a new --out"
+                "grid lacks; put it back (design.forbidden excludes it from now on), or use a new --out"
             )
         last = out.history[-1] if out.history else None
         if last and last.ending and (last.ending is Ending.FAILED or last.limits != out.race.limits):

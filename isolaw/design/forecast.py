@@ -206,7 +206,9 @@ def plan(
     if repetitions < 1:
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
     if preset is not None and runs is not None:
-        raise InputError("preset: a preset has its own runs; expected either a preset or runs")
+        raise InputError(
+            "preset: found both a preset and runs; expected one of them: a preset was fitted to its own runs"
+        )
     given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, where or {})

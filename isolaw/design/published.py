@@ -157,7 +157,7 @@ STATEMENTS = (
     ),
     Statement(
         "arXiv 2510.01180", "BroRL", (1.5, 1.5), None, "n, up to hundreds", "not known",
-        "large n goes on improving a model that 3,000 steps of training had saturated", Leans.RISES,
+        "a large n still improves a model that 3,000 steps of training had saturated", Leans.RISES,
     ),
     Statement(
         "arXiv 2510.00977", "It Takes Two", None, None, "n = 2, 16", "not known",

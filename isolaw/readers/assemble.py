@@ -81,7 +81,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.framework = framework
         run.leave_out(LogStatus.NO_HISTORY, f"it has no named number{left_out}")
     elif framework is None and is_supervised(keys):
-        run.leave_out(LogStatus.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
+        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward: training is supervised")
     elif framework is None and (possible := frameworks.possible(keys)):
         run.frameworks = [own.name for own in possible]
         run.leave_out(LogStatus.NEEDS, *_which_framework(run, parts, keys, possible))

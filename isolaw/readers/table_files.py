@@ -149,7 +149,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         row = _parsed(line)
         if row is None:
             if rows and not line.endswith(b"\n"):
-                notes.append("a torn last line was left out")
+                notes.append("isolaw left out an incomplete last line")
                 continue
             raise DataError(f"{path}: line {number} is not a JSON object; expected one object a line")
         try:

@@ -150,7 +150,7 @@ def join(
                 f"repeats of one configuration by their columns, seeds from 0: {listed(repeats, 8, '; ')}"
             )
     named = ", ".join([*naming.names, *naming.attributes.values()])
-    notes.insert(0, f"runs are told apart by the columns {named}")
+    notes.insert(0, f"the columns {named} distinguish runs")
     for column in ("run_id", "seed", _RANK):
         table[column] = table[_SEGMENT].map(own[column])
     table, dropped = _once(table)

@@ -155,5 +155,5 @@ def _kept(path: Path) -> dict[str, Any]:
             raise InputError(f"{path}: found no verdicts")
         return kept
     except InputError as error:
-        warnings.warn(f"{error}; it is made again", stacklevel=3)
+        warnings.warn(f"{error}; isolaw judges this preset again", stacklevel=3)
         return {}

@@ -40,7 +40,7 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
         f"race: every second n at B_p = {design['start']} first; to C = {number(design['target'])}",
         f"at most {number(spend)} rollouts, {part} of the grid's; it ends where the expected loss is at most "
         f"{design['tolerance']:g}",
-        *([f"{count(made, 'decision')} so far, {count(runs, 'run')} asked for"] if made > 1 else []),
+        *([f"{count(made, 'decision')} so far, {count(runs, 'run')} requested"] if made > 1 else []),
     ]
 
 
@@ -77,7 +77,7 @@ def found(last: Decision) -> str:
     return (
         f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
         f"{last.expected_regret:.4f} after {number(last.spent)} rollouts ({_ENDINGS[last.ending]})."
-        + (f" To go on, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
+        + (f" To continue, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
 
 
