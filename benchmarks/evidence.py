@@ -154,7 +154,7 @@ def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> di
                 "compute": compute,
                 "chosen": said,
                 "n_star": p.n_star.to_dict(),
-                "expected_loss": p.options[0].expected_regret if p.options else None,
+                "expected_loss": p.options[0].expected_loss if p.options else None,
                 "reward": p.reward.to_dict(),
                 "rewards": {str(own): estimated(drawn[:, i]).to_dict() for i, own in enumerate(n.tolist())},
             }

@@ -67,7 +67,7 @@ def losses(truth: truths.Truth, start: int, repetition: int) -> dict[str, tuple[
         law = isolaw.fit(_runs(sample, [int(start * factor) for factor in factors]))
         best = law.predict(TARGET).options[0]
         n = best.allocation.rollouts_per_problem
-        out[name] = n, best.expected_regret, lost(n)
+        out[name] = n, best.expected_loss, lost(n)
     return out
 
 

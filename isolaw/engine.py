@@ -1,4 +1,4 @@
-"""The sweep engine: execute what a plan leaves to do, collect the results, report progress."""
+"""The sweep engine: it executes the unfinished runs of a plan, collects the results and reports progress."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sweep(
 ) -> Runs:
     """Run a sweep and return its runs.
 
-    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` where every run failed
-    (`status` lists the failures of some).
+    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if every run failed. If only
+    some runs failed, `status` lists the failures.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def sweep(
 
 
 def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
-    """Return a spec that a caller gave in any form, and the text of its file, if any."""
+    """Return a sweep's spec from any form that `sweep` takes, and the text of its file if there is one."""
     written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
@@ -125,7 +125,7 @@ def execute(
 def _execute(
     planned: Plan, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
 ) -> Iterator[Event]:
-    """Execute what is to do; if a race chooses the runs, decide and continue until it ends."""
+    """Execute the unfinished runs; if a race chooses the runs, decide and continue until the race ends."""
     adaptive = planned.adaptive
     todo = [run for run in planned.runs if run.run_id in set(planned.todo)]
     for run in planned.runs if adaptive is None else todo:

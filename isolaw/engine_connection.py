@@ -20,7 +20,7 @@ _CONNECTING_S = 30.0
 
 
 class EngineConnection:
-    """The connection of a process to the engine; the process exits when the engine is gone."""
+    """The connection of a process of a run to the engine; the process exits when the engine is gone."""
 
     def __init__(self, address: str, port: int) -> None:
         connection = socket.create_connection((address, port), timeout=_CONNECTING_S)
@@ -48,7 +48,7 @@ class EngineConnection:
         write(self.writes, value)
 
     def end(self, value: dict[str, Any]) -> None:
-        """Send the last message; after it a closed connection is no failure."""
+        """Send the last message; if the engine closes the connection afterwards, this is not a failure."""
         self.ended.set()
         with contextlib.suppress(OSError):
             self.send(value)
@@ -59,18 +59,18 @@ class EngineConnection:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Notice within about a minute that the machine at the other end is gone."""
+    """Make a connection fail within about a minute if the machine at the other end is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
-    """Return a file to read from and one to write to: a single file would lose what it read ahead."""
+    """Return two files, one to read from and one to write to: one file would lose text that it read ahead."""
     return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
 
 
 def write(lines: TextIO, value: dict[str, Any]) -> None:
-    """Write a message."""
+    """Write a message as one line of JSON."""
     lines.write(json.dumps(value) + "\n")
     lines.flush()

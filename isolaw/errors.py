@@ -1,4 +1,4 @@
-"""What can go wrong, as one small tree.
+"""The exceptions of isolaw, as one small tree.
 
 ::
 
@@ -31,7 +31,7 @@ from typing import Any
 
 
 class IsolawError(Exception):
-    """Base of everything isolaw raises on purpose."""
+    """The base class of all exceptions that isolaw raises on purpose."""
 
     exit_code = 1
 
@@ -82,7 +82,7 @@ class RunError(IsolawError):
     """A run failed while it was executing."""
 
 
-# Whether the user types commands: messages then show a command that helps, otherwise a Python call.
+# Whether the user types commands. Messages then show a command that helps, and otherwise a Python call.
 at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 # The options of the running command; None in Python.
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
@@ -92,7 +92,7 @@ _LONGEST_SHOWN = 500  # characters of a value in a message
 
 @dataclass(frozen=True)
 class Issue:
-    """One mistake: its key, what was found, what is accepted, the nearest valid name, its line in a file."""
+    """One mistake in an input: its key and line, what was found, what is accepted, the nearest valid name."""
 
     where: str
     message: str = ""
@@ -112,7 +112,7 @@ class Issue:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message shows it: the beginning, if it is long."""
+    """Return a value in the form that messages show; a long value is cut after its beginning."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits
@@ -121,7 +121,7 @@ def _shown(value: Any) -> str:
 
 
 class SpecError(InputError):
-    """Every `Issue` of a sweep's specification (``issues``), and the file it was read from (``source``)."""
+    """A specification is wrong: ``issues`` lists every mistake, and ``source`` is the file with them."""
 
     def __init__(self, issues: Sequence[Issue], source: str = "") -> None:
         self.issues, self.source = list(issues), source
@@ -135,7 +135,7 @@ class SpecError(InputError):
 
 
 def option(keyword: str, name: str, value: object) -> str:
-    """Return how the user gives ``name`` a value: a command-line option, or in Python a keyword.
+    """Return the option, or in Python the keyword, by which the user gives ``name`` a value.
 
     >>> option("columns", "seed", "trial")
     'columns={"seed": "trial"}'
@@ -148,7 +148,7 @@ def option(keyword: str, name: str, value: object) -> str:
 
 
 def offers(flag: str) -> bool:
-    """Return whether the running command has an option; true in Python, whose functions take keywords.
+    """Return whether the running command has an option; in Python always true, as functions take keywords.
 
     >>> offers("--hold")
     True
@@ -158,7 +158,7 @@ def offers(flag: str) -> bool:
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:
-    """Return the message for an unknown name: the nearest valid name, and all of them.
+    """Return the message about an unknown name, with the nearest valid name and a list of all valid names.
 
     >>> unknown("metric", "avg@5", ["avg@4", "best@4"], "there are")
     "no metric 'avg@5'; did you mean 'avg@4'? there are: avg@4, best@4"

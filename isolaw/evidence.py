@@ -1,4 +1,4 @@
-"""`Simulated`: whether a result rests on simulated runs, and the words that label it.
+"""`Simulated`: whether a result comes from simulated runs, and the label that says so.
 
 Runs count as simulated by what made them, even if they are replayed. Everything that is printed, drawn or
 written passes on the `Simulated` of its runs: text and figures begin with its words, and JSON has its `json`.
@@ -19,7 +19,7 @@ _TRUE = {"true", "1", "1.0"}
 
 
 class Simulated(Enum):
-    """Whether a simulator made none, some or all of the runs; false for none.
+    """Whether a simulator made none, some or all of the runs; as a boolean it is false only for none.
 
     >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
     ([False, 'partly', True], [False, True, True])
@@ -35,7 +35,7 @@ class Simulated(Enum):
 
     @classmethod
     def among(cls, marks: Iterable[object]) -> Simulated:
-        """Combine the marks of parts that are simulated, partly simulated, or not.
+        """Return the mark of a whole whose parts are simulated, partly simulated, or not simulated.
 
         >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
         (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
@@ -45,17 +45,19 @@ class Simulated(Enum):
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
-        """Return the mark of runs, given their attributes."""
+        """Return the mark of runs, given the attributes of each run."""
         return cls.among(own.get("backend") == SIMULATOR for own in runs)
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:
-        """Return the mark of a table, given its rows (`simulated_rows`)."""
+        """Return the mark of a table of runs, which `simulated_rows` finds in its columns."""
         return cls.among(simulated_rows(table))
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Simulated:
-        """Return the mark in a document's key ``simulated``; without the key, nothing rests on runs."""
+        """Return the mark in the key ``simulated`` of a document; a document without the key is not
+        simulated.
+        """
         value = document.get("simulated", False)
         return cls.PARTLY if value == cls.PARTLY.value else cls.YES if value else cls.NO
 
@@ -72,7 +74,7 @@ class Simulated(Enum):
         return "simulated" if self else ""
 
     def first(self, text: str) -> str:
-        """Return text whose first line says that the runs are simulated.
+        """Return a text that begins with the label, if the runs are simulated.
 
         >>> Simulated.YES.first("n = 8."), Simulated.NO.first("n = 8.")
         ('Simulated runs. n = 8.', 'n = 8.')
@@ -80,7 +82,7 @@ class Simulated(Enum):
         return f"{self.words.capitalize()} runs. {text}".rstrip() if self else text
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """Return lines that begin with the label, in place of an empty first line if there is one.
+        """Return lines that begin with the label, which replaces an empty first line.
 
         >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
         (['Simulated runs.', 'n  reward'], ['n  reward'])
@@ -98,7 +100,7 @@ class Simulated(Enum):
 
 
 def simulated_rows(table: pd.DataFrame) -> list[bool]:
-    """Return which rows of a table are simulated, by its column ``simulated`` or ``backend``."""
+    """Return for each row of a table whether it is simulated, by the column ``simulated`` or ``backend``."""
     marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
     made = [value == SIMULATOR for value in table["backend"]] if "backend" in table else []
     return [any(own) for own in zip(marked or made, made or marked, strict=True)]

@@ -1,8 +1,8 @@
-"""Files that isolaw writes for the user: atomically, never inside a sweep, and only over its own files.
+"""Write files for the user: atomically, never into a sweep's own entries, and never over a user's file.
 
-Every writer goes through `check_destination`: directly, or by `check_replaceable` and `replacing`. Users may
-add to a sweep's folder (``law.json``, ``figures/``, ``report.html``), except for the entries that belong to
-the sweep (`SWEEP_ENTRIES`) and everything below them.
+Every writer calls `check_destination`, directly or through `check_replaceable` and `replacing`. Users may add
+files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). Only the entries that belong to the
+sweep (`SWEEP_ENTRIES`), and everything below them, are refused.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MARKED_WITHIN = 1 << 20  # bytes
 
 
 def check_destination(path: str | Path) -> Path:
-    """Return where a path leads; raise `DataError` if a file or folder there would be part of a sweep.
+    """Return the resolved path of a destination; raise `DataError` if it would be part of a sweep.
 
-    Links and ``..`` are followed; neither the path nor the folders above it need to exist.
+    Links and ``..`` are followed. Neither the path nor the folders above it need to exist.
     """
     try:
         target = Path(path).resolve()
@@ -51,13 +51,13 @@ def check_destination(path: str | Path) -> Path:
 
 
 def _is_taken(folder: Path, target: Path) -> bool:
-    """Whether ``target``, somewhere below a folder, belongs to a sweep."""
+    """Return whether ``target``, which is below ``folder``, would belong to a sweep in that folder."""
     first = target.relative_to(folder).parts[0].casefold()  # some disks ignore the case
     return (first in SWEEP_ENTRIES and _holds_sweep(folder)) or _holds_states(folder)
 
 
 def _holds_sweep(folder: Path) -> bool:
-    """Whether a folder is a sweep's, even one that lost its ``sweep.json``."""
+    """Return whether a folder holds a sweep, even a sweep without its ``sweep.json``."""
     if _SWEEP_MARK in _beginning(folder / _SPEC):
         return True
     try:
@@ -67,7 +67,7 @@ def _holds_sweep(folder: Path) -> bool:
 
 
 def _holds_states(folder: Path) -> bool:
-    """Whether a folder holds the states of a sweep whose directory is on another disk."""
+    """Return whether a folder holds the states of a sweep whose directory is elsewhere."""
     return folder.name.startswith("isolaw-") and _STATES_MARK in _beginning(folder / _STATES)
 
 
@@ -82,10 +82,10 @@ def _beginning(path: Path) -> bytes:
 
 
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
-    """Raise `DataError` unless ``path`` can be written: a new file, or an older one of the same kind.
+    """Raise `DataError` unless isolaw may write ``path``: it is new, or an older file of the same kind.
 
-    ``what`` names the kind with its article, ``example`` is a usual name with the kind's suffix, and
-    ``is_ours`` tells whether an existing file is of this kind.
+    ``what`` names the kind of file with its article, ``example`` is a usual file name of this kind, and
+    ``is_ours`` returns whether an existing file is of this kind.
     """
     check_destination(path)
     if path.is_dir():
@@ -102,7 +102,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
 
 
 def check_suffix(path: str | Path, what: str, example: str) -> None:
-    """Raise `DataError` for a name that ends otherwise than the kind of file that is written there.
+    """Raise `DataError` if a path does not have the suffix of the kind of file that isolaw writes there.
 
     >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
     Traceback (most recent call last):
@@ -118,7 +118,7 @@ runs.parquet
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name that becomes ``path`` at the end; `DataError` if that cannot be written."""
+    """Yield a temporary path that is renamed to ``path`` at the end; raise `DataError` if writing fails."""
     target = check_destination(path)  # resolved, so that a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -130,7 +130,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def give_usual_modes(folder: Path) -> None:
-    """Give the files below a folder that isolaw just created the mode that the umask allows.
+    """Set the modes of all files in a new folder to the modes that the umask allows.
 
     Some libraries write under a private temporary name that they rename (safetensors: mode 0600). A new
     folder has the mode 0777 without the bits of the umask.

@@ -1,11 +1,12 @@
 """The guard of a child process: ``python -I -S guard.py PARENT -- COMMAND…``, started by `isolaw.children`.
 
-It executes the command in its own session and is the ancestor of everything that the command starts: a
-descendant whose parent has ended becomes the guard's child, whatever its session (Linux's subreaper). When
-the command ends, when ``PARENT`` (a process id) is gone for any reason, or at SIGQUIT, the guard kills what
-is left, and ends as the command did, with its exit status or signal. It forwards other signals.
+The guard executes the command in its own session, and is the ancestor of every process that the command
+starts: a descendant whose parent has ended becomes the guard's child, in whatever session it is (Linux's
+subreaper). The guard waits until the command ends, the process ``PARENT`` is gone for any reason, or SIGQUIT
+arrives. Then it kills all remaining descendants, and ends with the command's exit status or signal. It
+forwards other signals.
 
-It has its own file and imports nothing of isolaw, so it starts in 20 ms and takes 8 MB.
+The guard has its own file and imports nothing of isolaw, so it starts in 20 ms and takes 8 MB.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ENDED_BEFORE = 1
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the live processes below one; empty on a system without ``/proc``."""
+    """Return the ids of all live descendants of a process; empty on a system without ``/proc``."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -54,9 +55,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_below(pid: int, child: int = 0) -> int | None:
-    """Kill everything below a process, including what starts meanwhile, for at most `LIMIT_S`.
+    """Kill all descendants of a process, including processes that start meanwhile, for at most `LIMIT_S`.
 
-    Returns the wait status of ``child`` if it ended meanwhile.
+    Returns the wait status of ``child`` if that process ended meanwhile.
     """
     until, found = time.monotonic() + LIMIT_S, None
     while (below := descendants(pid)) and time.monotonic() < until:
@@ -70,12 +71,12 @@ def kill_below(pid: int, child: int = 0) -> int | None:
 
 
 def set_death_signal() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
+    """Ask the kernel to kill this process when the thread that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Execute the command, and end as it ends."""
+    """Execute the command under guard, and end with its exit status or signal."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     awaited = {signal.SIGCHLD, signal.SIGQUIT, *_PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -100,7 +101,7 @@ def main(parent: int, command: list[str]) -> None:
 
 
 def _execute(command: list[str], mask: set[int], guard: int) -> None:
-    """Become the command, as if its parent had started it."""
+    """Replace this process by the command, as if ``PARENT`` had started it."""
     try:
         os.setsid()
         set_death_signal()
@@ -117,7 +118,7 @@ def _execute(command: list[str], mask: set[int], guard: int) -> None:
 
 
 def _close_files() -> None:
-    """Leave the command's pipes to the command, so that their readers see its end."""
+    """Close the guard's copies of the command's pipes, so that their readers notice the command's end."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     null = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
@@ -127,7 +128,7 @@ def _close_files() -> None:
 
 
 def _reap(child: int) -> int | None:
-    """Reap ended processes; return the wait status of ``child`` if it is among them."""
+    """Reap all children that have ended, and return the wait status of ``child`` if it is one of them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -1,7 +1,7 @@
-"""Facts about this machine, without heavy imports; and GPUs by name, to plan for other machines.
+"""Facts about this machine, read without heavy imports, and GPUs by name, to plan for other machines.
 
-Versions and requirements come from the metadata of installed packages, the processor from ``/proc``, and this
-machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` means eight H100 with 80 GB each.
+Versions and requirements come from the metadata of installed packages, facts about the processor from
+``/proc``, and this machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` means eight H100 with 80 GB each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_ANSWER_S = 30.0  # limit for an answer of nvidia-smi
+_ANSWER_S = 30.0  # seconds within which nvidia-smi must answer
 
 # cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
@@ -34,7 +34,7 @@ _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as the driver lists it."""
+    """A GPU of this machine, as nvidia-smi lists it."""
 
     name: str
     memory_bytes: int
@@ -43,20 +43,20 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine; cores, memory and disk are what this process may use."""
+    """The facts about a machine; cores, memory and disk are those that this process may use."""
 
-    python: str  # as `platform` names it; so are the next two
+    python: str  # version; this field and the next two are named as by `platform`
     system: str
     machine: str
     cores: int
-    vector: tuple[str, ...]  # AVX2 and AVX512, as far as the processor has them
+    vector: tuple[str, ...]  # AVX2 and AVX512, if the processor has them
     memory_bytes: int
     free_disk_bytes: int
     gpus: tuple[Gpu, ...] = ()  # all that nvidia-smi lists
     visible_gpus: int = 0  # the number in CUDA_VISIBLE_DEVICES
     libnuma: bool = True  # whether libnuma.so.1 loads
     compiler: bool = True  # whether a C compiler exists
-    header: bool = True  # whether Python.h does, which C code for this Python includes
+    header: bool = True  # whether Python.h exists, which C extensions include
     packages: Mapping[str, str] = field(default_factory=dict)  # installed versions by normalised name
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the requirements of some of them
 
@@ -72,7 +72,9 @@ class Machine:
 
     @property
     def build_of_torch(self) -> str:
-        """``cpu``, ``cu130``, …, or ``""`` without torch: from torch's version, or from its requirements."""
+        """The build of torch, such as ``cpu`` or ``cu130``, from its version or requirements; ``""`` without
+        torch.
+        """
         if "torch" not in self.packages:
             return ""
         local = self.packages["torch"].partition("+")[2]
@@ -81,14 +83,14 @@ class Machine:
 
     @property
     def cuda_of_torch(self) -> int:
-        """The major version of CUDA that torch is built for; 0: unknown."""
+        """The major version of CUDA that torch is built for; 0 if it is unknown."""
         named = [self.build_of_torch, *self.requires.get("torch", ())]
         found = [_CUDA.search(text) for text in named]
         return next((int(match[1] or match[2]) for match in found if match), 0)
 
 
 def examine(checked: Iterable[str]) -> Machine:
-    """Return the facts of this machine, with the requirements of the packages ``checked``."""
+    """Return the facts about this machine, with the requirements of the packages in ``checked``."""
     packages: dict[str, str] = {}
     for found in importlib.metadata.distributions():
         if found.name:  # an interrupted pip leaves packages without a name
@@ -120,7 +122,7 @@ def _vector() -> tuple[str, ...]:
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory: the machine's, or its control group's where that has less."""
+    """Return the bytes of memory: the machine's, or the limit of its control group if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
@@ -142,7 +144,10 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> list[str]:
-    """Return numbers or UUIDs of the GPUs that this process may use; a divided GPU has its MIG devices."""
+    """Return the numbers or UUIDs of the GPUs that this process may use.
+
+    For a GPU that is divided, these are the UUIDs of its MIG devices.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
@@ -182,7 +187,7 @@ def _loads(library: str) -> bool:
 
 # Machines by their GPUs
 
-# The memory of each in MiB as nvidia-smi reports it, by NVIDIA's and cloud providers' published listings.
+# The memory of each GPU in MiB, as nvidia-smi reports it in listings of NVIDIA and of cloud providers.
 _MIB = {
     "a10g-24g": 23_028,
     "a100-40g": 40_960,

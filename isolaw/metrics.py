@@ -1,4 +1,4 @@
-"""Metrics of correct counts: avg@k, best@k, worst@k and the pass@1 landscape.
+"""Metrics from counts of correct answers: avg@k, best@k, worst@k and the pass@1 landscape.
 
 For one problem with K samples, c of them correct, the unbiased estimates over subsets of k ≤ K samples are
 (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is its mirror)::
@@ -7,7 +7,7 @@ For one problem with K samples, c of them correct, the unbiased estimates over s
     best@k  = 1 − C(K − c, k) / C(K, k)      at least one of k correct
     worst@k = C(c, k) / C(K, k)              all k correct
 
-with C(·, ·) the binomial coefficient. A metric of a problem set is the mean over its problems.
+with C(·, ·) the binomial coefficient. The metric of a problem set is the mean over its problems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw.errors import InputError
 
-STEP_SECONDS = "step_seconds"  # on train, the seconds that a step took, as a log counts them
+STEP_SECONDS = "step_seconds"  # metric on train: the seconds of a step, as a log counts them
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
@@ -31,7 +31,7 @@ _SPREAD = {"std", "min", "max", "var", "stddev"}
 
 
 class Landscape(NamedTuple):
-    """The distribution of pass@1 over problems: share at zero, Gini coefficient, histogram."""
+    """The distribution of pass@1 over problems: the share at zero, the Gini coefficient and a histogram."""
 
     zero_fraction: float
     gini: float
@@ -39,7 +39,7 @@ class Landscape(NamedTuple):
 
 
 def parse(metric: str) -> tuple[str, int] | None:
-    """Return ``("best", 4)`` for ``"best@4"``; None for a name of another form."""
+    """Return the kind and the k of a metric, as ``("best", 4)`` for ``"best@4"``; None for another name."""
     match = _NAME.fullmatch(metric)
     return (match[1], int(match[2])) if match else None
 
@@ -73,7 +73,7 @@ def is_reward(metric: str) -> bool:
 
 
 def falls(metric: str) -> bool:
-    """Return whether a name denotes something that falls as training improves.
+    """Return whether a name denotes a metric that falls as training improves, such as a loss.
 
     >>> [falls(name) for name in ("error_rate", "val/loss", "PPL", "avg@4", "lossless")]
     [True, True, True, False, False]
@@ -90,7 +90,7 @@ def _words(metric: str) -> list[str]:
 
 
 def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:
-    """C(c, k) / C(K, k) as a product of k ratios, which neither overflows nor cancels."""
+    """Return C(c, k) / C(K, k) as a product of k ratios, which neither overflows nor loses digits."""
     j = np.arange(k)
     ratios = np.clip(correct[..., None] - j, 0, None) / (samples - j)
     return np.asarray(np.prod(ratios, axis=-1))
@@ -106,8 +106,8 @@ def _kind_and_k(metric: str) -> tuple[str, int]:
 def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.float64]:
     """Return the metric (``avg@k``, ``best@k`` or ``worst@k``) of each problem.
 
-    ``correct`` are the correct samples of each problem, integers in 0..``samples``, any shape; ``samples`` is
-    K ≥ k, the samples per problem.
+    ``correct`` holds the number of correct samples of each problem, integers in 0..``samples``, in any shape.
+    ``samples`` is K ≥ k, the number of samples per problem.
 
     >>> per_problem("best@2", [0, 1, 4], samples=4)
     array([0. , 0.5, 1. ])
@@ -134,7 +134,7 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     counts = np.asarray(correct, dtype=np.int64).ravel()
     if counts.size <= samples:
         return float(np.mean(per_problem(metric, counts, samples)))
-    # With many problems, count how many have 0, 1, … K correct, which is all that matters.
+    # The metric depends only on how many problems have 0, 1, … K correct, so each count is evaluated once.
     if counts.min() < 0 or counts.max() > samples:
         raise InputError(f"correct counts must be within 0..{samples}")
     return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)

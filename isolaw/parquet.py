@@ -1,7 +1,7 @@
-"""Read Parquet files within limits: a few kB may decode to many GB, and a footer may be false.
+"""Read Parquet files within limits, since a few kB may decode to many GB, and a footer may be wrong.
 
-isolaw reads batch by batch and stops when the decoded values exceed the limit. Texts are first read as
-dictionaries, so a long text that a million rows repeat is in memory only once.
+isolaw reads a file batch by batch, and stops when the decoded values exceed the limit. Columns of texts are
+read as dictionaries first, so a long text that a million rows repeat is in memory only once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isolaw.errors import DataError
 _MB = 1_000_000
 _LARGEST = 300 * _MB  # bytes, decoded
 _LARGEST_FOOTER = 2 * _MB
-_MOST_ROWS = 1_500_000  # of 400 bytes each, as `Runs`
+_MOST_ROWS = 1_500_000  # a row takes 400 bytes in `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
@@ -28,10 +28,10 @@ _HINT = "Keep only the rows and columns of the evaluations"
 
 
 def read_parquet(path: str | Path) -> pa.Table:
-    """Read a Parquet file's plain columns; nested columns are left out.
+    """Read the plain columns of a Parquet file, and leave out nested columns.
 
-    Raises `DataError` if a file cannot be read, or has more than 1.5 million rows, 10,000 columns, 25 million
-    cells or 300 MB.
+    Raises `DataError` if the file cannot be read, or has more than 1.5 million rows, 10,000 columns, 25
+    million cells or 300 MB.
     """
     try:
         with _opened(path) as file:
@@ -98,7 +98,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def _decoded_bytes(column: pa.Array) -> int:
-    """Return the bytes of a column if each row had its own text."""
+    """Return the bytes that a column would take if each row had its own copy of its text."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64())
         counts = pc.value_counts(column.indices.drop_null())

@@ -1,4 +1,4 @@
-"""Places in a table for messages: lines of a file, or rows, with what was found there."""
+"""Describe places in a table for messages: the line of a file or the row, and the value found there."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _LONGEST_SHOWN = 100  # characters of a value
 
 
 def at(table: pd.DataFrame | pd.Series, index: Any) -> str:
-    """Return the place of a row: its line in a CSV file, else its number."""
+    """Return the place of a row: its line in a CSV file, or else the number of the row."""
     return f"{table.index.name or 'row'} {index}"
 
 
 def found(bad: pd.Series) -> str:
-    """Return the first of some values, and its place."""
+    """Return the first of some wrong values, with its place, as text."""
     value = bad.iloc[0]
     shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
     return f"{at(bad, bad.index[0])} has {shown}"
 
 
 def rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
-    """Return the places of some rows of a table of runs, with the value of a column and their run.
+    """Return the places of the first rows with the value of a column, and their configuration and step.
 
-    A line of a wide table appears once for each of its metrics: the first is shown.
+    One line of a wide table becomes several rows, one for each metric; only the first of them is shown.
     """
     shown = [
         f"{at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "

@@ -1,6 +1,6 @@
-"""The modules of the package's public names, and its version.
+"""The version of isolaw, and the module of each public name.
 
-Lower modules use public names to reach modules above them: a law imports neither its text nor its figure.
+Lower modules reach modules above them through public names: a law imports neither its text nor its figure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def public(name: str) -> Any:
 
 
 class Shown:
-    """A study's result: ``print`` and notebooks show it as its command does (`isolaw.report.summary`)."""
+    """The base class of results that ``print`` and notebooks show as text and tables
+    (`isolaw.report.summary`).
+    """
 
     def __str__(self) -> str:
         return str(public("summary")(self))

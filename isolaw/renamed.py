@@ -1,4 +1,4 @@
-"""Keywords of earlier versions, and what they are called today: for Python and for the command line.
+"""The keywords of earlier versions and their present names, for Python and for the command line.
 
 An old name works for one more minor release, with a warning that names its successor.
 """
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 KEYWORDS = {"setting": "hold", "fixed": "where", "bootstrap": "draws"}
-# What a law holds: today's value of ``hold`` for each of ``setting``.
+# The value of ``hold`` for each former value of ``setting``: the quantity that a law keeps fixed.
 HOLDS = {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}
 Modern = TypeVar("Modern", bound=Callable[..., Any])
 
 
 def renamed(function: Modern) -> Modern:
-    """Return a function of today's keywords that accepts the old ones, too, with a `DeprecationWarning`.
+    """Return a function that also accepts the former names of its keywords, with a `DeprecationWarning`.
 
     >>> @renamed
     ... def f(hold="B_p"):

@@ -1,4 +1,4 @@
-"""`plan`: resolve what a sweep would do, find all issues, and write nothing."""
+"""`plan`: resolve all runs of a sweep and find all issues, without writing anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep before its execution: its resolved spec, all its runs, and the unfinished ones."""
+    """A sweep before its execution: the resolved spec, all its runs, and the runs that are not finished."""
 
     spec: SweepSpec
     runs: list[RunSpec]
@@ -40,12 +40,12 @@ class Plan:
     notes: list[str]  # notes on values that were left out or filled in
     recorded: Runs | None = None  # recorded runs that the directory has to keep for replay
     adaptive: Adaptive | None = (
-        None  # the race that chooses runs; ``runs`` are those that it asked for so far
+        None  # the race that chooses runs; ``runs`` then holds the runs that it requested so far
     )
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
-        """Recipe keys that the sweep leaves open, each with the values of its runs."""
+        """The recipe keys that the sweep file does not set, each with the values that its runs have."""
         axes, given = self.spec.grid.recipe_axes, self.spec.recipe
         filled = {
             key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
@@ -56,7 +56,9 @@ class Plan:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the whole sweep, including finished ones; an upper limit if a race chooses its runs."""
+        """The rollouts of the whole sweep, with those of finished runs; an upper limit if a race chooses
+        runs.
+        """
         if self.adaptive is not None:
             return self.adaptive.race.spend
         return sum(run.rollouts for run in self.runs)
@@ -82,35 +84,39 @@ class Plan:
 
 
 def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
-    """Resolve a sweep against its directory, which need not exist; nothing is written.
+    """Resolve a sweep, with the runs that its directory already has; isolaw writes nothing.
 
-    With ``whole_directory``, runs that the directory holds but ``spec`` does not name are planned, too.
-    Raises `SpecError` with all issues, including the backend's, and `StoreError` if the directory holds
-    something else, or a sweep with another recipe.
+    The directory ``out`` need not exist. With ``whole_directory``, the plan also has the runs in the
+    directory that ``spec`` does not name. Raises `SpecError` with all issues, including the backend's, and
+    `StoreError` if the directory holds something else, or a sweep with another recipe.
     """
     store = SweepStore(out)
     store.claim()
-    if spec.store.states is not None:  # makes it the same folder from anywhere
+    if spec.store.states is not None:  # an absolute path is the same folder from any working directory
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
         spec = spec.model_copy(update={"store": StoreSection(states=states)})
-    backends.get(spec.sweep.backend)
     notes: list[str] = []
     to_keep, as_recorded = None, False
-    if spec.sweep.backend == "replay":
-        from isolaw.backends import replay  # its readers take a second to import
+    try:
+        backends.get(spec.sweep.backend)
+        if spec.sweep.backend == "replay":
+            from isolaw.backends import replay  # its readers take a second to import
 
-        spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
-    spec = _with_schedule(spec, store, notes)
-    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+            spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
+        spec = _with_schedule(spec, store, notes)
+    except SpecError as error:  # without backend or schedule there are no runs whose issues could follow
+        issues = [*error.issues, *_issues_of_schedule(spec, store), *_issues_before_runs(spec, store)]
+        raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
+    axes = _axes(spec)
     pairs, dropped = allocation.grid(*axes)
     if dropped:
         shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         notes.append(f"left out above limits.max_batch_rollouts = {axes[-1]}: {shown}")
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
-        issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
+        issues += executors.check(spec.executor, runs)
     raced = spec.design.kind == "race"
-    issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
+    issues = [*_issues_before_runs(spec, store), *issues]
     issues += directory.issues_of(spec, runs) if raced else []
     if raced and spec.executor.kind == "scripts":
         issues.append(Issue("executor.kind", "a race decides with isolaw at work", "scripts", "another kind"))
@@ -146,7 +152,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
-    """Return all issues of a spec, as `plan` finds them for a new directory."""
+    """Return all issues of a spec that `plan` finds for a new directory."""
     with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
         try:
             plan(spec, nowhere)
@@ -155,8 +161,19 @@ def issues_of(spec: SweepSpec) -> list[Issue]:
     return []
 
 
+def _axes(spec: SweepSpec) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the B_p and the n of the grid, and the cap on B_p · n."""
+    return spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+
+
+def _issues_before_runs(spec: SweepSpec, store: SweepStore) -> list[Issue]:
+    """Return the issues that can be found without resolving a run: grid, trackers, folder for states."""
+    grid = allocation.grid_issues(*_axes(spec))
+    return [*grid, *mirror.check(spec.tracking), *_states_issues(store, spec)]
+
+
 def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
-    """Warn if the states of the runs that have none yet do not fit on the disk."""
+    """Return a warning if the states that runs have yet to write do not fit on the disk."""
     new = [run for run in left if store.run(run.run_id).last_state is None]
     sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
     place = Path(spec.store.states or store.directory).absolute()
@@ -170,7 +187,7 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
 
 
 def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
-    """Return the issues of the folder for states, which is chosen once, before the sweep begins."""
+    """Return the issues of the folder for states, which cannot change once the sweep has begun."""
     given, kept = spec.store.states, store.states_given
     if given is None:
         return []
@@ -185,7 +202,7 @@ def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
-    """Fill in the evaluation schedule; a directory keeps the one it began with."""
+    """Fill in the evaluation schedule; a sweep keeps the schedule with which it began."""
     given, compute = spec.evaluation, spec.sweep.compute
     kept: EvaluationSpec | None = None
     if store.exists:
@@ -223,14 +240,26 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
 
 
+def _issues_of_schedule(spec: SweepSpec, store: SweepStore) -> list[Issue]:
+    """Return the issues of the evaluation schedule."""
+    try:
+        _with_schedule(spec, store, [])
+    except SpecError as error:
+        return error.issues
+    return []
+
+
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:
-    """Return the horizons at which runs may end, and where all of them are therefore evaluated."""
+    """Return the horizons at which runs may end; all runs are evaluated at each of them."""
     compute = spec.sweep.compute
     return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
 
 
 def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
-    """Return a run of a sweep, of its first seed, as the backend resolves it; may raise `SpecError`."""
+    """Return the run of a sweep with a batch shape and the first seed, as its backend resolves it.
+
+    Raises `SpecError` for invalid options.
+    """
     backend = backends.get(spec.sweep.backend)
     run = RunSpec(
         backend=backend.name,
@@ -294,7 +323,7 @@ def _resolved_runs(
 def _check_directory(
     store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], existing: Sequence[RunSpec]
 ) -> None:
-    """Refuse to mix recipes, problem sets or backends in one directory: they are different sweeps."""
+    """Raise `StoreError` if the directory has runs with another recipe, problem set or backend."""
     if not existing:
         return
     swept = {k for k in Recipe.model_fields if len({getattr(run.recipe, k) for run in existing}) > 1}
@@ -312,7 +341,7 @@ def _check_directory(
 def _shared(run: RunSpec) -> dict[str, Any]:
     """Return the values that all runs of a directory share, by dotted key.
 
-    Facts of a single run in a log are not shared, but the hash of the log, in ``content``, is.
+    The facts about a single run in a log are not shared, but the hash of the log, in ``content``, is.
     """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")

@@ -1,8 +1,8 @@
 """`Runs`: the data model between backends, logs, fits and reports.
 
-It is one tidy table with a row per (run_id, step, eval_set, metric), and optionally the results of single
-problems. A run is one trajectory of one configuration (B_p, n), seed, problem set and recipe, and serves
-every M up to its last step.
+It is one tidy table with a row for each (run_id, step, eval_set, metric), and optionally a table with the
+results of single problems. A run is one training trajectory with one configuration (B_p, n), seed, problem
+set and recipe. It provides the rewards of every M up to its last step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isolaw.evidence import COLUMN, SIMULATOR, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
 
-# Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
+# Columns of the table, in order, with their dtypes; columns with a nullable dtype may have unknown values.
 COLUMNS: dict[str, str] = {
     "run_id": "str",
     "problem_set": "str",
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "n_problems": "Int64",
     "n_samples": "Int64",
 }
-# The field's symbols; mappings, options and keywords accept them as well as the names.
+# The symbols of the field, which mappings, options and keywords accept as well as the names of columns.
 SYMBOLS = {
     "B_p": "problems_per_batch",
     "n": "rollouts_per_problem",
@@ -64,10 +64,10 @@ _INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a tabl
 
 
 class Runs:
-    """Recorded runs, validated on entry.
+    """Recorded runs: a table of measurements that is validated when it is created.
 
-    Raises `DataError` for missing columns, an empty table, values that are not finite, a repeated key, and
-    compute that does not grow with the step.
+    Raises `DataError` if columns are missing, the table is empty, values are not finite, a key is repeated,
+    or compute does not grow with the step.
 
     Parameters
     ----------
@@ -76,12 +76,12 @@ class Runs:
     attributes
         further facts of a run (lr, D, model, …) by run_id.
     source
-        where the table came from, for messages.
+        the origin of the table, which messages name.
     notes
-        assumptions of a reader, in words, for the user to see.
+        sentences for the user about assumptions of a reader.
     problems
-        results of single problems: a row per (run_id, step, eval_set, problem_id) with how many of
-        ``samples`` answers were ``correct``.
+        results of single problems: a row for each (run_id, step, eval_set, problem_id) with the number of
+        ``correct`` answers among ``samples``.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="validation",
@@ -107,8 +107,10 @@ class Runs:
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
             self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
-        self.origins: dict[str, str] = {}  # column that no table had → where a reader took it from
-        self.left_out: tuple[Any, ...] = ()  # logs that a reader left out, each a `FoundLog`
+        self.origins: dict[
+            str, str
+        ] = {}  # column that a table lacked → the source that a reader took it from
+        self.left_out: tuple[Any, ...] = ()  # the logs that a reader left out, as `FoundLog`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())
@@ -135,7 +137,7 @@ class Runs:
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
     def metrics(self, eval_set: str) -> list[str]:
-        """Return the names of the metrics measured on ``eval_set``."""
+        """Return the names of the metrics that were measured on ``eval_set``."""
         return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
 
     def table(self) -> pd.DataFrame:
@@ -159,7 +161,7 @@ class Runs:
 
     @classmethod
     def concat(cls, parts: Sequence[Runs]) -> Runs:
-        """Return the runs of several sources together; a run in two sources is an error."""
+        """Return the runs of several sources together; a run that is in two sources is an error."""
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.points for part in parts], ignore_index=True)
@@ -171,7 +173,7 @@ class Runs:
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a copy of the table; simulated runs get a column that says so, which `Runs` reads."""
+        """Return a copy of the table; simulated runs get a column ``simulated``, which `Runs` reads back."""
         if not self.simulated:
             return self.points.copy()
         made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
@@ -190,7 +192,7 @@ class Runs:
         return table.replace_schema_metadata(metadata)
 
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
-        """Write the table, sorted by key, with the attributes in the file's metadata.
+        """Write the table to a Parquet file, sorted by key, with the attributes in the file's metadata.
 
         Raises `DataError` if the file would be part of a sweep.
         """
@@ -200,7 +202,7 @@ class Runs:
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Runs:
-        """Read a table written by `to_parquet`, with its attributes."""
+        """Read a table that `to_parquet` wrote, with its attributes."""
         table = read_parquet(path)
         return cls(table.to_pandas(), attributes_in(table.schema, str(path)), source=str(path))
 
@@ -215,7 +217,7 @@ def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _marked(points: pd.DataFrame) -> set[str]:
-    """Return the runs that a table of points marks as simulated."""
+    """Return the ids of the runs that a table marks as simulated."""
     marks = simulated_rows(points)
     return set(points.loc[marks, "run_id"].astype("str")) if marks else set()
 
@@ -253,12 +255,12 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if column.dtype.kind in "bmM":  # booleans, durations, dates
         raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
-    missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
+    missing_allowed = name in OPTIONAL or name == "value"  # missing rewards are reported later, as not finite
     if len(bad := column[numbers.isna() & (column.notna() | (not missing_allowed))]):
         raise DataError(f"{where}{name} is not a number: {places.found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
-    # Compute read off a figure, or averaged tokens, may be fractional; counts may not.
+    # Compute read off a figure and averaged tokens may be fractional; counts may not.
     slack = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
     bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
@@ -294,11 +296,11 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
 
 def _several_runs() -> str:
     way = option("columns", "seed", "<column>")
-    return f"If these are several runs, tell them apart with a column, as in {way}"
+    return f"If these are several runs, a column must distinguish them, as in {way}"
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:
-    """Return a mapping with names in place of symbols; raise `InputError` if a name is given twice.
+    """Return a mapping with full names in place of symbols; raise `InputError` if a name occurs twice.
 
     >>> full_names({"n": 8, "lr": 0.5})
     {'rollouts_per_problem': 8, 'lr': 0.5}
@@ -319,13 +321,13 @@ def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python one, and a whole float as an integer."""
+    """Return a NumPy scalar as a Python scalar, and a whole float as an integer."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first names, and how many more there are.
+    """Return the first of some names as text, and how many more there are.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'

@@ -1,4 +1,4 @@
-"""The types that functions of runs accept: `Runs`, or anything that `isolaw.read` can read."""
+"""The types that functions accept as runs: `Runs`, or anything that `isolaw.read` can read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Dataset(Protocol):
 
 
 class ReadKeywords(TypedDict, total=False):
-    """Keywords of `isolaw.read` that functions of runs pass on."""
+    """The keywords that functions of runs pass on to `isolaw.read`."""
 
     columns: Mapping[str, str]
     derive: Mapping[str, str]

@@ -4,30 +4,31 @@ A step draws T = τ · B_p · n response tokens, with τ tokens in a mean respon
 
     s_part(T) = a + b · T,    a, b ≥ 0
 
-- *generate*: a batch is not done before its longest response is, so a is about the longest response times the
-  time of one decoding step; b is the inverse of the sampler's throughput when it is full. The true time lies
-  between the larger of the two terms and their sum.
-- *reward*, *prepare*, *train*: proportional to the rollouts and their tokens, hence to T while τ is constant
-  (prompts count through B_p · n); a is what a micro-batch, a call or the optimiser's step costs at any size.
-- *sync*, and what is left of the wall time: the weights and states have one size, so mostly a.
+- *generate*: a batch is complete only when its longest response is, so a is about the length of the longest
+  response times the time of one decoding step. b is the inverse of the throughput of a full sampler. The true
+  time is between the larger of the two terms and their sum.
+- *reward*, *prepare*, *train*: the time is proportional to the rollouts and their tokens, and so to T if τ is
+  constant (prompts count through B_p · n). a is the cost of a micro-batch, a call or an optimiser step at any
+  size.
+- *sync*, and the rest of the wall time: the size of weights and states is constant, so this is mostly a.
 
-A batch with more distinct problems waits for a longer longest response: the largest of k exponential numbers
-of mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Runs that vary B_p and n apart also
-show this tail, a term c · log2(B_p) of the generation, and what the equation still misses at each (B_p, n)
-(`isolaw.step_effects`). `isolaw.costs.recorded` keeps either where it predicts left-out configurations
-better.
+With more distinct problems in a batch, its longest response is longer: the largest of k exponential numbers
+with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms allow for this and for the
+error that remains: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
+(`isolaw.step_effects`). Runs determine them only if B_p and n vary independently. `isolaw.costs.recorded`
+keeps a term if it improves the predictions for left-out configurations.
 
-The sum over parts is the time of a step, S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)), with c and f 0
-unless they were kept, and M steps take M · S seconds. Evaluations and the start of a run count only where the
-caller counts them: an allocation's budget, like its compute, excludes evaluation. GPU hours = seconds · GPUs
-of the run / 3600; a machine without GPUs has hours only.
+Summed over parts, a step takes S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)) seconds, where c and f are 0
+unless they were kept, and M steps take M · S seconds. Evaluations and the start of a run count only if the
+caller asks for them: the budget of an allocation, like its compute, excludes evaluation. GPU hours are
+seconds · GPUs of the run / 3600; a machine without GPUs has hours only.
 
-``error`` is how wrong the model is for recorded runs: the root mean square of log(measured / predicted),
-where each batch size (where B_p and n vary apart: each configuration) is predicted from all others. An
-interval is value · exp(± t · error), with the 97.5 % quantile t of Student's distribution with one degree of
-freedom less than there are of those. With f, the interval at (B_p, n) has the deviation of f instead. It is
-the interval of one run, and holds for a sum of runs as well, since what the model gets wrong does not average
-out.
+``error`` is the cross-validated error of the model for recorded runs: the root mean square of log(measured /
+predicted), with each of K batch sizes predicted from all others. (If B_p and n vary independently, each of K
+configurations is predicted instead.) A 95 % interval is value · exp(± t · error), with the 97.5 % quantile t
+of Student's distribution with K − 1 degrees of freedom. With f, the interval at (B_p, n) uses the standard
+deviation of f instead. The interval is for one run. It holds for a sum of runs, too, since errors of the
+model do not average out.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _THOUSANDS = {"": 0, "K": 3, "M": 6, "B": 9}
 
 
 class CostOrigin(StrEnum):
-    """Where a cost comes from."""
+    """The kind of source that a cost was read from."""
 
     RECORDED = "recorded runs"
     DOCTOR = "doctor"
@@ -66,18 +67,18 @@ class CostOrigin(StrEnum):
 
 
 class Estimate(NamedTuple):
-    """A value with the ends of its 95 % interval; None where there is no interval."""
+    """A value with the ends of its 95 % interval; the ends are None if there is no interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def times(self, factor: float) -> Estimate:
-        """Return the estimate in another unit."""
+        """Return the estimate and its interval multiplied by a factor, as for another unit."""
         return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data, as of every estimate of isolaw."""
+        """Return JSON-able data in the form that all estimates of isolaw have."""
         interval = None if self.low is None else [self.low, self.high]
         return {"value": self.value, "interval": interval, "status": "ok"}
 
@@ -85,8 +86,8 @@ class Estimate(NamedTuple):
 class StepPart(NamedTuple):
     """The seconds of a part of a step: a + b · T + c · log2(B_p)."""
 
-    step_s: float  # a
-    unit_s: float  # b, of a token, or of a rollout where tokens are not known
+    step_s: float  # a, of each step
+    unit_s: float  # b, of each token, or of each rollout if tokens are not known
     doubling_s: float = 0.0  # c, of each doubling of B_p
 
     def seconds(self, units: float, problems_per_batch: int = 1) -> float:
@@ -95,44 +96,49 @@ class StepPart(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How well configurations were predicted from all others, in log(measured / predicted) seconds."""
+    """The cross-validation of a cost: errors of left-out configurations, in log(measured / predicted)
+    seconds.
+    """
 
-    model: str  #: the one that was kept: line, tail or effects
-    configurations: int  #: or batch sizes, where B_p and n do not vary apart
-    median: float  #: of the absolute error of a configuration
+    model: str  #: the model that was kept: line, tail or effects
+    configurations: int  #: their number; of batch sizes, if B_p and n do not vary independently
+    median: float  #: median absolute error over configurations
     inside: float  #: share of configurations inside their intervals
-    #: by model, the root mean square of configurations' errors; None where it predicts no positive time
+    #: root mean square error by model; None if the model predicts a time that is not positive
     errors: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of a step by part, and the machine that it was measured on (see the module's docstring)."""
+    """A model of the time of a step, by part, with the machine that it was measured on.
+
+    The module's docstring has the equations.
+    """
 
     parts: Mapping[str, StepPart]
-    per_rollout: float  #: τ: T is ``per_rollout`` · B_p · n
+    per_rollout: float  #: τ, so that T = ``per_rollout`` · B_p · n
     unit: str  #: unit of T: tokens, or rollouts if tokens are not known
     source: CostOrigin
-    where: str = ""  #: the file or directory
-    gpus: int | None = None  #: of a run; 0: its machine has none; None: not recorded
-    gpu: str = ""  #: their kind
-    model: str = ""  #: the language model, where it is known
-    evaluation_s: float | None = None  #: of one evaluation of all its sets
-    start_s: float | None = None  #: of a run before its first step, mean over runs
-    batches: tuple[int, ...] = ()  #: the measured B_p · n, ascending; empty: not measured
+    where: str = ""  #: the file or directory that it was read from
+    gpus: int | None = None  #: number of GPUs of a run; 0: the machine has none; None: not recorded
+    gpu: str = ""  #: the kind of these GPUs
+    model: str = ""  #: the language model, if it is known
+    evaluation_s: float | None = None  #: seconds of one evaluation of all evaluation sets
+    start_s: float | None = None  #: mean seconds of a run before its first step
+    batches: tuple[int, ...] = ()  #: the measured B_p · n, ascending; empty if none was measured
     configurations: int = 0
     runs: int = 0
-    error: float | None = None  #: of log seconds, of left-out batch sizes; None with fewer than three
-    notes: tuple[str, ...] = field(default=())  #: what was left out
-    effects: StepEffects | None = None  #: f, where it was kept
+    error: float | None = None  #: error of log seconds for left-out batch sizes; None with fewer than three
+    notes: tuple[str, ...] = field(default=())  #: a sentence about runs that were left out
+    effects: StepEffects | None = None  #: f, if it was kept
     timed: tuple[tuple[int, int], ...] = ()  #: the (B_p, n) of recorded steps
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
-        """Return S, the seconds of a step; None for a size that the source does not cover."""
+        """Return S, the seconds of a step; None if the source timed another size only."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
-            return None  # one size does not separate a from b
+            return None  # steps of one size do not separate a from b
         units = self.per_rollout * batch
         equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
         if self.effects is None:
@@ -140,7 +146,7 @@ class Cost:
         return equation * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
 
     def extrapolates(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
-        """Return whether the timed steps have other B_p · n, or (B_p, n) further than a factor of four."""
+        """Return whether B_p · n is outside the timed sizes, or (B_p, n) too far from all timed steps."""
         batch = problems_per_batch * rollouts_per_problem
         outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
         doublings = [
@@ -158,9 +164,9 @@ class Cost:
         evaluations: int = 0,
         starts: int = 0,
     ) -> Estimate | None:
-        """Return the seconds of a run's steps, and of ``evaluations`` and ``starts`` as far as known.
+        """Return the seconds of a run's steps, and of ``evaluations`` and ``starts`` if their cost is known.
 
-        None where the source says nothing: it measured one batch size, and this is another.
+        Returns None if the source timed one batch size, and this is another.
 
         >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
         >>> cost.seconds(32, 8, 10)
@@ -179,35 +185,36 @@ class Cost:
         return Estimate(total, total / factor, total * factor)
 
     def estimate(self, seconds: float) -> Estimate:
-        """Return predicted seconds, of any configurations, with their interval."""
+        """Return predicted seconds, of any configurations, with their 95 % interval."""
         factor = self._factor
         return Estimate(seconds) if factor is None else Estimate(seconds, seconds / factor, seconds * factor)
 
     @cached_property
     def _factor(self) -> float | None:
         if self.error is None or self.error < _NO_SPREAD:
-            return None  # an interval of no width would claim that nothing is uncertain
+            return None  # an interval without width would claim that nothing is uncertain
         groups = self.left_out.configurations if self.left_out else len(self.batches)
         return math.exp(student(groups - 1) * self.error)
 
     def hours(self, *run: int, **more: int) -> Estimate | None:
-        """Return `seconds` in hours of the run's machine (or machines)."""
+        """Return `seconds` in hours of wall time."""
         found = self.seconds(*run, **more)
         return found and found.times(1 / HOUR_S)
 
     def gpu_hours(self, *run: int, **more: int) -> Estimate | None:
-        """Return `seconds` in GPU hours; None where the GPUs are not known, or there are none."""
+        """Return `seconds` in GPU hours; None if the number of GPUs is unknown or 0."""
         found = self.seconds(*run, **more)
         return None if found is None else self.in_gpu_hours(found)
 
     def in_gpu_hours(self, seconds: Estimate) -> Estimate | None:
-        """Return seconds of this machine in GPU hours; None where its GPUs are not known, or it has none."""
+        """Return seconds of wall time in GPU hours; None if the number of GPUs is unknown or 0."""
         return seconds.times(self.gpus / HOUR_S) if self.gpus else None
 
     def budget_seconds(self, text: str) -> float:
-        """Return the seconds of a run that a budget pays for: ``384gpuh``, or ``48h`` of the machine.
+        """Return the seconds of wall time that a budget in GPU hours (``384gpuh``) or in hours (``48h``) pays
+        for.
 
-        Raises `InputError` for other text, and for GPU hours where the source has no GPUs.
+        Raises `InputError` for other text, and for GPU hours if the source has no GPUs.
 
         >>> Cost({}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
         48.0
@@ -222,7 +229,7 @@ class Cost:
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the basis of the cost, as JSON-able data."""
+        """Return the source of the cost and its cross-validation, as JSON-able data."""
         return {
             "source": str(self.source),
             "where": self.where,
@@ -245,7 +252,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of the machine of a cost, in the units people pay in; ``price`` is that of a (GPU) hour."""
+    """The seconds that runs take, in hours, GPU hours and money; ``price`` is the price of a GPU hour.
+
+    On a machine without GPUs, ``price`` is the price of an hour.
+    """
 
     seconds: Estimate
     cost: Cost
@@ -253,17 +263,17 @@ class Spent:
 
     @property
     def hours(self) -> Estimate:
-        """Hours of the machine, or machines, of one run."""
+        """Hours of wall time."""
         return self.seconds.times(1 / HOUR_S)
 
     @property
     def gpu_hours(self) -> Estimate | None:
-        """GPU hours; None where the GPUs are not known, or there are none."""
+        """GPU hours; None if the number of GPUs is unknown or 0."""
         return self.cost.in_gpu_hours(self.seconds)
 
     @property
     def money(self) -> Estimate | None:
-        """The price of all GPU hours, or of the hours of a machine without GPUs; None without a price."""
+        """The price of the GPU hours, or of the hours on a machine without GPUs; None without a price."""
         return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
 
     def to_dict(self) -> dict[str, Any]:
@@ -278,21 +288,21 @@ class Spent:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's distribution."""
+    """Return the 97.5 % quantile of Student's distribution with these degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
 
 
 def checked_price(price: float | None) -> float | None:
-    """Return a price; raise `InputError` unless it is a positive number, or None."""
+    """Return a price unchanged; raise `InputError` unless it is a positive number or None."""
     if price is not None and not 0 < price < math.inf:
         raise InputError(f"price: found {price!r}; expected a positive number, the price of an hour")
     return price
 
 
 def parse_budget(budget: float | str) -> float | str:
-    """Return a budget: rollouts as a number, or the text of one in hours (`parse_hours`).
+    """Return a budget in rollouts as a number, and a budget in hours as its text (`parse_hours`).
 
     Raises `InputError` for any other value.
 
@@ -305,9 +315,9 @@ def parse_budget(budget: float | str) -> float | str:
 
 
 def parse_rollouts(budget: float | str, or_else: str = "") -> float:
-    """Return a budget in rollouts; raise `InputError` for other text, hours too.
+    """Return a budget in rollouts; raise `InputError` for any other text, such as hours.
 
-    ``or_else`` continues the message, where something else is accepted, too.
+    ``or_else`` is appended to the message, and names what the caller accepts besides rollouts.
 
     >>> parse_rollouts("1.5M")
     1500000.0
@@ -322,7 +332,7 @@ def parse_rollouts(budget: float | str, or_else: str = "") -> float:
 
 
 def is_hours(text: str) -> bool:
-    """Return whether a budget is one in hours.
+    """Return whether a text is a budget in hours or GPU hours.
 
     >>> is_hours("384gpuh"), is_hours("48 h"), is_hours("1e6")
     (True, True, False)

@@ -1,14 +1,16 @@
-"""`StepEffects`: what the equation of a step's time misses at each (B_p, n), and what that says of others.
+"""`StepEffects`: the error of the equation for a step's time at each (B_p, n), interpolated to other (B_p,
+n).
 
-With y the log of measured over predicted seconds of K configurations at x = (log2 B_p, log2 n),
+With y the log of the ratio of measured to predicted seconds of K configurations at x = (log2 B_p, log2 n),
 
     y = f(x) + e,    f ~ GP(0, σ² exp(−|x − x'|² / 2ℓ²)),    e ~ N(0, ν²)
 
-(Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 2). ℓ is held at two doublings:
-a configuration says something of those within a factor of four, and nothing of those further away, where the
-equation alone predicts and the interval is as wide as σ. σ and ν have the weights of their marginal
-likelihood on a grid, where σ is at least 0.1: no equation of four numbers knows a step to less. ν is at least
-the median deviation of runs within a configuration, so that an interval is that of one run.
+(Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 2). ℓ is fixed at two doublings:
+a configuration is informative about others within a factor of four. Further away, the equation alone
+predicts, and the interval is as wide as σ implies. σ and ν are averaged over a grid, weighted by their
+marginal likelihood. σ is at least 0.1, since an equation with four numbers does not predict a step more
+precisely. ν is at least the median deviation of runs within a configuration, so that the interval is for a
+single run.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ _NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 
 @dataclass(frozen=True)
 class StepEffects:
-    """The effects of configurations on the log of a step's seconds.
+    """The effect of each configuration on the log of a step's seconds.
 
-    ``places`` are the (B_p, n) that were timed, ``seen`` what the equation misses there, in log seconds, and
-    ``spread`` is how runs of one configuration differ.
+    ``places`` are the (B_p, n) that were timed, ``seen`` the error of the equation there in log seconds, and
+    ``spread`` the standard deviation between runs of one configuration.
 
     >>> effects = StepEffects(((128, 1), (128, 4), (8, 4)), (0.3, 0.1, 0.0), 0.05)
     >>> [round(value, 2) for value in effects.at(128, 2)]
@@ -63,7 +65,7 @@ class StepEffects:
 
     @cached_property
     def _known(self) -> Sequence[tuple[float, float, Floats, Floats]]:
-        """σ, ν, the root of the observations' covariance and its inverse times y, over the grid."""
+        """For each σ and ν of a grid: both, the factor of the covariance of y, and its inverse times y."""
         y, alike = np.array(self.seen), _alike(self._places, self._places)
         out = []
         for sigma in _SIGMA:
@@ -75,7 +77,7 @@ class StepEffects:
 
     @cached_property
     def _weights(self) -> Floats:
-        """The marginal likelihood of each σ and ν, in sum 1."""
+        """The weight of each σ and ν, proportional to its marginal likelihood; the weights sum to 1."""
         y = np.array(self.seen)
         log = np.array([-0.5 * y @ alpha - np.log(np.diag(root)).sum() for _, _, root, alpha in self._known])
         weights = np.exp(log - log.max())
@@ -83,6 +85,6 @@ class StepEffects:
 
 
 def _alike(one: Floats, other: Floats) -> Floats:
-    """exp(−|x − x'|² / 2ℓ²), (K, Q)."""
+    """Return the correlation exp(−|x − x'|² / 2ℓ²) of K points with Q points, (K, Q)."""
     apart = one[:, None] - np.asarray(other)[None]
     return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1) / REACH**2))

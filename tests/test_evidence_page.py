@@ -31,6 +31,17 @@ def test_the_page_is_of_this_estimator_and_of_these_inputs() -> None:
     assert page.split(evidence.BEGIN)[1].split(evidence.END)[0].strip() == evidence.tables(kept).strip()
 
 
+def test_the_readme_counts_the_intervals_of_the_page() -> None:
+    rows = [line.split("|") for line in evidence.DOCS.read_text().split("\n") if line.startswith("| ")]
+    rows = [row for row in rows if len(row) > 7]
+    held = {kind: [row[4] for row in rows if row[6].strip() == kind] for kind in ("yes", "no")}
+    one_sided = [text for text in held["yes"] if "… to" in text or "to …" in text]
+    assert len(one_sided) == len(held["yes"])
+    count, total = len(held["yes"]), len(held["yes"]) + len(held["no"])
+    text = f"{count} of isolaw's {total} intervals of n\\* held, all of them one-sided"
+    assert text in (evidence.DOCS.parents[1] / "README.md").read_text()
+
+
 @pytest.mark.parametrize("sweep", STATED, ids=lambda own: own.statement)
 def test_what_was_stated_before_the_runs_rests_on_their_beginning_alone(sweep: evidence.RealSweep) -> None:
     stated = json.loads((evidence.DATA / sweep.statement).read_text())

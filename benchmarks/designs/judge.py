@@ -68,7 +68,7 @@ def _said(law: isolaw.Law, compute: float) -> dict[str, Any]:
         best = p.options[0]
         said["allocation"] = [best.allocation.rollouts_per_problem, best.allocation.problems_per_batch]
         said["reward"] = best.reward.to_dict()
-        said["expected"] = best.expected_regret
+        said["expected"] = best.expected_loss
     return said
 
 

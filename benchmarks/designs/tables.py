@@ -197,7 +197,7 @@ def fingerprint() -> dict[str, list[float]]:
     out = {}
     for budget, factor in BUDGETS.items():
         p = law.predict(factor * COMPUTE)
-        out[budget] = [round(float(v or 0.0), 4) for v in (p.options[0].expected_regret, p.reward.value)]
+        out[budget] = [round(float(v or 0.0), 4) for v in (p.options[0].expected_loss, p.reward.value)]
     return out
 
 

@@ -55,18 +55,20 @@ class ReplayOptions(BaseModel):
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """The given options of reading a table."""
+        """The options of `isolaw.read` that the user set."""
         return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
 
 
 class Replay(Backend):
-    """`Backend` over a recorded table."""
+    """The `Backend` that replays recorded runs from a table."""
 
     name = "replay"
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the source once; its hash and its mapping enter the identity, never its path."""
+        """Read the source, and return the spec with its hash and its mapping, which identify a run; its path
+        does not.
+        """
         content, mapping, sources, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
         if len(sets) > 1 and spec.problems.set not in sets:
@@ -182,10 +184,10 @@ def with_recorded_axes(
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
-    """Read a source other than a table's file; return a section for the sweep, the runs, and notes.
+    """Read a source that is not a table's file; return a section for the sweep, the runs, and notes.
 
-    The directory has to keep the runs in its `RECORDED`. The runs are None for a table's file, and for runs
-    that it keeps already.
+    The sweep's directory has to keep the runs in its file `RECORDED`. The runs are None if the source is a
+    table's file, or if the directory keeps them already.
     """
     options = parse_section(ReplayOptions, section, prefix="replay")
     source, kept = options.source, directory.absolute() / RECORDED
@@ -221,7 +223,7 @@ def _hold(digest: str, runs: Runs) -> None:
 
 
 def _kept(path: str, digest: str) -> Runs:
-    """Return the runs that a sweep's directory keeps."""
+    """Return the recorded runs that a sweep's directory keeps for its replay."""
     if digest not in _held:
         runs = Runs.from_parquet(path)
         if content_hash(runs) != digest:

@@ -1,1 +1,1 @@
-"""Fit a simulator to runs: an ensemble of populations that would measure what the runs measured."""
+"""Fit a simulator to runs: the result is an ensemble of simulated models that reproduce the rewards."""

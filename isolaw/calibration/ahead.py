@@ -1,9 +1,9 @@
-"""Forecast rewards at budgets that were never run, with a calibrated ensemble.
+"""Forecast rewards at budgets that no run has reached, with a calibrated ensemble.
 
-Each member trains through the whole budget in every cell (B_p, n), on the same problems. A cell's expected
-reward is the mean over members; a member's best cell follows from its own rewards. Results are **simulated**:
-the mechanism is assumed to continue as where it was fitted. Members differ in the constants that the runs
-left open, and in draws of the model discrepancy (`isolaw.calibration.discrepancy`).
+Each member of the ensemble trains through the whole budget in every cell (B_p, n), on the same problems. A
+cell's expected reward is the mean over members. Forecasts are **simulated**: isolaw assumes that the
+mechanism continues as it was fitted. Members differ in the constants that the runs do not determine, and in
+their draws of the model discrepancy (`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
 POINTS = 24  # number of C values
-FARTHEST = 100.0  # multiple of the largest measured C
-_FORECAST = 2**21  # first index of random streams, distinct from a calibration's
+FARTHEST = 100.0  # largest budget of a forecast, as a multiple of the largest measured C
+_FORECAST = 2**21  # first index of the random streams, distinct from the streams of a calibration
 
 
 @dataclass(frozen=True)
 class RewardForecast:
     """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of which is the budget.
 
-    They are NaN before a cell's first step. ``steps`` (K,) are the steps that the budget buys.
+    Rewards are NaN before a cell's first step. ``steps`` (K,) are the steps that the budget pays for.
     """
 
     preset: Preset
@@ -52,7 +52,7 @@ class RewardForecast:
 
     @property
     def best(self) -> BatchShape:
-        """The cell of least expected regret, which is the cell of highest expected reward."""
+        """The cell with the highest expected reward, and so with the least expected regret."""
         return self.cells[int(self.final.mean(axis=0).argmax())]
 
 
@@ -67,8 +67,8 @@ def forecast(
 ) -> RewardForecast:
     """Simulate the members of a preset through a budget in each of the cells (B_p, n).
 
-    A unit of the budget buys ``rates`` (K,) rollouts of a cell, by default one. Raises `InputError` if a cell
-    cannot make a single step, or if the preset's discrepancy is damaged.
+    One unit of the budget pays for ``rates`` (K,) rollouts in a cell, by default one. Raises `InputError` if
+    the budget does not pay for one step of a cell, or if the discrepancy in the preset's file is damaged.
     """
     rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
     cells = tuple(sorted(rate))
@@ -99,7 +99,7 @@ def forecast(
 
 
 def discrepancy_of(preset: Preset) -> Discrepancy:
-    """Return the discrepancy of a preset's ensemble; raise `InputError` if it is damaged."""
+    """Return the model discrepancy stored in a preset; raise `InputError` if it is damaged."""
     try:
         return Discrepancy.read(preset.discrepancy, preset.left)
     except (KeyError, TypeError, ValueError) as error:
@@ -107,7 +107,10 @@ def discrepancy_of(preset: Preset) -> Discrepancy:
 
 
 def check_reach(preset: Preset, compute: float) -> float:
-    """Return ``compute`` / (the largest C of the preset's runs); raise `Refused` above `FARTHEST`."""
+    """Return ``compute`` as a multiple of the largest C of the preset's runs.
+
+    Raises `Refused` if it is more than `FARTHEST`.
+    """
     factor = compute / preset.measured
     if factor > FARTHEST:
         raise Refused(
@@ -119,7 +122,7 @@ def check_reach(preset: Preset, compute: float) -> float:
 
 
 def protocol_of(preset: Preset, rate: Mapping[BatchShape, float], grid: Floats) -> Protocol:
-    """Return the cells of ``rate``, sorted, at the steps that each budget in ``grid`` buys."""
+    """Return a protocol of the cells in ``rate``, sorted, measured at the steps that each budget pays for."""
     recipe = dict(preset.recipe)
     rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
     out = []

@@ -1,4 +1,4 @@
-"""`calibrate`: fit the constants of a simulator to runs, as an ensemble."""
+"""`calibrate`: fit the constants of the simulator to runs, with an ensemble as the result."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ from isolaw.simulators.preset_file import FORMAT
 from isolaw.simulators.presets import is_preset
 
 VERSION = 5
-HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
+HEAD = "# A population of isolaw's simulator, fitted to runs. Its rewards are simulated, not measured.\n"
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)
 MOVED = 3.0
-_REPLAYED = 2**20  # first index of the replays' random streams, distinct from the rounds'
+_REPLAYED = 2**20  # first index of the random streams of replays, distinct from the streams of the rounds
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The posterior of one constant: median, 90 % interval, and the standard deviation of its coordinate x.
+    """The posterior of one constant: its median and 90 % interval, and how much the runs narrow the prior.
 
-    ``narrowed`` is that standard deviation (1 under the prior); ``identified`` says whether it is below a
-    half, ``at_edge`` whether the median is outside 95 % of the prior.
+    ``narrowed`` is the posterior standard deviation of the constant's coordinate x, which is 1 under the
+    prior. ``identified`` is true if it is below one half, and ``at_edge`` if the median is outside the
+    central 95 % of the prior.
     """
 
     name: str
@@ -71,9 +72,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Calibration(Shown):
-    """An ensemble (E, d) of equally likely points in ``observed.space``, the central one first.
+    """The result of a calibration: an ensemble (E, d) of equally likely points in ``observed.space``.
 
-    ``replayed`` (E, P) are the rewards that each member measures when it repeats the runs.
+    The first member is the central one. ``replayed`` (E, P) has the rewards that each member measures when it
+    repeats the runs.
     """
 
     observed: Observed
@@ -84,17 +86,17 @@ class Calibration(Shown):
 
     @property
     def space(self) -> Space:
-        """The coordinates of the calibration."""
+        """The constants that the calibration varies, with their prior."""
         return self.observed.space
 
     @property
     def simulated(self) -> Simulated:
-        """What measured rewards next to those of the ensemble rest on."""
+        """The label of results that combine the runs and the ensemble: simulated, or partly simulated."""
         return Simulated.among([self.observed.runs.simulated, Simulated.YES])
 
     @property
     def members(self) -> list[dict[str, Any]]:
-        """The constants and problems of each member."""
+        """The constants and the problem set of each member."""
         out = []
         for x in self.x:
             values = self.space.values(x)
@@ -121,16 +123,17 @@ class Calibration(Shown):
 
     @property
     def covered(self) -> float:
-        """Share of measured rewards in the ensemble's 90 % band (members have the same noise as runs)."""
+        """Share of the measured rewards inside the ensemble's 90 % band, which includes the noise of runs."""
         low, high = np.quantile(self.replayed, BANDS, axis=0)
         return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
 
     @property
     def moved(self) -> bool:
-        """Whether training changed the reward of some configuration by more than noise.
+        """Whether training changed the reward of at least one configuration by more than noise.
 
-        Changes are from its first three evaluations to any later three. They exceed noise beyond `MOVED`
-        standard deviations of the same change between two sets of runs.
+        A change is the difference between the mean of the first three evaluations and the mean of any three
+        later ones. It exceeds noise if it is larger than `MOVED` standard deviations of this difference over
+        simulated repetitions of the runs.
         """
         end = 0
         for cell in self.observed.protocol.cells:
@@ -147,10 +150,11 @@ class Calibration(Shown):
 
     @property
     def seeds_apart(self) -> tuple[float, float] | None:
-        """Measured and simulated spread of runs of one configuration, if the measured one is far larger.
+        """The measured and the simulated spread over seeds, if the measured one is `MOVED` times larger.
 
-        The spread is the standard deviation over runs of a run's mean reward; far larger means `MOVED` times.
-        The ensemble describes the mean over seeds only, so None means that it suffices.
+        The spread is the standard deviation, over the runs of one configuration, of a run's mean reward. The
+        ensemble describes only the mean over seeds, so a larger spread means that it is not enough. None if
+        the measured spread is not that large.
         """
         between, cells = self.observed.between, self.observed.protocol.cells
         known = np.isfinite(between)
@@ -169,7 +173,7 @@ class Calibration(Shown):
 
     @property
     def discrepancy(self) -> Discrepancy:
-        """The discrepancy between the ensemble's mean and the runs."""
+        """The model discrepancy: the part of the rewards that the ensemble's mean does not reproduce."""
         left = self.observed.reward - self.replayed.mean(axis=0)
         of = self.posterior
         return Discrepancy.of(of.discrepancy, self.observed.protocol.cells, left, of.covariance)
@@ -222,7 +226,7 @@ class Calibration(Shown):
             "discrepancy": self.discrepancy.to_dict(),
             "ensemble": columns,
         }
-        # Compute the checksum from the data as read back, since keys without a value are not written.
+        # The checksum is of the data as they are read back, since keys without a value are not written.
         data["preset"]["crc"] = preset_file.checksum(parse_toml(toml_text(data), "the preset"))
         return toml_text(data)
 
@@ -249,17 +253,18 @@ def calibrate(
     source
         `Runs`, or anything that `isolaw.read` takes.
     metric, eval_set
-        a mean of successes; by default ``avg@4`` on ``validation``.
+        a metric that is a mean of successes, and its evaluation set; by default ``avg@4`` on ``validation``.
     where
         use only runs with these values, such as ``{"lr": 1e-3}``.
     problems
-        the difficulty if it is known, as ``problems.set`` takes it; by default it is fitted.
+        the difficulty of the problems if it is known, as ``problems.set`` takes it; by default isolaw fits
+        it.
     n_train
-        D, if the runs did not record it.
+        the number of training problems D, if the runs did not record it.
     until
-        use only what was measured up to this C.
+        use only the checkpoints up to this C.
     out
-        a preset file. A killed calibration continues from the rounds stored next to it.
+        the preset file to write. A killed calibration continues from the rounds that are stored next to it.
     jobs
         number of processes; by default one per core.
 
@@ -300,7 +305,7 @@ def calibrate(
 
 
 def _ensemble(draws: Floats, seed: int) -> Floats:
-    """Draw the ensemble from the posterior, and put the draw nearest to its mean first."""
+    """Draw the ensemble from the posterior, and put the draw that is nearest to the mean first."""
     rng = np.random.default_rng([seed, _REPLAYED])
     chosen = draws[rng.choice(len(draws), MEMBERS, replace=False)]
     away = (chosen - draws.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(draws.T))).T
@@ -323,7 +328,7 @@ def _keep(path: Path, mark: str, done: list[Round]) -> None:
 
 
 def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
-    """Return the rounds of an earlier call with the same input; empty if they have to be repeated."""
+    """Return the stored rounds of an earlier call with the same input; empty if there are none."""
     if not path.is_file():
         return []
     try:
@@ -338,7 +343,7 @@ def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
                 raise ValueError("arrays of other shapes, or numbers that are not finite")
         return found
     except (InputError, ValueError, KeyError, TypeError) as error:
-        warnings.warn(f"{path}: cannot be read ({error}); its rounds are made again", stacklevel=3)
+        warnings.warn(f"{path}: cannot be read ({error}); isolaw simulates its rounds again", stacklevel=3)
         return []
 
 

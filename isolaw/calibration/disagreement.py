@@ -1,10 +1,11 @@
 """Decide whether a calibrated ensemble and a fitted law contradict each other at a budget.
 
-Both have draws of the reward of a cell. Over the cells that both have, they disagree
+Both give draws of the reward of a cell (B_p, n). Among the cells that both contain, they disagree
 
-- in their choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the other's
+- about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the
+other's
   draws;
-- in rewards, if the 95 % intervals of some cell do not overlap.
+- about rewards, if their 95 % intervals do not overlap in some cell.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ RARE = 0.05  # share of draws
 def disagreements(
     ahead: RewardForecast, law: Law, found: Prediction, rates: Mapping[BatchShape, float]
 ) -> list[Flag]:
-    """Return flags for the contradictions between an ensemble and the draws of a law.
+    """Return a flag for each contradiction between an ensemble and the draws of a law.
 
-    Returns none if the law recommends nothing or fewer than two cells are common. ``rates`` are the rollouts
-    of a cell per unit of the budget.
+    Returns no flag if the law recommends nothing, or if fewer than two cells are in both. ``rates`` maps each
+    cell to its rollouts per unit of the budget.
     """
     a = found.allocation
     if a is None:
@@ -57,9 +58,9 @@ def _choices(keys: list[BatchShape], simulated: Floats, fitted: Floats, chosen: 
     if min(by_law, by_simulation) >= RARE:
         return []
     text = (
-        f"the best simulated configuration ({Cell(*best).label}) is within {TOLERANCE} of the best in "
-        f"{by_law:.0%} of the law's draws; the law's ({Cell(*chosen).label}) in {by_simulation:.0%} of the "
-        "simulation's members"
+        f"the simulation's best configuration ({Cell(*best).label}) is within {TOLERANCE} of the best in "
+        f"{by_law:.0%} of the law's draws, and the law's ({Cell(*chosen).label}) in {by_simulation:.0%} of "
+        "the simulation's members"
     )
     return [Flag(Code.CHOICES_DISAGREE, text)]
 
@@ -82,5 +83,5 @@ def _rewards(keys: list[BatchShape], simulated: Floats, fitted: Floats) -> list[
 
 
 def _within(draws: Floats) -> Floats:
-    """Share of draws in which each cell is within 0.005 of the best."""
+    """Return the share of draws in which each cell is within 0.005 of the best."""
     return np.asarray(np.mean(draws.max(axis=1, keepdims=True) - draws <= TOLERANCE, axis=0))

@@ -1,16 +1,16 @@
 """Model discrepancy: reward that no constants of the simulator reproduce, and its extrapolation.
 
-Let e_p be the measured reward p minus the ensemble's mean, at compute C in the cell (B_p, n). Then
+Let e_p be the p-th measured reward minus the ensemble's mean, at compute C in the cell (B_p, n). The model is
 
     e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
     r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
 
 (Kennedy and O'Hagan 2001, JRSS B 63, 425), where d is the discrepancy, δ its standard deviation, r its
-correlation, and Δ the difference between two points. δ and the variances of level, cell level and noise
-(those between two sets of runs of one population) come from the calibration; the lengths l_C and l maximise
-the marginal likelihood of e under log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Forecasts add a draw of d given
-e: they begin where the runs ended and return to the mechanism within about l_C in log C, or l in log n.
-δ = 0 adds nothing.
+correlation, and Δ the difference between two points. δ comes from the calibration, and so do the variances of
+level, cell level and noise, which are those over simulated repetitions of the runs. The length scales l_C and
+l maximise the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each
+forecast adds a draw of d given e. It therefore begins where the runs ended, and returns to the simulated
+mechanism within about l_C in log C, or l in log n. With δ = 0 nothing is added.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _LEAST = 1e-8  # variance of a reward, added so that covariances can be factored
 class Discrepancy:
     """The discrepancy d, given the residuals of the runs.
 
-    ``size`` is δ. ``left`` is e (P,) at ``where`` (P, 3), the logs of C, n and B_p. ``noise`` are the
-    variances of the level, of a cell's level and of the rest; ``lengths`` are l_C and l.
+    ``size`` is δ. ``left`` holds the residuals e (P,) at the points ``where`` (P, 3), whose columns are the
+    logs of C, n and B_p. ``noise`` holds the variances of the level, of a cell's level and of the noise, and
+    ``lengths`` the length scales l_C and l.
     """
 
     size: float
@@ -48,9 +49,10 @@ class Discrepancy:
 
     @classmethod
     def of(cls, size: float, cells: Sequence[SimulatedCell], left: Floats, noise: Floats) -> Discrepancy:
-        """Return d given the residuals ``left`` (P,) of the rewards of ``cells``, end to end.
+        """Return d given the residuals ``left`` (P,) of the rewards of all ``cells``, concatenated.
 
-        ``noise`` (P, P) is the covariance between two sets of runs. Rewards before the first step are unused.
+        ``noise`` (P, P) is the covariance of the rewards over repetitions of the runs. Rewards before the
+        first step are not used.
         """
         where = np.concatenate(
             [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]
@@ -61,7 +63,7 @@ class Discrepancy:
 
     @classmethod
     def read(cls, size: float, data: Mapping[str, Any]) -> Discrepancy:
-        """Return d from the output of `to_dict`; without data it has only its size.
+        """Return the discrepancy that `to_dict` encoded; without data it has only its size.
 
         Raises `KeyError`, `TypeError` or `ValueError` if the data are anything else.
         """
@@ -85,7 +87,7 @@ class Discrepancy:
     def draws(
         self, cells: Sequence[BatchShape], compute: Floats, members: int, rng: np.random.Generator
     ) -> Floats:
-        """Return E draws of d given e in K cells at C (K, P), as (E, K, P); they average to its mean."""
+        """Return E draws of d given e, (E, K, P), in K cells at C (K, P); they average to the mean of d."""
         shape = members, *compute.shape
         if self.size == 0:
             return np.zeros(shape)
@@ -109,7 +111,7 @@ class Discrepancy:
         return level + of_cell * _same(self.where) + (rest + _LEAST) * np.eye(len(self.left))
 
     def _fitted(self) -> Discrepancy:
-        """Return the discrepancy with the most likely lengths."""
+        """Return the discrepancy with the most likely length scales."""
 
         def minus_log(logs: Floats) -> float:
             own = replace(self, lengths=(float(np.exp(logs[0])), float(np.exp(logs[1]))))
@@ -129,12 +131,12 @@ def _where(key: BatchShape, compute: Floats) -> Floats:
 
 
 def _same(where: Floats) -> Floats:
-    """1 where two points belong to one cell, else 0."""
+    """Return a matrix (P, P) that is 1 where two points belong to one cell, and 0 elsewhere."""
     return np.asarray((where[:, None, 1:] == where[None, :, 1:]).all(axis=-1), dtype=np.float64)
 
 
 def _parts(where: Floats, noise: Floats) -> tuple[float, float, float]:
-    """Split a covariance (P, P) into the variances of the level, of a cell's level and of the rest."""
+    """Split a covariance (P, P) into the variances of the level, of a cell's level and of the noise."""
     own, single = _same(where) > 0, np.eye(len(where), dtype=bool)
     means = [noise[mask].mean() if mask.any() else 0.0 for mask in (~own, own & ~single, single)]
     level = max(means[0], 0.0)

@@ -1,15 +1,15 @@
-"""Emulate the simulator with a Gaussian process in its constants, and compute the posterior of the constants.
+"""Emulate the simulator by a Gaussian process in its constants, and compute the posterior of the constants.
 
-Let x be the d coordinates of a population and z (K,) the principal components of the simulated rewards. A
-plane in x with coefficients β_k leaves residuals of standard deviation s_k in component k:
+Let x be the d coordinates of a simulated population, and z (K,) the principal components of its rewards. A
+linear fit in x with coefficients β_k leaves residuals of standard deviation s_k in component k:
 
     z_k = β_k'(1, x) + s_k (f_k(x) + e_k),   f_k ~ GP(0, σ_k² r),   e_k ~ N(0, ν_k²)
     r(x, x') = exp(−½ Σ_i (x_i − x'_i)² / l_i²)
 
 All components share the correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), so one
-eigendecomposition serves them all. The lengths l, signal variances σ² and noise variances ν² maximise the
-marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation has
-its own problems, rollouts and answers, so ν² measures how two sets of runs of one population differ,
+eigendecomposition serves them all. The length scales l, signal variances σ² and noise variances ν² maximise
+the marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation
+has its own problems, rollouts and answers, so ν² measures how two sets of runs of one population differ,
 including levels of a problem set that all configurations share. With z₀ the measured rewards, and ẑ and v the
 process's mean and variance at x,
 
@@ -36,21 +36,22 @@ from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
 
 COMPONENTS = 14
-_MOST = 1200  # the latest simulations, not those that agree best, which would select lucky noise
+_MOST = 1200  # number of the latest simulations that are used: the best ones would be selected by noise
 _FITTED = 300
 _STEPS = 40  # limit on the search for l, σ² and ν²
-_NEAREST = 0.05  # share of the simulations
+_NEAREST = 0.05  # share of the simulations that determines δ
 _LEAST = 1e-4  # lower end of the search for δ
 _LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # prior of log l and log ν²
 
 
 @dataclass(frozen=True)
 class Emulator:
-    """The Gaussian process at one stage of a calibration.
+    """The Gaussian process after one round of a calibration.
 
-    ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` the root mean square of the
-    measured rewards outside all components, and ``covariance`` (P, P) that of two sets of runs. `fit`
-    computes the other fields.
+    In the symbols of the module's docstring, ``measured`` is z₀ (K,), ``noise2`` is s²ν² (K,) and
+    ``discrepancy`` is δ. ``residual`` is the root mean square of the part of the measured rewards that no
+    component contains, and ``covariance`` (P, P) is the covariance of the rewards over repetitions of the
+    runs. `fit` computes the other fields.
     """
 
     points: Floats
@@ -68,7 +69,7 @@ class Emulator:
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
-        """Fit simulated ``rewards`` (J, P) at points ``x`` (J, d); ``measured`` (P,) are those of runs."""
+        """Fit the process to ``rewards`` (J, P) simulated at points ``x`` (J, d), given ``measured`` (P,)."""
         x, rewards = x[-_MOST:], rewards[-_MOST:]
         middle = rewards.mean(axis=0)
         components = min(COMPONENTS, len(measured))
@@ -93,13 +94,13 @@ class Emulator:
         return cls(x, *fitted, z0, residual, discrepancy, covariance)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return mean and variance of noise-free components at points (J, d), both (J, K)."""
+        """Return the mean and the variance, (J, K) each, of the components without noise at points (J, d)."""
         near = correlation(x, self.points, self.lengths)
         known = (near @ self.axes) ** 2 @ self.shares
         return _with_one(x) @ self.plane + near @ self.weights, self.signal2 * np.maximum(1 - known, 0)
 
     def log_posterior(self, x: Floats) -> Floats:
-        """Return log p(x | z₀) of points (J, d), up to a constant, (J,)."""
+        """Return the log posterior log p(x | z₀) of points (J, d) up to a constant, (J,)."""
         mean, variance = self.predict(x)
         variance = variance + self.noise2 + self.discrepancy**2
         far = np.sum((self.measured - mean) ** 2 / variance + np.log(variance), axis=1)
@@ -108,7 +109,7 @@ class Emulator:
 
 
 def correlation(x: Floats, other: Floats, lengths: Floats) -> Floats:
-    """Return r, (J, L), between points (J, d) and (L, d).
+    """Return the correlation r, (J, L), between points (J, d) and (L, d).
 
     >>> correlation(np.zeros((1, 2)), np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([2.0, 1.0])).round(3)
     array([[1.   , 0.607]])
@@ -155,7 +156,10 @@ def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _discrepancy(square: Floats, variance: Floats) -> float:
-    """Return δ from squared differences (J, K) of simulations, whose ``variance`` (K,) without δ is known."""
+    """Return δ from the squared differences (J, K) between measured rewards and simulations.
+
+    ``variance`` (K,) is the variance of these differences without δ.
+    """
 
     def excess(log_delta: float) -> float:
         found = np.sum(square / (variance + np.exp(2 * log_delta)), axis=1)

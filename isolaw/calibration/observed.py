@@ -1,4 +1,4 @@
-"""Prepare runs for a calibration: how they were trained, what they measured, and what has to be assumed."""
+"""Prepare runs for a calibration: how they were trained, what they measured, and what isolaw assumes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from isolaw.runs import Runs, full_names
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
 
-BINS = 14  # of log C, for each configuration
+BINS = 14  # number of bins of log C for each configuration
 LEAST_CELLS = 2
-# Prior standard deviations for runs not evaluated before their first step: in logits, for the mean.
+# Prior standard deviations if runs were not evaluated before their first step; the mean's is in logits.
 _UNMEASURED_SD = 0.5
 _SPREAD, _SPREAD_SD, _MEASURED_SPREAD_SD = 4.0, 1.0, 0.3
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The input of a calibration; ``reward`` (P,) belongs to ``protocol``'s steps, cell after cell.
+    """The input of a calibration: the measured rewards, and how to repeat the runs in a simulation.
 
-    ``lr_scaling`` is the rule that lr(B) follows. ``ends`` (K,) is the largest measured C of each cell, and
-    ``between`` (K,) the variance between the levels of its runs, NaN for one run. ``assumed`` lists in words
-    what the runs did not record.
+    ``reward`` (P,) holds the rewards at the steps of ``protocol``, one cell after the other. ``lr_scaling``
+    is the rule that lr(B) follows. ``ends`` (K,) is the largest measured C of each cell, and ``between`` (K,)
+    is the variance over its runs of a run's mean reward, NaN for a single run. ``assumed`` has a sentence for
+    each value that the runs did not record.
     """
 
     runs: Runs
@@ -50,7 +51,7 @@ class Observed:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the runs as far as a simulation repeats it, with the rule that lr(B) follows."""
+        """The part of the runs' recipe that a simulation repeats, with the rule that lr(B) follows."""
         return {
             "lr_scaling": self.lr_scaling,
             "replacement": self.protocol.replacement,
@@ -67,13 +68,13 @@ def observe(
     n_train: int | None = None,
     until: float | None = None,
 ) -> Observed:
-    """Return the input of `isolaw.calibration.calibrate.calibrate`, which has the same parameters.
+    """Return the input of a calibration; the parameters are those of `isolaw.calibrate`.
 
     Raises
     ------
     DataError, InputError
-        the metric is no mean of successes, the runs differ in more than B_p, n and seed, or a simulation
-        cannot repeat what they record.
+        the metric is not a mean of successes, the runs differ in more than B_p, n and seed, or a simulation
+        cannot repeat a value that they record.
     Refused
         there are fewer than two configurations.
     """
@@ -145,7 +146,9 @@ def observe(
 
 
 def _between(configuration: Configuration) -> float:
-    """Variance of the runs' mean rewards over the checkpoints that all runs have, after step 0."""
+    """Return the variance over runs of a run's mean reward at the checkpoints after step 0 that all runs
+    have.
+    """
     shared = (configuration.runs_at == configuration.runs) & (configuration.checkpoints > 0)
     if configuration.runs < 2 or not shared.any():
         return float("nan")
@@ -155,25 +158,25 @@ def _between(configuration: Configuration) -> float:
 
 
 def _left_early(configuration: Configuration) -> str:
-    """State the assumption made if runs of one configuration end at less than half the C of others."""
+    """Return the assumption about runs that end at less than half the C of others of their configuration."""
     ends = np.array([configuration.compute[configuration.run == i].max() for i in range(configuration.runs)])
     short = ends < ends.max() / 2
     if not short.any():
         return ""
     return (
         f"{configuration.label}: {short.sum()} of {len(ends)} runs end by C = {ends[short].max():,.0f} of "
-        f"{ends.max():,.0f}; they would have gone on like the others"
+        f"{ends.max():,.0f}; isolaw assumes that they would have continued like the others"
     )
 
 
 def _follows_batch(table: pd.DataFrame, name: str) -> bool:
-    """Whether lr differs only between configurations, as it does if it follows B."""
+    """Return whether lr differs only between configurations, as it does if lr follows B."""
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])[name].nunique()
     return name == "lr" and bool((own == 1).all())
 
 
 def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[SimulatedCell, Floats]:
-    """Bin a configuration's checkpoints by log C into at most `BINS`, and return each bin's mean reward."""
+    """Bin a configuration's checkpoints by log C into at most `BINS` bins, and return the mean rewards."""
     batch = configuration.problems_per_batch * configuration.rollouts_per_problem
     compute, reward = configuration.checkpoints, configuration.mean
     step = np.round(compute / batch).astype(int)
@@ -197,11 +200,14 @@ def _beforehand(
     runs: Runs, found: list[Configuration], table: pd.DataFrame, metric: str, eval_set: str, validation: int,
     assumed: list[str],
 ) -> Beforehand:  # fmt: skip
-    """Estimate μ and ν before training from step 0: its reward, and its best@k, worst@k or counts."""
+    """Estimate μ and ν, the problems' success before training, from the evaluation at step 0.
+
+    μ comes from the reward, and ν from best@k, worst@k or the counts of single problems.
+    """
     at_start = [c.mean[0] for c in found if c.checkpoints[0] == 0]
     if not at_start:
         first = float(np.clip(np.mean([c.mean[0] for c in found]), 1e-3, 1 - 1e-3))
-        assumed.append("nothing was measured before the first step: the difficulty of the problems is fitted")
+        assumed.append("no reward before the first step is recorded: isolaw fits the difficulty of problems")
         return Beforehand(first, _UNMEASURED_SD, _SPREAD, _SPREAD_SD)
     mean = float(np.clip(np.mean(at_start), 0.5 / validation, 1 - 0.5 / validation))
     sd = 1 / np.sqrt(validation * mean * (1 - mean))
@@ -212,13 +218,13 @@ def _beforehand(
     if spread is None:
         spread = _spread(mean, _from_counts(runs, table, eval_set))
     if spread is None:
-        assumed.append("neither best@k nor single problems are recorded: how unlike problems are is fitted")
+        assumed.append("neither best@k nor single problems are recorded: isolaw fits how problems differ")
         return Beforehand(mean, sd, _SPREAD, _SPREAD_SD)
     return Beforehand(mean, sd, spread, _MEASURED_SPREAD_SD)
 
 
 def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[str, int], float]:
-    """Return best@2 and worst@2 from the counts of single problems at step 0."""
+    """Return best@2 and worst@2 at step 0, computed from the counts of single problems."""
     rows = runs.problems
     if rows is None:
         return {}
@@ -235,9 +241,10 @@ def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[s
 
 
 def _spread(mean: float, known: Mapping[tuple[str, int], float]) -> float | None:
-    """Return the ν for which Beta(μ ν, (1 − μ) ν) comes closest to the given best@k and worst@k.
+    """Return the ν for which Beta(μ ν, (1 − μ) ν) comes closest to the measured best@k and worst@k.
 
-    For Beta(a, b), E[p^k] = Π_{i<k} (a + i) / (a + b + i), and for E[(1 − p)^k] a and b change places.
+    For Beta(a, b), worst@k is E[p^k] = Π_{i<k} (a + i) / (a + b + i). best@k is 1 − E[(1 − p)^k], in which a
+    and b change places.
 
     >>> round(_spread(0.5, {("worst", 2): 1 / 3, ("best", 2): 2 / 3}), 1)  # uniform
     2.0

@@ -1,4 +1,4 @@
-"""Read from the logs how runs were trained, as far as a simulation of them repeats it."""
+"""Read from the logs how runs were trained: the part that a simulation of them repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import ADVANTAGES
 
 _VALIDATION = 300
-_NEAR = np.log(1.1)  # tolerated distance of a recorded lr from a rule of B, in logs
+_NEAR = np.log(1.1)  # largest distance between log lr and a rule of B at which the lr follows the rule
 
 
 def _positive(value: Any) -> bool:
@@ -32,7 +32,7 @@ def _number(value: Any) -> bool:
         return False
 
 
-# For each column of runs (and of their points) that a simulation uses: what is accepted, and its test.
+# Each column of runs, and of their points, that a simulation uses, with the accepted values and a test.
 _RUNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "lr": ("a positive number", _positive),
     "n_train_problems": ("1 or more", lambda v: _number(v) and float(v) >= 1),
@@ -50,7 +50,9 @@ _UPDATE: dict[str, Callable[[Any], Any]] = {"advantage": str, "zero_variance_fil
 
 @dataclass(frozen=True)
 class Sizes:
-    """D, the number of validation problems, and the answers per problem in one evaluation."""
+    """The number of training problems D, of validation problems, and of answers to a problem in an
+    evaluation.
+    """
 
     train: int
     validation: int
@@ -58,7 +60,7 @@ class Sizes:
 
 
 def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
-    """Raise `DataError` listing all values that no simulation can repeat."""
+    """Raise `DataError`, with all issues, if the runs recorded values that no simulation can repeat."""
     wrong = []
     for frame, accepted in ((table, _RUNS), (points, _POINTS)):
         for name, (words, good) in accepted.items():
@@ -73,7 +75,9 @@ def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
 def sizes(
     points: pd.DataFrame, table: pd.DataFrame, metric: str, n_train: int | None, assumed: list[str]
 ) -> Sizes:
-    """Return the sizes that runs recorded; ``assumed`` receives a sentence for each that is assumed."""
+    """Return the sizes that runs recorded, or assume them; ``assumed`` receives a sentence for each
+    assumption.
+    """
     recorded = table.get("n_train_problems", pd.Series(dtype=float)).dropna()
     train = n_train or (int(float(recorded.iloc[0])) if len(recorded) else 0)
     if not train:
@@ -91,9 +95,9 @@ def sizes(
 
 
 def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
-    """Return the rule of `isolaw.config.run.EXPONENTS` that lr(B_p, n) follows.
+    """Return the rule in `isolaw.config.run.EXPONENTS` that lr(B_p, n) follows.
 
-    Raises `DataError` if a recorded lr follows no rule, as it determines no lr at other batch sizes.
+    Raises `DataError` if the recorded lr follows no rule, since the lr at other batch sizes is then unknown.
     """
     recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
     if recorded in EXPONENTS:
@@ -109,19 +113,22 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
     if away[rule] > 2 * _NEAR:
         values = ", ".join(f"{own[c.key]} for {c.label}" for c in found)
         raise DataError(
-            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B: how it goes on at other "
-            f"batches does not follow. Choose with {option('where', 'lr', float(own[found[0].key]))}"
+            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B, since "
+            "the lr at other batch sizes is unknown otherwise. "
+            f"Choose with {option('where', 'lr', float(own[found[0].key]))}"
         )
     return rule
 
 
 def lr_factor(problems: float, rollouts: float, rule: str = "sqrt") -> float:
-    """Return lr(B_p, n) / η; under every rule, η is the square-root rule's lr at B = 1."""
+    """Return lr(B_p, n) / η, where η is the square-root rule's lr at B = 1 whichever rule applies."""
     return float(np.sqrt(REFERENCE_BATCH)) * lr_ratio(problems, rollouts, rule)
 
 
 def update_of(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the recorded part of what all recipes share (`isolaw.simulators.model.Update`)."""
+    """Return the recorded fields of `isolaw.simulators.model.Update`, the part of a recipe that all models
+    share.
+    """
     return {
         key: kind(plain(table[key].iloc[0]))
         for key, kind in _UPDATE.items()
@@ -130,7 +137,7 @@ def update_of(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
-    """Return whether the runs had a KL penalty; if it is not recorded, they are assumed to have had one."""
+    """Return whether the runs had a KL penalty, which isolaw assumes if they did not record it."""
     if "kl" not in table.columns or table["kl"].isna().any():
         assumed.append("the weight of the KL penalty is not recorded: it is fitted")
         return True

@@ -1,4 +1,4 @@
-"""Simulate what a population would have measured in place of existing runs."""
+"""Simulate the rewards that a population would have measured if it had been trained like existing runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ROLLOUTS, _EVALUATION = range(2)
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """One configuration: its (B_p, n), lr(B) / η, and the steps at which it is measured.
+    """One configuration: its (B_p, n), its lr(B) / η, and the steps at which it is measured.
 
-    ``answers`` are the answers per problem behind each measured reward of one run (0 for exact rewards).
+    ``answers`` is the number of answers per problem in each measured reward of one run; 0 for exact rewards.
     """
 
     problems_per_batch: int
@@ -33,17 +33,18 @@ class SimulatedCell:
 
     @property
     def compute(self) -> Floats:
-        """C at each measurement."""
+        """The compute C at each measurement, in rollouts."""
         batch = self.problems_per_batch * self.rollouts_per_problem
         return np.array(self.steps, dtype=np.float64) * batch
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How runs were trained and measured, which a simulation repeats.
+    """How runs were trained and measured, so that a simulation can repeat it.
 
-    ``shared`` says whether runs of all seeds have the same problems, as a language model's do. ``update``
-    holds what all recipes share (`isolaw.simulators.model.Update`); β belongs to the population.
+    ``shared`` is true if the runs of all seeds have the same problems, as those of a language model do.
+    ``update`` is the part of a recipe that all simulated models share (`isolaw.simulators.model.Update`); the
+    weight β of the KL penalty belongs to the population.
     """
 
     cells: tuple[SimulatedCell, ...]
@@ -55,20 +56,20 @@ class Protocol:
 
     @property
     def visits(self) -> int:
-        """Problem visits of all runs to their ends: the cost of a simulation."""
+        """The number of problem visits in all runs up to their ends: the cost of a simulation."""
         return sum(cell.steps[-1] * cell.problems_per_batch * cell.runs for cell in self.cells)
 
     def simulate(self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int) -> Floats:
-        """Return the mean reward over the runs of each cell at each of its steps, end to end.
+        """Return the mean reward over the runs of each cell at each of its steps, as one array for all cells.
 
-        The reward of a population that diverges is 0 from there on.
+        If a population diverges, its reward is 0 from then on.
         """
         return np.concatenate(self.simulate_cells(parameters, difficulty, seed))
 
     def simulate_cells(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[Floats]:
-        """Return the output of `simulate` as one array for each cell."""
+        """Return the rewards of `simulate` as one array for each cell."""
         out = []
         for cell in self.cells:
             rows = [self._run(parameters, difficulty, cell, seed, run) for run in range(cell.runs)]
@@ -78,7 +79,7 @@ class Protocol:
     def moments(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[tuple[Floats, Floats]]:
-        """Return mean and variance over problems of p in the first run of each cell, at each of its steps."""
+        """Return the mean and the variance of p over problems, at each step of the first run of each cell."""
         out = []
         for cell in self.cells:
             found = [p for p, _ in self._successes(parameters, difficulty, cell, seed, 0)]
@@ -109,7 +110,9 @@ class Protocol:
         seed: int,
         run: int,
     ) -> Iterator[tuple[Floats, np.random.Generator]]:
-        """Yield p (V,) of the validation problems and the answers' stream at each step, until p diverges."""
+        """Yield p (V,) of the validation problems and the random stream of answers at each step, until p
+        diverges.
+        """
         b, n = cell.problems_per_batch, cell.rollouts_per_problem
         problems = seed if self.shared else seed + (run << 32)
         model = create(parameters, difficulty, problems, self.n_train, self.n_validation)

@@ -5,12 +5,13 @@ Each constant is a function of its own coordinate x, which is standard normal an
     log    value = centre · exp(sd · x)                for positive constants
     logit  value = σ(logit(centre) + sd · x)           for shares, with σ the logistic function
 
-so 5 % of the prior have |x| > 2, and |x| > 3 is excluded. Centres are round numbers between those of three
-hand-made presets. Most standard deviations allow factors of 10 either way: wide on purpose, since runs of one
-model are no prior for another.
+The prior has 5 % of its mass at |x| > 2, and excludes |x| > 3. The centres are round numbers between those of
+three presets that were set by hand. Most standard deviations allow a factor of 10 in either direction. The
+prior is wide because the runs of one model say little about another.
 
-The success of problems before training is Beta(μ ν, (1 − μ) ν). Its mean μ and its ν are estimated from what
-the runs measured before their first step (`isolaw.calibration.observed`), with the remaining uncertainty.
+Before training, the success probabilities of problems follow Beta(μ ν, (1 − μ) ν). isolaw estimates the mean
+μ and the concentration ν, with their uncertainty, from the runs' evaluations before the first step
+(`isolaw.calibration.observed`).
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats
 
 BOUND = 3.0  # limit of |x|
-EDGE = 2.0  # |x| beyond which a constant is at the edge of its prior
-IDENTIFIED = 0.5  # standard deviation of x below which the runs determine a constant more than the prior does
-# Limits of ν: problems are neither all alike, nor each always or never solved.
+EDGE = 2.0  # a constant whose |x| is larger is at the edge of its prior
+IDENTIFIED = 0.5  # runs determine a constant if the posterior standard deviation of its x is smaller
+# Limits of ν: problems neither all have one success probability, nor are they always or never solved.
 _WIDEST, _NARROWEST = 0.05, 1000.0
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One constant and its prior: ``kind`` as in the module's docstring; ``meaning`` is for readers."""
+    """One constant with its prior; ``kind`` is ``log`` or ``logit``, as in the module's docstring."""
 
     name: str
     kind: Literal["log", "logit"]
@@ -65,9 +66,9 @@ _MEAN, _SPREAD = "mean", "spread"
 
 @dataclass(frozen=True)
 class Beforehand:
-    """What is known of the problems' success before training: μ and ν with standard deviations.
+    """The problems' success before training: estimates of μ and ν with their standard deviations.
 
-    ``mean_sd`` is in logits and ``spread_sd`` in natural logs.
+    ``mean_sd`` is in logits of μ, and ``spread_sd`` in natural logs of ν.
     """
 
     mean: float
@@ -78,10 +79,11 @@ class Beforehand:
 
 @dataclass(frozen=True)
 class Space:
-    """The coordinates of a calibration.
+    """The coordinates that a calibration varies.
 
-    ``problems`` names a set (`isolaw.simulators.problems.difficulty`) if the difficulty is known, which is
-    then not varied. The coordinate ``kl`` is absent if the runs had no KL penalty.
+    If the difficulty of the problems is known, ``problems`` names it
+    (`isolaw.simulators.problems.difficulty`), and the calibration does not vary it. If the runs had no KL
+    penalty, there is no coordinate ``kl``.
     """
 
     coordinates: tuple[Coordinate, ...]
@@ -89,7 +91,7 @@ class Space:
 
     @classmethod
     def of(cls, difficulty: Beforehand | str, kl: bool) -> Space:
-        """Return the space for runs of this difficulty, with or without a KL penalty."""
+        """Return the coordinates for runs of this difficulty, with or without a KL penalty."""
         constants = tuple(c for c in CONSTANTS if kl or c.name != "kl")
         if isinstance(difficulty, str):
             return cls(constants, difficulty)
@@ -123,7 +125,7 @@ class Space:
 
 
 def parameters(values: Mapping[str, float]) -> InterferenceParameters:
-    """Return the population with these constants, and with one η and one β for all problems."""
+    """Return the parameters of a population with these constants, in which all problems share η and β."""
     lr, kl = values["lr"], values.get("kl", 0.0)
     own: dict[str, Any] = {name: values[name] for name in ("q", "sigma2", "rho", "kappa", "s", "m", "c")}
     return InterferenceParameters(**own, lr_easy=lr, lr_hard=lr, kl_easy=kl, kl_hard=kl)

@@ -1,8 +1,9 @@
-"""`predict_by_simulation`: recommend an allocation from a calibrated preset, next to a law's.
+"""`predict_by_simulation`: recommend an allocation from a calibrated preset, and compare it with a law's.
 
-A law's surface describes rewards near the measurements. A preset's ensemble extrapolates a mechanism
-(`isolaw.calibration.ahead`) to budgets up to a hundred times as large, and to n up to four times the measured
-ones. If both answer, `isolaw.calibration.disagreement` says whether they contradict each other.
+A law's reward surface describes rewards near the measurements. A preset's ensemble extrapolates a simulated
+mechanism (`isolaw.calibration.ahead`) to budgets up to a hundred times the measured compute, and to n up to
+four times the largest measured n. If both give an answer, `isolaw.calibration.disagreement` decides whether
+they contradict each other.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from isolaw.fits.surface.slices import Slices
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import Cost, checked_price, parse_budget
 
-MISSED = 3.0  # multiple of noise and discrepancy beyond which an ensemble's mean misfits the runs
-POOR = TOLERANCE  # discrepancy beyond which a preset cannot resolve differences that matter
+MISSED = 3.0  # an ensemble misfits its runs if its error is a larger multiple of noise and discrepancy
+POOR = TOLERANCE  # with a larger discrepancy, a preset cannot resolve differences in reward that matter
 
 
 def predict_by_simulation(
@@ -48,10 +49,10 @@ def predict_by_simulation(
     jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Prediction:
-    """Return the **simulated** allocation for a budget, from a calibrated preset.
+    """Return the allocation that a calibrated preset recommends for a budget; the result is **simulated**.
 
-    The configurations are the measured ones and, at each B_p (at one B, if all have the same), n up to four
-    times the largest.
+    The measured configurations compete, and with them n of two and four times the largest measured n: at each
+    B_p, or at constant B if all configurations have the same B.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def predict_by_simulation(
     compute
         C in rollouts, up to 100 times the largest measured C; with ``cost`` also hours, as in `Law.predict`.
     law
-        a fitted law of the same runs, or its file, to compare with.
+        a law fitted to the same runs, or its file, to compare with.
     max_batch_rollouts
         the hardware's cap on B_p · n.
     n_train_problems
@@ -68,7 +69,7 @@ def predict_by_simulation(
     cost, price
         as in `Law.predict`.
     seed
-        seed of the simulations.
+        random seed of the simulations.
     jobs
         number of processes; by default one per core.
 
@@ -149,7 +150,7 @@ def predict_by_simulation(
 
 
 def _cut(ahead: RewardForecast) -> Slices:
-    """The rewards of an ensemble at the budget, its mean first, as those of a law."""
+    """Return the rewards of an ensemble at the budget in the form of a law's: the mean, then the members."""
     log2_b, log2_n = np.log2(ahead.cells).T
     reward = np.vstack([ahead.final.mean(axis=0), ahead.final])
     return Slices(ahead.compute[-1:], log2_n, log2_b, reward[:, None], np.arange(len(ahead.cells)))
@@ -162,14 +163,16 @@ def _batches(cut: Slices) -> tuple[int, int] | None:
 
 
 def _star(values: Floats, cut: Slices) -> Quantity:
-    """The n, B_p or M of highest reward: a bound where that is at an end of the configurations."""
+    """Return the n, B_p or M with the highest reward; it is a bound at the smallest and the largest value."""
     levels = np.unique(np.round(values)).astype(np.int64)
     best = np.round(values[cut.best[:, 0]])
     return from_draws(best[0], best[1:], levels=levels) if levels.size > 1 else Quantity(float(levels[0]))
 
 
 def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
-    """Return the cells, and those with 2 and 4 times the largest n at each B_p, or at B if it is constant.
+    """Return the measured cells (B_p, n), and cells with 2 and 4 times the largest n.
+
+    The further cells have the same B_p, or the same B = B_p · n if it is constant over the measured cells.
 
     >>> sorted(extended({(32, 8), (32, 16)}))
     [(32, 8), (32, 16), (32, 32), (32, 64)]
@@ -186,7 +189,7 @@ def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
 
 
 def _check(law: Law) -> None:
-    """Raise `InputError` unless the law's reward is a mean of successes and its budget is in rollouts."""
+    """Raise `InputError` unless the law's reward is a mean of successes and its budgets are in rollouts."""
     document = law.document
     if (parsed := metrics.parse(document.metric)) is not None and parsed[0] != "avg":
         raise InputError(f"law: found the reward {document.metric}; expected a mean of successes, e.g. avg@4")
@@ -198,19 +201,22 @@ def _flags_of(preset: Preset) -> list[Flag]:
     out = []
     if not preset.moved:
         text = f"training hardly moved the rewards of the runs behind {preset.name}"
-        out.append(Flag(Code.HARDLY_MOVED, f"{text}: how they go on is the prior's, not the runs'"))
+        text += ": the prior, and not the runs, determines how they continue"
+        out.append(Flag(Code.HARDLY_MOVED, text))
     if preset.missed > MISSED:
-        text = f"the ensemble of {preset.name} misses its runs by {preset.missed:.1f} times their noise"
+        text = f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times their noise"
         out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
     if preset.discrepancy > POOR:
-        text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
-        text += "; the prediction goes on from what they leave, and its intervals include that"
+        text = f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} off its runs in reward"
+        text += "; the prediction starts from this difference, and its intervals include it"
         out.append(Flag(Code.PRESET_MISFIT, text))
     return out
 
 
 def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> list[Flag]:
-    """Flag runs that ended so early that they are extrapolated more than twice as far as the longest."""
+    """Return a flag if runs ended so early that isolaw extrapolates them more than twice as far as the
+    longest.
+    """
     ends = preset.ends
     far = {key: spent[key] / ends[key] for key in sorted(ends.keys() & spent.keys())}
     short = [key for key, times in far.items() if times > 2 * max(factor, 1.0)]
@@ -225,7 +231,7 @@ def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> 
 def _rates(
     cells: set[BatchShape], unstable: set[int], budget: float, cap: int | None, cost: Cost | None
 ) -> dict[BatchShape, float]:
-    """Return the affordable cells under the cap, and their rollouts per unit of the budget."""
+    """Return the cells that the cap and the budget allow, with their rollouts per unit of the budget."""
     found: dict[BatchShape, float] = {}
     for b, n in sorted(cells):
         step = cost.step(b, n) if cost else b * n

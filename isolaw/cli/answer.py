@@ -85,7 +85,7 @@ def _check_of_law(ctx: click.Context) -> None:
             name not in {*_OF_A_LAW, "sources"}
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
-            raise click.UsageError(f"{option.opts[0]} does not go with a law: it is already fitted")
+            raise click.UsageError(f"{option.opts[0]} cannot be combined with a law: it is already fitted")
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:

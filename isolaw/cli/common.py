@@ -101,7 +101,7 @@ def print_document(as_json: bool, document: Document) -> None:
 
 
 def note(text: str) -> None:
-    """Print one line to standard error."""
+    """Print a note as one line to standard error, apart from the results."""
     click.echo(shown(text), err=True)
 
 

@@ -151,7 +151,7 @@ def _costs(
     a: dict[str, int] | None, b: dict[str, int] | None, steps: int, first: str | None,
     options: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare the cost of steps of two configurations."""
+    """Print what the steps of two configurations cost."""
     from isolaw.report.text import costs
 
     whole = a is not None and b is not None and len(a) == len(b) == 2
@@ -167,7 +167,7 @@ def _shapes(
     source: str | None, other: str | None, a: dict[str, int] | None, b: dict[str, int] | None,
     options: dict[str, Any], asked: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare two configurations of one source."""
+    """Print the comparison of two configurations of one source."""
     import isolaw
     from isolaw.report.text.shapes import document
 

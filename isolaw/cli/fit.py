@@ -72,7 +72,7 @@ def fit(
         name = str(option.name)
         if name not in _FOR_POINTS and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             label = option.opts[0] if isinstance(option, click.Option) else "SOURCE"
-            raise click.UsageError(f"--points does not go with {label}")
+            raise click.UsageError(f"--points cannot be combined with {label}")
     expected = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
     if x not in expected:
         where = "with" if points is not None else "without"
@@ -118,7 +118,7 @@ def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, opti
         name = str(option.name)
         unused = name in _OF_A_LAW or name in ("by", "retune", "points")
         if unused and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--to-target does not go with {option.opts[0]}")
+            raise click.UsageError(f"--to-target cannot be combined with {option.opts[0]}")
     cost = shared.cost_of(options)
     runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
     keywords = {name: options[name] for name in ("metric", "eval_set", "where", "price")}

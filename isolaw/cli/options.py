@@ -22,7 +22,7 @@ class Destination(click.Path):
     """A file or folder that a command writes, which may not be part of a sweep (`isolaw.files`)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise `DataError` inside what belongs to a sweep."""
+        """Return the path of an output; raise `DataError` if the file would be part of a sweep."""
         from isolaw.files import check_destination
 
         # The command itself reports a path that does not exist, together with all other mistakes.
@@ -41,11 +41,11 @@ class BudgetOption(click.ParamType):  # type: ignore[type-arg]
         self.hours = hours
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return how a budget is written."""
+        """Return the placeholder for a budget in help texts."""
         return "1e6|1M|384gpuh" if self.hours else "1e6|1M"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return rollouts as a number, hours as text."""
+        """Return a budget in rollouts as a number, and a budget in hours as text."""
         from isolaw.errors import InputError
         from isolaw.step_cost import parse_budget, parse_rollouts
 
@@ -61,7 +61,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """NAME=VALUE options as a dictionary."""
+    """Return the NAME=VALUE pairs of a repeatable option as a dictionary."""
     out = {}
     for text in values:
         name, _equals, value = (part.strip() for part in text.partition("="))
@@ -226,7 +226,9 @@ further_cost_options = _cost_options({"cls": Further, "group": COSTS})
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
-    """Return the cost that `cost_options` name, and print what it leaves out."""
+    """Return the cost from the sources that the user's `cost_options` name, and print which runs it leaves
+    out.
+    """
     from isolaw.cli.common import note
     from isolaw.costs import read
     from isolaw.step_cost import checked_price

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
 
 _MORE = "the reward's column and the origin of values"
+_MOST_NAMED = 8
 _FEW = 3  # up to this many logs are shown in full without --verbose
 
 
@@ -50,7 +51,8 @@ def read(
     """List the logs in a folder, and which of them can be fitted.
 
     A SOURCE is a log or a directory of logs (veRL, TRL, OpenRLHF and others; JSON lines, consoles,
-    TensorBoard, W&B, MLflow), a sweep's directory, or a table.
+    TensorBoard, W&B, MLflow), a sweep's directory, a table, or hf://datasets/OWNER/NAME[@REVISION][/PATH],
+    a data set on the Hugging Face Hub.
 
     The exit code is 0 if all runs are ready, 3 if some are and others lack a value, and 2 if none is.
     Supervised logs, runs without history and duplicates do not change it.
@@ -61,7 +63,7 @@ def read(
 
     if write_mapping is not None:
         if out is not None or as_json:
-            raise click.UsageError("--write-mapping does not go with --out or --json")
+            raise click.UsageError("--write-mapping cannot be combined with --out or --json")
         _write_mapping(sources, write_mapping)
         return 0
     if out is not None:
@@ -172,6 +174,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
     from isolaw.readers.reading_draft import draft, place
     from isolaw.readers.reading_file import ReadingOptions
     from isolaw.readers.settling import read_settings
+    from isolaw.runs import listed
 
     found = place(sources)
     if found is None:
@@ -185,8 +188,9 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
     if options["settings_file"] is not None:
         rules = [*read_settings(options["settings_file"]), *rules]
     own = ReadingOptions(**{**keys, "files": files})
-    again = str(commands.read_again(sources, []))
-    text, missing = draft(sources, own, rules, columns, reading.candidates, again)
+    answer = str(commands.answer(sources, "<rollouts>"))
+    then = f"Next, with your budget for <rollouts>: {answer}"
+    text, missing = draft(sources, own, rules, columns, reading.candidates, answer)
     check_destination(file)
     if os.path.lexists(file):
         raise DataError(
@@ -195,10 +199,10 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
         )
     _write_new(str(file), text)
     if missing:
-        print_lines([f"Saved: {file}. Fill in the missing values there, then: {again}"])
+        print_lines([f"Saved: {file}. Fill in {listed(missing, _MOST_NAMED)} there. {then}"])
     else:
-        note(f"note: saved: {file}; all commands find it")
-    return missing
+        note(f"note: saved: {file}; all commands find it. {then}")
+    return bool(missing)
 
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:

@@ -103,7 +103,7 @@ def report(
     names = ("hold", "x", *shared.LAW_NAMES)
     given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given and options["law_file"] is not None:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
+        raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --law")
     with Console(stderr=True).status("reading") as status:  # shows nothing without a terminal
         reading = shared.read_to_fit(sources, options)
         status.update("fitting")

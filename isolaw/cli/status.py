@@ -32,7 +32,7 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     from isolaw.report.text.sweep import sweep_state
 
     if watch and as_json:
-        raise click.UsageError("--watch does not go with --json")
+        raise click.UsageError("--watch cannot be combined with --json")
     if watch:
         from isolaw.report.watch import Watch
 

@@ -200,7 +200,7 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
 def _recipe_check(
     file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, as_json: bool, more: dict[str, Any]
 ) -> int:
-    """Check the recipe instead of executing the grid."""
+    """Execute a recipe check instead of the grid, and return the exit code."""
     from isolaw import engine
     from isolaw.cli import recipe_check
     from isolaw.config import SweepSpec

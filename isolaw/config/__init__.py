@@ -1,8 +1,8 @@
-"""The configuration of runs: `Recipe`, `RunSpec`, `SweepSpec`, read from TOML and identified by a hash.
+"""The configuration of runs: `Recipe`, `RunSpec` and `SweepSpec`, read from TOML and identified by a hash.
 
-A sweep file's sections are the fields of `SweepSpec`. isolaw reports all issues at once, each with its line,
-what was found, what is accepted and the nearest valid name. A backend reads its own section (``[bandit]``,
-``[replay]``, ``[real]``) itself.
+The sections of a sweep file are the fields of `SweepSpec`. isolaw reports all issues at once, each with its
+line, what was found, what is accepted and the nearest valid name. Each backend validates its own section
+(``[bandit]``, ``[replay]``, ``[real]``, ``[command]``).
 """
 
 from isolaw.config.executor import ExecutorSection

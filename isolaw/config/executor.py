@@ -1,4 +1,4 @@
-"""The section ``[executor]``: the place where runs execute, and their resources."""
+"""The section ``[executor]``: where runs execute, and with which resources."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from isolaw.config.sections import Count, Index, Positive, Section, Text, listed
 
 
 def _minutes(value: Any) -> Any:
-    """Accept a number of minutes, or a time as sbatch's --time (https://slurm.schedmd.com/sbatch.html).
+    """Return a time limit in minutes, from a number or a time in the form of sbatch's --time.
 
-    minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
+    The forms (https://slurm.schedmd.com/sbatch.html) are minutes, minutes:seconds, hours:minutes:seconds and
+    days-hours[:minutes[:seconds]].
     """
     if isinstance(value, str):
         found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
@@ -33,8 +34,7 @@ def _within_a_year(minutes: float) -> float:
     return minutes
 
 
-# Options that isolaw itself writes into job scripts, or by which it finds its jobs, with the keys that set
-# them.
+# Options of sbatch that isolaw itself sets, or by which it finds its jobs, with the keys that set them.
 _SET = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
     **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),
@@ -45,7 +45,7 @@ _SET = {
 
 
 def _one_line(text: str) -> str:
-    """Refuse text with line breaks, which would leave a script's comment."""
+    """Refuse a text with line breaks, whose second line would not be part of the comment in a job script."""
     if not text.isprintable():
         raise ValueError("text without line breaks or control characters")
     return text
@@ -71,17 +71,17 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
 
 
 class ExecutorSection(Section):
-    """Where runs execute. Default: worker processes, one for each core.
+    """Where runs execute; by default in worker processes on this machine, one for each core.
 
-    ``jobs``, ``max_rollouts`` and ``max_gpus`` limit the concurrent runs: their number, the rollouts of their
-    batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
-    cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
+    ``jobs``, ``max_rollouts`` and ``max_gpus`` limit the runs that execute at the same time: their number,
+    the rollouts of their batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs
+    fail with the same cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
     A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on
-    machines like this one). For Ray, ``address`` is the cluster's, and ``shared`` says whether its machines
-    see the sweep's directory (default: isolaw tries). For SLURM there are ``time`` in minutes, ``partition``,
-    more ``sbatch`` options, lines of ``setup`` before the command, and ``cluster = "local"``, which runs
-    the same jobs on this machine. `scripts` writes scripts for others to execute.
+    machines like this one). For Ray, ``address`` is the address of the cluster, and ``shared`` is whether its
+    machines see the sweep's directory (default: isolaw finds out). For SLURM, ``time`` is in minutes,
+    ``partition`` and ``sbatch`` are options of sbatch, ``setup`` holds lines before the command, and
+    ``cluster = "local"`` runs the same jobs on this machine. `scripts` writes scripts that the user executes.
     """
 
     kind: Literal["inline", "processes", "ray", "slurm", "scripts"] = "processes"

@@ -12,30 +12,30 @@ from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, Pr
 from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
-REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
-REFERENCE_PROBLEMS = 64  # B_p at which it holds if lr depends on B_p alone: B = 1024 at n = 16
-# lr ∝ B_p^α n^β, as (α, β), by ``recipe.lr_scaling``
+REFERENCE_BATCH = 1024  # B at which a run has exactly the recipe's lr, under any lr_scaling
+REFERENCE_PROBLEMS = 64  # the same for B_p, if lr depends on B_p alone: B = 1024 at n = 16
+# The exponents (α, β) in lr ∝ B_p^α n^β for each ``recipe.lr_scaling``.
 EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
 
 
 def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
-    """Return lr(B_p, n) / lr by a rule of ``recipe.lr_scaling``.
+    """Return lr(B_p, n) / lr under a rule of ``recipe.lr_scaling``.
 
     >>> lr_ratio(256, 16, "sqrt_problems"), lr_ratio(256, 16, "sqrt"), lr_ratio(256, 64, "sqrt_problems")
     (2.0, 2.0, 2.0)
     """
     alpha, beta = EXPONENTS[rule]
-    if alpha == beta:  # bit for bit as before there were other rules
+    if alpha == beta:  # keeps the results of versions with these rules only, to the last bit
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
     own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
     return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)
 
 
 class RunSpec(Section):
-    """One run: a configuration, a seed, its horizon and its evaluations.
+    """The specification of one run: its configuration, seed, recipe, horizon and evaluations.
 
-    ``options`` are the backend's own; ``sources`` are paths that it reads, and ``content`` the hashes of
-    their content. Options and hashes are part of the run's identity, paths are not.
+    ``options`` are the options of its backend, ``sources`` the paths that the backend reads, and ``content``
+    the hashes of what is there. Options and hashes are part of the run's identity, and paths are not.
     """
 
     backend: str
@@ -53,7 +53,7 @@ class RunSpec(Section):
 
     @property
     def batch_rollouts(self) -> int:
-        """B = B_p · n."""
+        """B = B_p · n, the rollouts per step."""
         return self.problems_per_batch * self.rollouts_per_problem
 
     @property
@@ -70,13 +70,13 @@ class RunSpec(Section):
     def lr_factor(self) -> float:
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
-        B_g = B_p · n_train is the number of rollouts in a step's gradient, where n_train is
-        ``recipe.gradient_rollouts`` or n; ``recipe.minibatches`` divides them. ``sqrt_problems`` is (B_p /
-        64)^½ at any n; at n = 16 it equals the square-root rule (`lr_ratio`). The paper's rule is lr = 1e-6 ·
-        sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where n_train < n, the rule follows
-        n_train: the square root compensates the gradient's noise, whose variance is ∝ 1 / B_g (derived for
-        Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with n = 64 in its baseline
-        alone. A filter does not change the factor.
+        B_g = B_p · n_train / ``recipe.minibatches`` is the number of rollouts in the gradient of one update,
+        where n_train is ``recipe.gradient_rollouts``, or else n. The rule ``sqrt_problems`` is (B_p / 64)^½
+        at any n, and equals the square-root rule at n = 16 (`lr_ratio`). The paper's rule is
+        lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. If n_train < n, the rule
+        follows n_train, because the square root compensates for the noise of the gradient, whose variance is
+        ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with
+        n = 64 only in its baseline. A filter does not change the factor.
 
         >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
         >>> run.lr_factor
@@ -90,16 +90,17 @@ class RunSpec(Section):
 
     @property
     def evaluated_at(self) -> dict[str, float | None]:
-        """Temperature and top_p of the evaluations: the recipe's unless ``evaluation`` has its own."""
+        """The temperature and top_p of evaluations: those of ``evaluation``, or else those of the recipe."""
         own = {"temperature": self.evaluation.temperature, "top_p": self.evaluation.top_p}
         return {key: getattr(self.recipe, key) if value is None else value for key, value in own.items()}
 
     def identity(self) -> dict[str, Any]:
         """Return the data that identify this run, without path, device, executor, horizon or schedule.
 
-        Recipe keys that are off or at their default are left out, so that a new key changes no identity. The
-        resolved recipe holds the choices that follow from ``problems.difficulty``. The temperature and top_p
-        of the evaluation count if they differ from the recipe's, since they change the measurements.
+        Recipe keys that are off or have their default value are left out, so that a new key changes no
+        identity. The resolved recipe includes the values that follow from ``problems.difficulty``. The
+        temperature and top_p of evaluations are included if they differ from those of the recipe, since they
+        change the measurements.
         """
         recipe = self.recipe
         evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}
@@ -118,7 +119,7 @@ class RunSpec(Section):
 
     @cached_property
     def run_id(self) -> str:
-        """SHA-256 of the canonical JSON of `identity`, 64 hexadecimal digits."""
+        """The SHA-256 of the canonical JSON of `identity`, in 64 hexadecimal digits."""
         return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
 
     def __copy__(self) -> RunSpec:
@@ -142,7 +143,7 @@ class RunSpec(Section):
         if self.compute > end and ratio > 1:
             beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_POINTS)
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
-        # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
+        # Without this factor, a budget of a whole number of batches could lose its last step to rounding.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
         steps = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
         ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}

@@ -20,26 +20,26 @@ from pydantic import (
 from isolaw.errors import InputError
 from isolaw.step_cost import parse_rollouts
 
-MOST_POINTS = 10_000  # of one run
+MOST_POINTS = 10_000  # evaluations of one run
 _MOST_SEEDS = 10_000
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
 
 
 class Section(BaseModel):
-    """A section of a sweep file: no other keys, immutable."""
+    """The base class of the sections of a sweep file, which are immutable and accept no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def whole(value: Any) -> Any:
-    """Accept 1e7, and NumPy's integers, as a whole number."""
+    """Return a whole number from an integer, a float such as 1e7, or an integer of NumPy."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def rollouts(value: Any) -> Any:
-    """Accept ``"1M"`` and ``"1e6"`` as a budget in rollouts."""
+    """Return a budget in rollouts from a number or a text such as ``"1M"`` and ``"1e6"``."""
     if isinstance(value, str):
         try:
             value = parse_rollouts(value)
@@ -49,17 +49,17 @@ def rollouts(value: Any) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """Accept a single value as a list."""
+    """Return a list, from a list or a single value."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def once(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop repeated names."""
+    """Return the names without repetitions."""
     return tuple(dict.fromkeys(values))
 
 
 def span(value: Any) -> Any:
-    """Accept a single number as a span that begins and ends there."""
+    """Return a span, from a pair or from a single number at which it begins and ends."""
     return value if isinstance(value, list | tuple) else (value, value)
 
 
@@ -71,7 +71,7 @@ def ordered(values: tuple[int, int]) -> tuple[int, int]:
 
 
 def percent(value: Any) -> Any:
-    """Accept a percentage: ``"20%"`` means 0.2."""
+    """Return a share, from a number or a percentage: ``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return float(value.strip()[:-1]) / 100
@@ -81,7 +81,7 @@ def percent(value: Any) -> Any:
 
 
 def seed_list(value: Any) -> Any:
-    """Accept a number of seeds: ``seeds = 3`` means the seeds 0, 1, 2."""
+    """Return a list of seeds, from a list or a number of seeds: ``seeds = 3`` means 0, 1, 2."""
     value = whole(value)
     if isinstance(value, list | tuple):
         return value
@@ -104,7 +104,7 @@ Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
 ]  # fmt: skip
-# The names of modules; their order says nothing.
+# Names of a model's modules (LoRA targets), whose order does not matter.
 Modules = Annotated[
     tuple[Text, ...],
     BeforeValidator(listed),
@@ -117,11 +117,11 @@ OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "st
 
 
 class Recipe(Section):
-    """The settings by which a batch becomes an update; for None the backend or the algorithm chooses.
+    """The training recipe: how a batch becomes an update. For None the backend or the algorithm chooses.
 
-    A backend refuses what it cannot represent. Equations: `algorithms.objective` for language
-    models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
-    ``lr_scaling`` says how lr follows the batch (`RunSpec.lr_factor`).
+    A backend refuses settings that it does not support. The equations are in `algorithms.objective` for
+    language models, and in `isolaw.simulators` for the simulators, whose lr is their own η and not the lr of
+    an optimiser. ``lr_scaling`` is the rule by which lr follows the batch (`RunSpec.lr_factor`).
     """
 
     algorithm: str = "grpo"
@@ -130,7 +130,7 @@ class Recipe(Section):
     warmup_steps: Index | None = None
     weight_decay: Rate | None = None
     max_grad_norm: Positive | None = None
-    # The advantage and which rollouts enter the gradient.
+    # The advantage, and the rollouts that enter the gradient.
     advantage: (
         Literal[
             "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"
@@ -189,9 +189,10 @@ class Recipe(Section):
 
 
 class ProblemsSpec(Section):
-    """The problem set and the size of its parts (None: all problems).
+    """The problem set, and the number of its training and validation problems; None means all problems.
 
-    ``difficulty`` says how well the base model solves the problems; recipes start from it (None: not given).
+    ``difficulty`` is how well the base model solves the problems, from which the recipe's defaults follow;
+    None means unknown.
     """
 
     set: str = "easy"
@@ -203,16 +204,16 @@ class ProblemsSpec(Section):
 class EvaluationSpec(Section):
     """The schedule of evaluations, and the metrics of each.
 
-    All runs of a sweep share the schedule, so that all configurations get as many evaluations. It has step 0,
-    the last step that each of ``points`` log-spaced budgets from ``start`` to ``end`` pays for, and the last
-    step of each horizon. Budgets beyond ``end`` continue the same spacing, so an extended sweep has the
-    evaluations of an uninterrupted one. Each problem gets ``samples`` answers; 0 asks for exact values, which
-    a simulator knows. isolaw fills in ``start`` (the smallest batch), ``end`` (the first horizon) and
-    ``horizons`` when the sweep starts.
+    All runs of a sweep share the schedule, so that all configurations are evaluated equally often. A run is
+    evaluated at step 0, at the last step that each of ``points`` log-spaced budgets from ``start`` to ``end``
+    pays for, and at the last step of each horizon. Budgets beyond ``end`` continue the same spacing, so an
+    extended sweep has the evaluations of an uninterrupted one. The policy gives ``samples`` answers to each
+    problem; 0 requests exact values, which only simulators have. isolaw fills in ``start`` (the smallest
+    batch), ``end`` (the first horizon) and ``horizons`` when the sweep starts.
 
-    Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change the measurements,
-    so they are part of a run's identity, unlike the schedule. Each evaluation keeps ``responses`` responses
-    of each set for people to read (None: the backend chooses).
+    Evaluations sample with ``temperature`` and ``top_p`` (None: those of the recipe). Unlike the schedule,
+    both are part of a run's identity, since they change the measurements. Each evaluation keeps ``responses``
+    responses of each set for people to read (None: the backend chooses).
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
@@ -271,7 +272,9 @@ else:
 
 
 class LimitsSection(Section):
-    """The hardware's cap on rollouts per step, B_max (default: the paper's cap for its easy set)."""
+    """The cap on rollouts per step, B_max, that the hardware allows; the default is the paper's on its easy
+    set.
+    """
 
     max_batch_rollouts: Count = 65_536
 
@@ -280,13 +283,13 @@ Cells = tuple[tuple[Count, Count], ...]
 
 
 class DesignSection(Section):
-    """The runs of the grid to make: all (``grid``), or those that a ``race`` chooses.
+    """Which runs of the grid to make: all of them (``grid``), or the runs that a ``race`` chooses.
 
-    A race (`isolaw.design.race`) decides by ``metric`` on the validation set. ``spend`` is the most that it
-    generates: a share of the grid's rollouts up to 1, rollouts above. It ends where the expected regret at
-    ``sweep.compute`` is at most ``tolerance``. ``start`` is the B_p at which it compares n first (default:
-    the one in the middle). ``pinned`` lists [B_p, n] that always take part, ``forbidden`` those that never
-    do.
+    A race (`isolaw.design.race`) compares configurations by ``metric`` on the validation set. ``spend``
+    limits its rollouts: a value up to 1 is a share of the grid's rollouts, and a larger value is a number of
+    rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance``. ``start``
+    is the B_p at which it first compares n (default: the middle B_p). ``pinned`` lists the [B_p, n] that
+    always take part, and ``forbidden`` those that never do.
     """
 
     kind: Literal["grid", "race"] = "grid"
@@ -299,20 +302,20 @@ class DesignSection(Section):
 
 
 class StoreSection(Section):
-    """The place of the states from which runs continue.
+    """Where isolaw stores the states from which runs continue.
 
-    ``states`` is a folder, say on another disk, in which isolaw creates a folder of its own; all machines
-    that make runs must see it. Default: the sweep's directory.
+    ``states`` is a folder, for example on another disk, in which isolaw creates its own folder. All machines
+    that execute runs must see it. The default is the sweep's directory.
     """
 
     states: Text | None = None
 
 
 class TrackingSection(Section):
-    """Trackers that mirror the runs; the sweep's own files remain authoritative.
+    """The trackers to which isolaw copies the runs; the sweep's own files remain authoritative.
 
-    ``directory`` holds the trackers' files (default: the sweep's directory; Trackio has its own);
-    ``project`` is the project of W&B and Trackio, and MLflow's experiment.
+    ``directory`` is where trackers write files (default: the sweep's directory; Trackio has its own).
+    ``project`` is the project in W&B and Trackio, and the experiment in MLflow.
     """
 
     to: Annotated[

@@ -63,7 +63,10 @@ class SweepSpec(Section):
             return parse_section(cls, data)
         except SpecError as error:
             sound = _without(data, error.issues)
-            more = check(cls.model_validate(sound)) if check and sound is not None else []
+            if check and sound is not None:
+                more = check(cls.model_validate(sound))
+            else:
+                more = _issues_of_backend(data, check) if check else []
             raise SpecError([*error.issues, *more]) from None
 
     @classmethod
@@ -74,7 +77,8 @@ class SweepSpec(Section):
         base: SweepSpec | None = None,
         check: Callable[[SweepSpec], list[Issue]] | None = None,
     ) -> SweepSpec:
-        """Build from a TOML file, or ``base``, or the defaults, and ``section.key=value`` settings.
+        """Build a sweep from a TOML file, ``base`` or the defaults, changed by ``section.key=value``
+        settings.
 
         Raises `SpecError` with all issues and their lines (``check`` as for `parse`), and `InputError` for
         a file that cannot be read or a setting without ``=``.
@@ -103,6 +107,16 @@ def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any]
         elif section in sections:
             sections[section].pop(key.split(".")[0], None)
     return sections
+
+
+def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]]) -> list[Issue]:
+    """Return the issue of an unknown backend, which ``check`` finds even if the runs are unknown."""
+    section = data.get("sweep")
+    name = section.get("backend") if isinstance(section, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    found = check(SweepSpec.model_validate({"sweep": {"backend": name}}))
+    return [issue for issue in found if issue.where == "sweep.backend"]
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:

@@ -11,7 +11,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
-    """Return a mapping of tables as TOML; keys without a value (None) are left out.
+    """Return a mapping of tables as TOML, without the keys whose value is None.
 
     >>> data = {"sweep": {"compute": 1000, "seeds": [0, 1]}, "bandit": {"histograms": {"a b": "x"}}}
     >>> print(toml_text(data))
@@ -43,7 +43,7 @@ def toml_key(name: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return a boolean, number, text, list or mapping as TOML writes it on one line.
+    """Return a boolean, number, text, list or mapping as a TOML value on one line.
 
     >>> toml_value({"column": "val acc", "percent": True})
     '{ column = "val acc", percent = true }'

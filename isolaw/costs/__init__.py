@@ -1,12 +1,12 @@
-"""What runs cost in the units people pay in: seconds, GPU hours, money.
+"""What runs cost in seconds, GPU hours and money.
 
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
     cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
     cost = isolaw.costs.read("throughput.toml")     your own figures
     cost = isolaw.costs.read("step-times.csv")      seconds of steps, a column step_s
-    cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None where nothing is known
+    cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None if the cost is unknown
 
-`isolaw.step_cost` has the equations, `recorded` the fit to recorded runs.
+The equations are in `isolaw.step_cost`, and the fit to recorded runs is in `isolaw.costs.recorded`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def read(source: Any) -> Cost:
     Parameters
     ----------
     source
-        a sweep's directory; a report of ``isolaw doctor --gpu`` (``.json``); a table of throughputs
-        or of the seconds of steps (``.toml``, or its content as a mapping ``{"throughput": {…}}`` or
-        ``{"step": [{…}]}``; the second also as ``.csv`` with ``step_s``); `isolaw.Runs`, or whatever
-        `isolaw.read` takes, with ``wall_s``; or a `Cost`.
+        one of: a sweep's directory; a report of ``isolaw doctor --gpu`` (``.json``); throughputs (``.toml``,
+        or the mapping ``{"throughput": {…}}``); step times (``.toml``, the mapping ``{"step": [{…}]}``, or
+        ``.csv`` with a column ``step_s``); runs with ``wall_s``, as `isolaw.Runs` or in any form that
+        `isolaw.read` takes; a `Cost`, which is returned unchanged.
 
     Raises
     ------
     InputError
-        the source does not exist, is something else, or records no time.
+        the source does not exist, is none of these, or records no time.
 
     >>> cost = read({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
     ...                             "tokens_per_response": 1000, "gpus": 8}})
@@ -83,7 +83,7 @@ read_cost = read  # its name in `isolaw` itself
 
 
 def _of_sweep(path: Path) -> list[Timed]:
-    """The recorded times of the runs of a sweep's directory."""
+    """Return the recorded times of the runs in a sweep's directory."""
     from isolaw.costs import recorded
     from isolaw.store import SweepStore
 

@@ -1,7 +1,7 @@
-"""The cost of a step from what a user or `isolaw doctor --gpu` measured: throughputs, or seconds of steps.
+"""The cost of a step from throughputs or step times that a user or `isolaw doctor --gpu` measured.
 
-Two steps of different size give a and b of a + b · T; more of them are fitted as recorded runs are
-(`isolaw.costs.recorded`), with the same cross-validation.
+The times of two steps of different size determine a and b in a + b · T. More step times are fitted like
+recorded runs (`isolaw.costs.recorded`), with the same cross-validation.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ _EVALUATE = "evaluate"
 
 
 class Throughput(Section):
-    """A user's own figures, ``[throughput]`` of a TOML file: of all GPUs of a run together.
+    """The user's own throughputs, for all GPUs of a run together: ``[throughput]`` of a TOML file.
 
-    With τ and p tokens of a mean response and prompt, a token of a response takes
-    1 / ``sampled_tokens_per_s`` to draw and (τ + p) / τ / ``trained_tokens_per_s`` to train on.
+    If the mean response has τ tokens and the mean prompt p tokens, each response token takes
+    1 / ``sampled_tokens_per_s`` seconds to sample and (τ + p) / τ / ``trained_tokens_per_s`` seconds to train
+    on.
     """
 
     sampled_tokens_per_s: Positive
     trained_tokens_per_s: Positive
     tokens_per_response: Positive
-    gpus: Index  # of a run; 0: a machine without GPUs
+    gpus: Index  # number of GPUs of a run; 0: a machine without GPUs
     tokens_per_prompt: Rate = 0.0
-    step_overhead_s: Rate = 0.0  # of a step of any size: longest response, weights to the sampler
+    step_overhead_s: Rate = (
+        0.0  # seconds of a step of any size: the longest response, the transfer of weights
+    )
     evaluation_s: Rate | None = None
     start_s: Rate | None = None
 
 
 class StepTime(Section):
-    """Seconds of a step of (B_p, n), ``[[step]]`` of a TOML file or a row of a CSV file."""
+    """The seconds of one step with (B_p, n): a ``[[step]]`` of a TOML file, or a row of a CSV file."""
 
     problems_per_batch: Count
     rollouts_per_problem: Count
     step_s: Positive
-    gpus: Index | None = None  # of a run; 0: a machine without GPUs
+    gpus: Index | None = None  # number of GPUs of a run; 0: a machine without GPUs
 
 
 class _File(Section):
@@ -79,7 +82,7 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
 
 
 def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
-    """Return the cost of a step from the seconds of steps, one row for each run."""
+    """Return the cost of a step from step times, one row for each run."""
     one = np.array([1.0, 2.0])  # the time between two checkpoints, a step apart
     none = np.zeros(2, bool)
     timed = [
@@ -93,7 +96,7 @@ def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
 
 
 def read_step_times(path: str | Path) -> Cost | None:
-    """Return the cost of a step from a CSV file with a column ``step_s``; None for another table.
+    """Return the cost of a step from a CSV file of step times; None if it has no column ``step_s``.
 
     Raises `SpecError` with an issue for each value that is wrong, and the line of the file.
     """
@@ -120,7 +123,7 @@ def read_step_times(path: str | Path) -> Cost | None:
 
 
 def read_table(path: str | Path) -> Cost:
-    """Return the cost of a step from a TOML file."""
+    """Return the cost of a step from a TOML file of throughputs or step times."""
     data = read_toml(path)
     try:
         return of_table(data, str(path))
@@ -131,7 +134,8 @@ def read_table(path: str | Path) -> Cost:
 def read_doctor(path: str | Path) -> Cost:
     """Return the cost of a step from the stage ``speed`` of a report of `isolaw doctor --gpu`.
 
-    It made steps of two sizes, on one GPU, with a model of random weights: a and b of each part follow.
+    The stage timed steps of two sizes on one GPU, with a model of random weights. They determine a and b of
+    each part of a step.
     """
     try:
         report = read_json(path)
@@ -160,7 +164,7 @@ def read_doctor(path: str | Path) -> Cost:
 
 
 def _line(units: list[float], seconds: list[float]) -> StepPart:
-    """The a, b ≥ 0 of seconds at several sizes; a alone where there is one size."""
+    """Return a, b ≥ 0 of the line through the seconds at several sizes; with one size, b is 0."""
     from scipy.optimize import nnls
 
     design = np.stack([np.ones(len(units)), units if len(units) > 1 else np.zeros(1)], axis=1)

@@ -1,21 +1,21 @@
 """The cost of a step from recorded runs, by non-negative least squares.
 
-Between two recorded checkpoints a run made k steps with T tokens and e evaluations in w seconds. With the
-seconds of its parts, each part has an equation of its own; what the parts leave of w, or all of it where
-they were not recorded, has one with the evaluations:
+Between two recorded checkpoints a run made k steps with T tokens and e evaluations in w seconds. If the run
+recorded the seconds s of each part of a step, each part has its own equation. The rest of w, or all of w if
+the run recorded no parts, has an equation with the evaluations:
 
     part:      s = k · a + T · b
     the rest:  w − Σ s = k · a + T · b + e · c
 
 All coefficients are ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974).
-Each equation is divided by its w: time varies in proportion to itself, and a stretch in which the machine was
-busy with something else, or a run loaded its model again, then has a bounded effect.
+Each equation is divided by its w, since the error of a time is proportional to it. An interval in which the
+machine was busy with something else, or in which a run loaded its model again, then has a bounded effect.
 
-Where B_p and n vary apart over at least six configurations, three models compete: the *line* above; the line
-with a *tail*, a column k · log2(B_p) of the generation (or of the whole step); and the tail with the
-*effects* of configurations (`isolaw.step_effects`), from the median of log(measured / predicted) over the
-runs of each. Each configuration is left out in turn; the model with the least root mean square error of the
-medians is kept, the simpler of equals.
+If B_p and n vary independently over at least six configurations, three models compete. The *line* is the
+model above. The *tail* adds a term k · log2(B_p) to the generation, or to the whole step. The *effects* add
+to the tail an effect of each configuration (`isolaw.step_effects`), the median of log(measured / predicted)
+over its runs. isolaw leaves out each configuration in turn, and keeps the model that predicts the medians of
+the left-out configurations with the least root mean square error; of equal models, the simpler one.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
-REST = "rest"  # of the wall time
-WHOLE = "step"  # a step whose parts were not recorded
+REST = "rest"  # the wall time that no part of a step accounts for
+WHOLE = "step"  # a whole step, if its parts were not recorded
 EVALUATE = "evaluate"
 GENERATE = "generate"
 LEAST_SQUARES = "least squares"
-_LEAST = 3  # batch sizes, for the error of one that is left out
-_LEAST_CELLS = 6  # configurations that vary in B_p and n apart, for more than a line
+_LEAST = 3  # batch sizes that cross-validation needs
+_LEAST_CELLS = 6  # configurations with independent B_p and n that the tail and the effects need
 StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A run's recorded checkpoints, in their order: numbers and times since its beginning, each (P,)."""
+    """The recorded checkpoints of one run in order: counts and times since the run began, each (P,)."""
 
     run_id: str
     problems_per_batch: int
@@ -59,21 +59,21 @@ class Timed:
     tokens: Floats | None
     wall_s: Floats
     evaluated: NDArray[np.bool_]
-    seconds: Mapping[str, Floats]  # by part; empty where they were not recorded
+    seconds: Mapping[str, Floats]  # by part of a step; empty if they were not recorded
     gpus: int | None = None
     gpu: str = ""
     model: str = ""
 
     @property
     def batch(self) -> int:
-        """B_p · n."""
+        """B = B_p · n, the rollouts per step."""
         return self.problems_per_batch * self.rollouts_per_problem
 
     @classmethod
     def of_lines(
         cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]], model: str = ""
     ) -> Timed:
-        """Return a run from the lines of its ``points.jsonl``."""
+        """Return the recorded times of a run from the lines of its ``points.jsonl``."""
         known = all(line["tokens"] is not None for line in lines)
         timed = [line.get("seconds") for line in lines]
         names = sorted({name for own in timed for name in own or ()}) if all(timed) else []
@@ -96,9 +96,10 @@ class Timed:
 
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
-    """Return the cost of a step from a table of runs with ``wall_s``; their GPUs are not known.
+    """Return the cost of a step from a table of runs with ``wall_s``; the GPUs of the runs are unknown.
 
-    Where a run has no ``wall_s``, the seconds that its log counts for a step are its times: ``step_seconds``.
+    If a run has no ``wall_s``, isolaw uses the metric ``step_seconds``, the seconds that its log counts for a
+    step.
     """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
     models = {run_id: str(own.get("model", "")) for run_id, own in runs.attributes.items()}
@@ -111,7 +112,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
         b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
         if own["wall_s"].isna().any():
             if (seconds := counted.get(run_id)) is not None:
-                # As if the measured steps had followed one another: which they are says nothing of a step.
+                # Only some steps are measured. Their times are summed as if they were consecutive.
                 step = np.cumsum(np.ones(len(seconds) + 1))
                 wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
                 none, model = np.zeros(step.size, bool), models.get(run_id, "")
@@ -125,13 +126,13 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 
 
 def check_backend(backend: str, where: str) -> None:
-    """Raise `DataError` for runs whose time is a simulator's, or that of copying recorded runs."""
+    """Raise `DataError` for simulated or replayed runs, whose time is not that of training a model."""
     if backend != "real":
-        raise DataError(f"{where}: runs of backend {backend}; their time says nothing about training a model")
+        raise DataError(f"{where}: runs of backend {backend}; their time is not that of training a model")
 
 
 def fit(timed: Sequence[Timed], where: str) -> Cost:
-    """Return the cost of a step from recorded runs; raise `DataError` where they recorded no time."""
+    """Return the cost of a step from recorded runs; raise `DataError` if they recorded no time."""
     kinds = Counter({(run.gpus, run.gpu, run.model): 0 for run in timed})
     for run in timed:
         kinds[run.gpus, run.gpu, run.model] += int(run.step[-1] > run.step[0])
@@ -173,7 +174,7 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
 
 @dataclass(frozen=True)
 class _Intervals:
-    """Stretches of runs between checkpoints, (I,) each, and the seconds of their parts."""
+    """The I intervals between consecutive checkpoints of runs, with the seconds of each part, (I,)."""
 
     run: NDArray[np.int64]
     problems: Floats  # B_p
@@ -186,7 +187,7 @@ class _Intervals:
 
     @classmethod
     def of(cls, timed: Sequence[Timed], unit: str) -> _Intervals:
-        """Return the intervals of runs; parts count where all runs recorded them."""
+        """Return the intervals of runs; parts of a step count only if all runs recorded them."""
         names = (
             sorted({name for run in timed for name in run.seconds}) if all(r.seconds for r in timed) else []
         )
@@ -213,25 +214,25 @@ class _Intervals:
         return cls(run=whole.pop("run").astype(np.int64), seconds=seconds, **whole)
 
     def only(self, kept: NDArray[np.bool_]) -> _Intervals:
-        """Return some of the intervals."""
+        """Return the selected intervals."""
         own = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
         return _Intervals(**own, seconds={name: values[kept] for name, values in self.seconds.items()})
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """(B_p, n) of each interval, (I, 2)."""
+        """The (B_p, n) of the run of each interval, (I, 2)."""
         return np.stack([self.problems, self.batch / self.problems], axis=1).round().astype(np.int64)
 
     @property
     def apart(self) -> bool:
-        """Whether B_p and n vary apart, over enough configurations for more than a line."""
+        """Whether B_p and n vary independently, over enough configurations for a tail and effects."""
         cells = np.unique(self.cells, axis=0)
         design = np.stack([np.ones(len(cells)), cells.prod(axis=1), np.log2(cells[:, 0])], axis=1)
         varied = all(np.unique(column).size > 1 for column in cells.T)
         return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
 
     def fitted(self, tail: bool = False) -> tuple[StepParts, float]:
-        """Return the parts of a step, and the seconds of an evaluation."""
+        """Fit the model, and return the parts of a step and the seconds of an evaluation."""
         parts: StepParts = {}
         doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
@@ -246,7 +247,9 @@ class _Intervals:
         return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
     def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:
-        """Coefficients ≥ 0 of columns; with one batch size T says nothing that the steps do not say."""
+        """Return the coefficients ≥ 0 of the columns; with one batch size T is proportional to k and left
+        out.
+        """
         from scipy.optimize import nnls
 
         design = np.stack(columns, axis=1)
@@ -256,13 +259,13 @@ class _Intervals:
         return [float(value) for value in found]
 
     def least_squares(self) -> StepPart:
-        """Return the ordinary least squares line through seconds of a step, a rival; it may be negative."""
+        """Return the ordinary least squares line through step times, for comparison; it may be negative."""
         design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
         a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
         return StepPart(float(a), float(b))
 
     def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
-        """Return (B_p, n) of each run, (R, 2), and log(measured / predicted seconds) of it, (R,)."""
+        """Return the (B_p, n) of each of R runs, (R, 2), and its log(measured / predicted seconds), (R,)."""
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
         steps = self.steps * (a + c * np.log2(self.problems))
         predicted = steps + b * self.units + evaluation_s * self.evaluations
@@ -272,11 +275,11 @@ class _Intervals:
             return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
 
     def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
-        """Return what these parts miss at each configuration."""
+        """Return the effect of each configuration: the time that these parts do not predict."""
         of_run, errors = self.errors(parts, evaluation_s)
         places, own = np.unique(of_run, axis=0, return_inverse=True)
         seen = np.array([np.median(errors[own == place]) for place in range(len(places))])
-        # 1.4826 times the median of absolute deviations is the standard deviation of normal numbers.
+        # For normal errors the standard deviation is 1.4826 times the median absolute deviation.
         several = np.bincount(own)[own] > 1
         spread = 1.4826 * float(np.median(np.abs(errors - seen[own])[several])) if several.any() else 0.0
         return StepEffects(tuple((int(b), int(n)) for b, n in places), tuple(map(float, seen)), spread)
@@ -284,7 +287,7 @@ class _Intervals:
 
 class _Validated(NamedTuple):
     kept: LeftOut
-    error: float  # root mean square over runs, of the model that was kept
+    error: float  # root mean square error over runs of the model that was kept
 
 
 def _validate(table: _Intervals) -> _Validated:

@@ -1,4 +1,4 @@
-"""What a sweep's runs took so far, and what is left of them takes."""
+"""The time that a sweep's runs took so far, and the time that the rest of them will take."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from isolaw.store import SweepStore
 def left(
     directory: str | Path, runs: Iterable[RunSpec], cost: Cost, price: float | None = None
 ) -> Spent | None:
-    """Return what the rest of ``runs`` takes, each from its last state: steps, evaluations, starts.
+    """Return the cost of what is left of ``runs``, each from its last state: steps, evaluations, starts.
 
-    None where the cost of some steps is not known. Evaluations and starts count as far as the cost has them.
+    Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost includes
+    them.
     """
     store = SweepStore(directory)
     seconds = 0.0
@@ -40,10 +41,11 @@ def left(
 
 
 def so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
-    """Return the ``hours``, ``gpu_hours`` and ``seconds`` by part that runs took, from their lines.
+    """Return the ``hours``, the ``gpu_hours``, and the ``seconds`` by part that runs recorded so far.
 
-    The part ``start`` is the time before step 0, ``rest`` what other parts leave of the wall time.
-    ``gpu_hours`` is None where a run did not record its GPUs, or had none; without a line all is None.
+    The part ``start`` is the time before step 0, and ``rest`` is the wall time that no other part accounts
+    for. ``gpu_hours`` is None if a run did not record its GPUs, or had none. Returns None if no run has
+    recorded anything.
     """
     seconds: Counter[str] = Counter()
     total = gpu_s = 0.0

@@ -1,1 +1,1 @@
-"""Choose the runs of a grid that are worth their cost, and forecast what each choice would find."""
+"""Choose which runs of a grid are worth their cost, and forecast what each choice would find."""

@@ -3,15 +3,15 @@
 A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set is
 taken as easy), and its model is at most 100 times larger or smaller. The starting point is
 
-    B_p   the B_p with the highest reward of the drawn curves at C, if several were compared; else the B_p
-          of the first source
-    n     the geometric mean of n*(C) over the sources that count, those of one publication first (they
-          share runs), to the nearest power of two; its range covers all of them
+    B_p   the B_p whose published curve has the highest reward at C, if a source that counts compares several
+          B_p; otherwise the B_p of the first source
+    n     the geometric mean of n*(C) over the sources that count, rounded to a power of two. Sources of one
+          publication share runs, so they are averaged first. The range of n covers all sources that count.
     M     C / (B_p · n)
 
-A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or
-stays. If no source counts, there is no starting point. isolaw lists publications without n*(C) with their
-statements (`isolaw.design.published.STATEMENTS`): they give no number, but show whether publications agree.
+A source whose range does not reach C bounds n*(C) on one side, since the fitted n* of every source rises with
+C or is constant. If no source counts, there is no starting point. Publications without an n*(C) contribute
+only a statement (`isolaw.design.published.STATEMENTS`), which shows whether they agree with the sources.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from isolaw.fits.allocations import FAR
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.registry import Shown
 
-_COMPARABLE = 100.0  # of model sizes
-_ALIKE = 2.0  # sizes of models or problem sets that differ by no more are not listed as different
+_COMPARABLE = 100.0  # largest ratio of model sizes at which a source counts
+_ALIKE = 2.0  # ratio of model or problem-set sizes up to which isolaw calls them alike
 _TYPICAL = 7.0  # billions of parameters, if the user names no size
-_LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
+_LEAST_STEPS = 20  # fewest steps of a run of the first sweep: twice the recipe's warm-up
 _LEAST_N = 2
-_APART = 2  # times, neighbouring n of the first sweep
+_APART = 2  # ratio of neighbouring n in the first sweep
 _USUAL = 32  # B_p if no source is like the case: the playbook's smallest
-_UNLIMITED = 2**53  # rollouts
+_UNLIMITED = 2**53  # rollouts per batch: more than any hardware allows
 _ROUNDING = 1e-9
 _CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")
 
 
 class Differs(StrEnum):
-    """A difference between a source and the user's case."""
+    """A way in which a published source differs from the user's case."""
 
     DIFFICULTY = "difficulty"
     MODEL_SIZE = "model_size"
     PROBLEMS = "n_train_problems"
     BATCH = "problems_per_batch"
-    BUDGET = "budget"  #: it does not cover C
+    BUDGET = "budget"  #: the source does not cover C
 
 
 class Caveat(StrEnum):
-    """A weakness of a starting point."""
+    """A reason why a starting point from published results may be wrong."""
 
     ONE_PUBLICATION = "one_publication"
     BATCH_NOT_COMPARED = "batch_not_compared"  #: no source compares B_p at this C
@@ -66,7 +66,10 @@ class Caveat(StrEnum):
 
 
 class Case(Section):
-    """The user's case: C in rollouts, and, as far as known, model (billions of parameters) and problems."""
+    """The user's case: the budget C in rollouts and, if known, the model size and the problems.
+
+    ``model_size`` is in billions of parameters.
+    """
 
     budget: RolloutBudget
     difficulty: DifficultyKind | None = None
@@ -75,7 +78,7 @@ class Case(Section):
     n_train_problems: Count | None = None
 
     def heeds(self, statement: Statement) -> bool:
-        """Return whether the problems and models that a statement names are like the user's."""
+        """Return whether a statement is about problems and models like the user's."""
         same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
         size = self.model_size or _TYPICAL
         return same and min(_ratio(own, size) for own in statement.sizes or (size,)) <= _COMPARABLE
@@ -87,21 +90,21 @@ class Case(Section):
 
     @property
     def most(self) -> int:
-        """B_max, rollouts."""
+        """B_max, the largest batch in rollouts."""
         return self.max_batch_rollouts or _UNLIMITED
 
     def like(self, source: Source) -> bool:
-        """Return whether a source counts, provided that it covers C."""
+        """Return whether a source has similar problems and a similar model, and so counts if it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
         return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
 
 
 @dataclass(frozen=True)
 class SourceReading:
-    """What a source says, and how it differs from the case.
+    """The n* of a source for the user's budget, and how the source differs from the user's case.
 
-    ``n`` is n* at ``compute``, which is C, or else the end of the source's range nearest to C; n is then a
-    bound (one end of its range is None).
+    ``n`` is n* at ``compute``. That is C if the source covers C, and otherwise the end of the source's range
+    nearest to C; n* is then only a bound, so one end of its range is None.
     """
 
     source: Source
@@ -112,7 +115,7 @@ class SourceReading:
 
     @property
     def covers(self) -> bool:
-        """Whether C is in the source's range."""
+        """Whether the source's range contains C."""
         return Differs.BUDGET not in self.differs
 
     @property
@@ -124,7 +127,7 @@ class SourceReading:
 
 @dataclass(frozen=True)
 class Start:
-    """A starting point, with the ranges of n* and B_p (an end is None if no source bounds it)."""
+    """A recommended allocation with the ranges of n* and B_p; an end is None if no source bounds it."""
 
     allocation: Allocation
     n: Span
@@ -133,7 +136,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A first sweep: three n, one B_p and one seed, each run to ``compute`` rollouts."""
+    """A first sweep: three runs with different n, one B_p and one seed, each to ``compute`` rollouts."""
 
     problems_per_batch: int
     rollouts_per_problem: tuple[int, ...]
@@ -141,16 +144,16 @@ class Sweep:
 
     @property
     def rollouts(self) -> int:
-        """The most rollouts that the sweep generates."""
+        """The largest number of rollouts that the sweep can generate."""
         return self.compute * len(self.rollouts_per_problem)
 
 
 @dataclass(frozen=True)
 class Advice(Shown):
-    """The published results for a case.
+    """The starting point that published results give for a case, and the sources behind it.
 
-    ``start`` is None if no source counts, ``sweep`` if the budget pays for none. ``nearest`` is the reading
-    nearest in C, preferably of a source like the case.
+    ``start`` is None if no source counts, and ``sweep`` is None if the budget does not pay for one.
+    ``nearest`` is the source whose range is nearest to C, preferably one that is like the user's case.
     """
 
     case: Case
@@ -162,11 +165,11 @@ class Advice(Shown):
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """Statements of other publications about a case like this."""
+        """The statements of publications without an n*(C) that apply to this case."""
         return tuple(filter(self.case.heeds, STATEMENTS))
 
     def sections(self) -> dict[str, Any]:
-        """Return the sections of the sweep's file; the user has to add model and problems."""
+        """Return the sections of the first sweep's file, with placeholders for model and problem set."""
         assert self.sweep is not None
         limit, kind = self.case.max_batch_rollouts, self.case.difficulty
         b, levels = self.sweep.problems_per_batch, self.sweep.rollouts_per_problem
@@ -223,13 +226,16 @@ def _covers(source: Source, case: Case) -> bool:
 
 
 def _used(case: Case) -> list[int]:
-    """Return the B_p of the sources that are like the case, first of those that cover C."""
+    """Return the B_p of the sources that are like the case; sources that cover C come first."""
     like = sorted(filter(case.like, SOURCES), key=lambda own: not _covers(own, case))
     return [b for own in like for b in own.batches] or [_USUAL]
 
 
 def _batch(case: Case) -> Span:
-    """Return B_p, and the B_p within 0.005 of its reward; the smallest and the largest open an end."""
+    """Return the best B_p, and as its range the B_p whose reward is within 0.005 of the best.
+
+    An end of the range is None if it is the smallest or the largest B_p that the source compares.
+    """
     if not (case.like(_CURVES) and _covers(_CURVES, case)):
         return Span(_possible(_used(case)[0], case), None, None)
     at = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
@@ -242,7 +248,7 @@ def _batch(case: Case) -> Span:
 
 
 def _possible(batch: int, case: Case) -> int:
-    """Return B_p, limited by the number of distinct problems and by B_max."""
+    """Return B_p, reduced to the number of distinct problems and to what B_max allows."""
     return min(batch, case.most // _LEAST_N, case.n_train_problems or batch)
 
 
@@ -299,11 +305,11 @@ def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading])
 
 
 def _sweep(case: Case, start: Start | None, nearest: SourceReading) -> Sweep | None:
-    """Return three n around the starting point, each twice the one before.
+    """Return a sweep over three n around the starting point, each twice the one before.
 
-    Their runs end at C / 10, the least compute from which `isolaw predict` recommends for C, or after the
-    steps that the largest n needs. On simulated truths such a sweep improves on the starting point; n further
-    apart do so less reliably (``benchmarks/first_sweep.py``).
+    The runs end at C / 10, the least compute from which `isolaw predict` recommends for C, or later if the
+    largest n needs more for `_LEAST_STEPS` steps. On simulated truths such a sweep improves on the starting
+    point; n that are further apart do so less reliably (``benchmarks/first_sweep.py``).
     """
     n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(nearest.n.value))
     b = int((start and start.batch.low) or min(_used(case)))

@@ -1,12 +1,13 @@
-"""Compare configurations at one horizon, given the runs so far.
+"""Compare the cells (B_p, n) of a grid at one compute C, given the runs so far.
 
-Rewards r_d(a) of all cells a at C are drawn jointly from the surface (`isolaw.fits.surface.estimate`), so
-that the effect shared by runs of one seed cancels in differences. In draw d
+isolaw draws the rewards r_d(a) of all cells a at C jointly from the fitted reward surface
+(`isolaw.fits.surface.estimate`), so that the effect shared by runs of one seed cancels in differences. In
+draw d, cell a loses
 
     regret_d(a) = max_b r_d(b) − r_d(a)
 
-A cell's probability is the share of draws in which it is within ε of the best. For it, each reward gets an
-additional normal error of `MISFIT`, for curves that the surface cannot follow.
+The probability of a cell is the share of draws in which its regret is at most ε. Here each reward also gets a
+normal error with the standard deviation `MISFIT`, for curves that the surface cannot follow.
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ from isolaw.fits.reward_unit import unit_of
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
-MISFIT = 0.004  # standard deviation of the surface's error, in units of reward
+MISFIT = 0.004  # standard deviation of the surface's error, in reward
 DRAWS = 400
 
 
 @dataclass(frozen=True)
 class CellRewards:
-    """Cells at one horizon: their mean rewards, and joint draws of them."""
+    """The K cells at one compute: mean rewards, D joint draws of the rewards, and the regret of each cell."""
 
     cells: tuple[Cell, ...]
-    compute: int  # the horizon
-    reward: Floats  # (K,)
-    drawn: Floats  # (D, K)
-    regret: Floats  # expected, (K,)
+    compute: int  # C at which the cells are compared
+    reward: Floats  # mean over draws, (K,)
+    drawn: Floats  # rewards, (D, K)
+    regret: Floats  # expected regret, (K,)
     probability: Floats  # of being within ε of the best, (K,)
 
     @property
     def best(self) -> int:
-        """Index of the cell of least expected regret, the first of those equal up to rounding."""
+        """Index of the cell with the least expected regret; the first, if several are equal when rounded."""
         return int(self.regret.round(9).argmin())
 
     def gains(self) -> Floats:
-        """Return what each cell contributes to the best cell's expected regret, (K,).
+        """Return how much each cell contributes to the expected regret of the best cell, (K,).
+
+        A cell contributes in the draws in which it has the highest reward:
 
         mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
         """
@@ -58,7 +61,7 @@ def compare(
     compute: int,
     seed: int = 0,
 ) -> CellRewards:
-    """Compare ``cells`` at ``compute`` rollouts; ``seed`` seeds the draws."""
+    """Compare ``cells`` at ``compute`` rollouts by draws of a surface fitted to ``measured``."""
     shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
     unit = 1.0 if shares else unit_of("", measured)
     surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))

@@ -1,8 +1,8 @@
-"""`Clock`: how long the decisions of a design take on given GPUs.
+"""`Clock`: how long the runs that a design requests take on given GPUs.
 
-Runs of one decision execute in parallel, as many at a time as the GPUs allow, longest first; the next
-decision waits for all of them. A continued run pays its start-up again, and each run is evaluated on its
-schedule.
+The runs of one decision execute in parallel, longest first, as many at a time as the GPUs allow. The next
+decision waits for all of them. A continued run pays its start-up time again, and each evaluation in a run's
+schedule takes time, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):
-    """Seconds of all runs summed, and seconds until the last one ends."""
+    """The seconds of all runs together, and the seconds until the last run ends."""
 
     work_s: float
     wall_s: float
@@ -25,9 +25,9 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """The time that runs take if ``places`` of them execute at a time.
+    """Computes the time of runs of which ``places`` execute at a time.
 
-    ``evaluated`` has the steps at which each cell is evaluated.
+    ``evaluated`` maps each cell (B_p, n) to the steps at which its runs are evaluated.
     """
 
     cost: Cost
@@ -35,7 +35,7 @@ class Clock:
     evaluated: Mapping[tuple[int, int], Sequence[int]]
 
     def time(self, history: Iterable[Decision]) -> Time:
-        """Return the time of the runs of these decisions."""
+        """Return the time that the runs of these decisions take, one decision after the other."""
         made: dict[RunKey, int] = {}
         work = wall = 0.0
         for decision in history:
@@ -50,7 +50,7 @@ class Clock:
         first, last = before // (b * n), request.compute // (b * n)
         evaluations = sum(first < step <= last for step in self.evaluated[b, n]) + (before == 0)
         found = self.cost.seconds(b, n, last - first, evaluations=evaluations, starts=1)
-        assert found is not None  # costs timed at a single step size were refused before
+        assert found is not None  # `question` has refused costs that were timed at one step size
         return found.value
 
     def _together(self, seconds: Iterable[float]) -> float:

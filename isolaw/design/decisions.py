@@ -1,8 +1,8 @@
-"""`Decision`: the next runs of a design, and why.
+"""`Decision`: which runs a design requests next, and why.
 
-A decision is a pure function of the decisions before it and of the measurements of the requested runs up to
-their requested horizons. The same results give the same decisions, whatever the place and order of execution,
-so decisions can be audited, and repeated after a kill.
+A decision depends only on the decisions before it and on the measurements of the requested runs up to their
+requested horizons. The same results therefore give the same decisions, wherever and in whatever order the
+runs execute, so decisions can be audited, and repeated after a kill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
 
 class DecisionStage(StrEnum):
-    """The purpose of a decision's runs."""
+    """The purpose for which a decision requests its runs."""
 
     GRID = "grid"  # all runs of a fixed design
     RUNG = "rung"  # every second n, to the next horizon
@@ -30,7 +30,7 @@ class DecisionStage(StrEnum):
 
 
 class CellVerdict(StrEnum):
-    """The verdict of a decision on one configuration."""
+    """What a decision concludes about one configuration (B_p, n)."""
 
     KEPT = "kept"
     WORSE = "worse"  # within ε of the best in too few draws
@@ -39,7 +39,7 @@ class CellVerdict(StrEnum):
 class Ending(StrEnum):
     """The reason why a design requests no more runs."""
 
-    CERTAIN = "certain"  # expected regret is below the tolerance
+    CERTAIN = "certain"  # the expected regret is at most the tolerance
     SPENT = "spent"  # the next runs would exceed the spend
     COMPLETE = "complete"  # the design has no run left to request
     FAILED = "failed"  # fewer than three configurations have results
@@ -47,40 +47,41 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Request(Cell):
-    """One run to make or to continue, up to ``compute`` rollouts in total."""
+    """A run to start or to continue until it has generated ``compute`` rollouts in total."""
 
     seed: int
     compute: int
 
     @property
     def run(self) -> RunKey:
-        """(B_p, n, seed)."""
+        """The run's key (B_p, n, seed)."""
         return self.problems_per_batch, self.rollouts_per_problem, self.seed
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the whole run: whole steps of B_p · n."""
+        """The rollouts that the whole run generates: ``compute``, rounded down to whole steps of B_p · n."""
         batch = self.problems_per_batch * self.rollouts_per_problem
         return self.compute // batch * batch
 
 
 @dataclass(frozen=True)
 class Standing(Cell):
-    """A configuration at the horizon of a decision."""
+    """The reward and the verdict of one configuration, at the compute where a decision compared them."""
 
     verdict: CellVerdict
-    reward: float | None = None  #: mean of the draws
-    expected_regret: float | None = None  #: mean over draws of the best reward minus the configuration's
+    reward: float | None = None  #: mean reward over the draws
+    expected_regret: float | None = None  #: mean over draws of the best reward minus this reward
     probability: float | None = None  #: share of draws in which it is within ε of the best
 
 
 @dataclass(frozen=True)
 class Decision(Encoded):
-    """The next runs of a design.
+    """The runs that a design requests next, and the comparison of configurations behind them.
 
-    ``compute`` is the horizon at which configurations were compared. ``spent`` are the rollouts before this
-    decision, ``cost`` those of its runs. ``best`` is (B_p, n), and ``expected_regret`` its regret. ``failed``
-    runs did not reach their horizon: their measurements count, but they are not continued.
+    ``compute`` is the C at which configurations were compared. ``spent`` counts the rollouts requested before
+    this decision, and ``cost`` the rollouts that its own runs add. ``best`` is the best (B_p, n), and
+    ``expected_regret`` is its regret. ``failed`` runs did not reach their horizon: their measurements count,
+    but isolaw does not continue them.
     """
 
     stage: DecisionStage
@@ -93,11 +94,14 @@ class Decision(Encoded):
     standings: tuple[Standing, ...] = ()
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()
-    limits: tuple[float, ...] = ()  #: the user's choices when it was made: spend, tolerance, cells, seeds
+    limits: tuple[float, ...] = ()  #: the user's limits at this decision: spend, tolerance, cells, seeds
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Invert `to_dict`; raise `KeyError`, `TypeError` or `ValueError` for anything else."""
+        """Return the decision that `to_dict` encoded.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for any other data.
+        """
         values = dict(data)
         values["stage"] = DecisionStage(values["stage"])
         values["ending"] = values["ending"] and Ending(values["ending"])
@@ -112,7 +116,7 @@ class Decision(Encoded):
 
 
 class Design(Protocol):
-    """A rule that chooses runs."""
+    """A rule that chooses the next runs from the results so far, such as a grid or a race."""
 
     def next(
         self,
@@ -128,7 +132,7 @@ class Design(Protocol):
 
 
 def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
-    """Return the requested horizon of each run, by (B_p, n, seed)."""
+    """Return the longest horizon requested for each run (B_p, n, seed), in rollouts."""
     out: dict[RunKey, int] = {}
     for decision in history:
         for request in decision.runs:
@@ -137,7 +141,7 @@ def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
 
 
 def cost_of(requests: Iterable[Request], made: Mapping[RunKey, int]) -> int:
-    """Return the remaining rollouts of these runs, of which ``made`` gives the horizons already requested."""
+    """Return the rollouts that these runs add to the horizons in ``made``, which were requested before."""
     total = 0
     for request in requests:
         before = Request(*request.run, made.get(request.run, 0)).rollouts

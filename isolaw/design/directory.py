@@ -1,7 +1,8 @@
-"""`Adaptive`: a race in the directory of a sweep.
+"""`Adaptive`: a race that is kept in a sweep's directory.
 
-``decisions.jsonl`` holds its decisions, each on a line with a checksum. If lines are missing or damaged,
-isolaw repeats the decisions from the results, with the same outcome, since they depend on nothing else.
+``decisions.jsonl`` holds the race's decisions, one per line with a checksum. If lines are missing or damaged,
+isolaw makes the decisions again from the results. The outcome is the same, since a decision depends only on
+the results.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
 EVAL_SET = "validation"
-_LEAST_CHECKPOINTS = 2  # of a run that is compared: step 0 and one other
+_LEAST_CHECKPOINTS = 2  # a run is compared once it has step 0 and one later checkpoint
 
 
 def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
@@ -55,7 +56,7 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
 
 
 def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return the issues that prevent a race over these runs."""
+    """Return the issues of the sweep file that prevent a race over these runs."""
     chosen, out = spec.design, []
     cells = {key_of(run)[:2] for run in runs}
     for name in ("pinned", "forbidden"):
@@ -68,7 +69,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
     metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
-    if chosen.metric not in metrics and spec.sweep.backend != "command":  # whose trainer may log any metric
+    if chosen.metric not in metrics and spec.sweep.backend != "command":  # a command may log any metric
         out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
     if EVAL_SET not in spec.evaluation.sets:
         accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"
@@ -90,7 +91,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
 
 
 def key_of(run: RunSpec) -> RunKey:
-    """Return (B_p, n, seed)."""
+    """Return the key (B_p, n, seed) of a run."""
     return run.problems_per_batch, run.rollouts_per_problem, run.seed
 
 
@@ -106,9 +107,10 @@ class Adaptive:
 
     @classmethod
     def open(cls, spec: SweepSpec, runs: Sequence[RunSpec], store: SweepStore) -> Adaptive:
-        """Return the race as its directory holds it, without writing anything.
+        """Return the race as it is stored in the directory, without writing anything.
 
-        An ending is dropped if the design's keys have changed since, or if it came from failed runs.
+        An ended race loses its last decision if the user has changed the design's keys since, or
+        if it ended because runs failed. The race can then continue.
         """
         out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
         out.history = out._confirmed(read(store))
@@ -116,7 +118,7 @@ class Adaptive:
             b, n, seed = unknown[0]
             raise StoreError(
                 f"{store.directory}: its race has a run with B_p = {b}, n = {n} and seed {seed}, which the "
-                "grid lacks; keep it there (design.forbidden leaves it out from here on), or use a new --out"
+                "grid lacks; put it back (design.forbidden excludes it from now on), or use a new --out"
             )
         last = out.history[-1] if out.history else None
         if last and last.ending and (last.ending is Ending.FAILED or last.limits != out.race.limits):
@@ -125,9 +127,9 @@ class Adaptive:
         return out
 
     def _confirmed(self, kept: list[Decision]) -> list[Decision]:
-        """Return the decisions up to the first that the results contradict; the race repeats the rest.
+        """Return the decisions before the first one that the results contradict; the race repeats the rest.
 
-        A decision made under other limits predates a change by the user, and is accepted.
+        A decision that was made under other limits is accepted: the user has changed the limits since.
         """
         for i, decision in enumerate(kept):
             if decision.limits != self.race.limits:
@@ -160,16 +162,17 @@ class Adaptive:
 
     @property
     def whole(self) -> int:
-        """Rollouts of the whole grid."""
+        """The rollouts that all runs of the grid would generate."""
         return sum(run.rollouts for run in self.grid.values())
 
     def _run(self, key: RunKey, compute: int) -> RunSpec:
         return self.grid[key].model_copy(update={"compute": compute})
 
     def advance(self, after_failures: bool = False) -> list[Decision]:
-        """Decide until there are runs to make or the race ends; return the new decisions.
+        """Make decisions until one requests runs or ends the race, and return the new decisions.
 
-        Failed runs are repeated, unless ``after_failures``.
+        By default the race waits for failed runs, which are repeated; with ``after_failures`` it continues
+        without them.
         """
         before = len(self.history)
         while not self.ended:
@@ -196,7 +199,7 @@ class Adaptive:
         }
 
     def keep(self) -> None:
-        """Write ``decisions.jsonl``."""
+        """Write the decisions so far to ``decisions.jsonl``."""
         ids = {key: run.run_id for key, run in self.grid.items()}
         lines = [
             canonical_json(seal.sealed(decision.to_dict(), f"{_owner(self.history[: i + 1], ids)} {i}"))
@@ -206,12 +209,12 @@ class Adaptive:
 
 
 def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
-    """Return a hash of the runs that decisions request; raise `KeyError` if one does not exist."""
+    """Return a hash of the runs that decisions request; raise `KeyError` if the grid lacks one of them."""
     return hashlib.sha256("".join(sorted(ids[key] for key in horizons(history))).encode()).hexdigest()
 
 
 def read(store: SweepStore) -> list[Decision]:
-    """Return the decisions in a sweep's directory, up to the first that is damaged or concerns other runs."""
+    """Return the decisions in a sweep's directory, up to the first one that is damaged or of other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
     ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
@@ -221,7 +224,7 @@ def read(store: SweepStore) -> list[Decision]:
             own = {key: value for key, value in document.items() if key != "crc"}
             history = [*out, Decision.from_dict(own)]
             if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
-                break  # also from another sweep, or from a version that did not record which
+                break  # damaged, of another sweep, or of a version that did not record the sweep
             out = history
         except (ValueError, TypeError, KeyError):
             break
@@ -261,7 +264,7 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
 
 
 def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return the value of seeds for a share of the spend; None unless the race ended at its target."""
+    """Return the value of further seeds for a share of the spend; None unless the race reached its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:

@@ -1,12 +1,12 @@
 """Truths of a calibrated preset: the rewards of members of its ensemble over a grid.
 
-`MEMBERS` of them, equally spaced in the ensemble, go through each cell to the target with `SEEDS` seeds and
-exact evaluations. A seed has problems of its own, the same in every cell, as in the presets that ship with
-isolaw (`isolaw.design.truths`). A truth's mean is the mean over the S seeds. Its shared parts are the first
-`PARTS` principal components of the seeds' deviations over all cells and C; its own deviation is the
-remainder, with S − 1 − `PARTS` degrees of freedom. As in a forecast, each member's mean gets its own draw of
-the discrepancy: the part of the preset's runs that no constants reproduce, and its possible continuation
-(`isolaw.calibration.discrepancy`).
+isolaw trains `MEMBERS` members, equally spaced in the ensemble, in each cell (B_p, n) up to the target, with
+`SEEDS` seeds and exact evaluations. Each seed has its own problems, which are the same in every cell, as in
+the presets that ship with isolaw (`isolaw.design.truths`). A truth's mean is the mean over the S seeds. Its
+shared effects are the first `PARTS` principal components of the seeds' deviations over all cells and C. A
+run's own deviation is the remainder, with S − 1 − `PARTS` degrees of freedom. As in a forecast, each member's
+mean gets its own draw of the discrepancy, the part of the measured rewards that the simulator reproduces with
+no constants, and of how the discrepancy continues (`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from isolaw.simulators.presets import Preset
 from isolaw.simulators.problems import difficulty
 
 MEMBERS, SEEDS, PARTS = 8, 8, 2
-_POINTS = 40  # of C
-_SEEDS = 2**22  # apart from those of calibrations and forecasts
+_POINTS = 40  # number of C values
+_SEEDS = 2**22  # first random seed, apart from the seeds of calibrations and forecasts
 _SMOOTH = np.ones(5) / 5
 _LEAST = 1e-9
 
 
 def members_of(preset: Preset) -> list[int]:
-    """Return which members are the truths.
+    """Return the indices of the ensemble's members that serve as truths.
 
     >>> from isolaw.simulators.presets import Preset
     >>> members_of(Preset("", "easy", 1, {}, {}, tuple({} for _ in range(4)), {}))
@@ -47,12 +47,12 @@ def truths_of(
     preset: Preset, cells: Sequence[BatchShape], target: int, jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None, chosen: Sequence[int] | None = None,
 ) -> list[Truth]:  # fmt: skip
-    """Return members of a preset as truths over these cells and to this target.
+    """Return members of a preset's ensemble as truths over these cells, up to the target.
 
-    ``chosen`` are indices into ``preset.members``; by default those of `members_of`.
+    ``chosen`` holds indices into ``preset.members``, by default those that `members_of` returns.
 
-    Raise `Refused` if the target is more than 100 times the compute that the preset was fitted to, and
-    `InputError` for a preset whose discrepancy is damaged.
+    Raises `Refused` if the target is more than 100 times the compute that the preset was fitted to, and
+    `InputError` if the discrepancy in the preset's file is damaged.
     """
     check_reach(preset, target)
     left = discrepancy_of(preset)
@@ -86,7 +86,7 @@ def truths_of(
 def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, members: int) -> Floats:
     """Return draws (members, K, P) of the discrepancy; the order of the cells does not affect them.
 
-    They are 0 before training and grow linearly within the first step, as rewards are interpolated.
+    The discrepancy is 0 before training and grows linearly during the first step, as the rewards do.
     """
     ordered = sorted(cells)
     first = np.array([[b * n] for b, n in ordered])
@@ -96,7 +96,11 @@ def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, memb
 
 
 def decomposed(rewards: Floats) -> tuple[Floats, Floats, Floats]:
-    """Split the rewards (S, K, P) of S seeds into mean (K, P), shared (`PARTS`, K, P) and own (K, P)."""
+    """Split rewards (S, K, P) of S seeds into the three parts of a `Truth`.
+
+    Returns the mean (K, P), the effects shared by the runs of a seed (`PARTS`, K, P), and the standard
+    deviation of a run's own deviation (K, P).
+    """
     seeds = len(rewards)
     mean = rewards.mean(axis=0)
     away = (rewards - mean).reshape(seeds, -1)

@@ -15,9 +15,9 @@ from isolaw.fits.selection import Configuration
 
 @dataclass(frozen=True)
 class Fixed:
-    """Run all seeds of all cells to the target, then compare all ``compared`` cells, measured or not.
+    """Runs all seeds of all ``cells`` to the target, then compares the ``compared`` cells, measured or not.
 
-    With a ``horizon``, runs end there, and rewards at the target are extrapolated.
+    With a ``horizon``, the runs end there, and isolaw extrapolates the rewards to the target.
     """
 
     cells: tuple[BatchShape, ...]

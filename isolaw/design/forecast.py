@@ -1,12 +1,12 @@
 """`plan`: compare sweeps on simulated truths before anything is spent, and recommend one.
 
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
-runs, sees their simulated measurements, and recommends a cell. Its loss is
+runs, receives their simulated measurements, and recommends a cell (B_p, n). The loss of this play is
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
-The expected regret is the weighted mean over truths and over repetitions with other seeds and noise. The
-interval holds 90 % of the plays: with m plays, the i-th smallest regret is the quantile i / (m + 1).
+The expected regret is the weighted mean over truths and over repetitions with different seeds and noise. Its
+interval contains 90 % of the plays: with m plays, the i-th smallest regret is the quantile i / (m + 1).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from isolaw.step_cost import HOUR_S
 ALIKE = 0.0005  # expected regrets that differ by less are equal, and the cheapest design wins
 INTERVAL = (0.05, 0.95)
 FROM_RUNS = 4  # number of truths drawn from the surface of the user's runs
-FROM_RUNS_WEIGHT = 0.5  # their weight, all together
+FROM_RUNS_WEIGHT = 0.5  # total weight of the truths drawn from the user's runs
 
 Progress = Callable[[float], None]
 
 
 class Play(NamedTuple):
-    """One play of a design: what it spent, and the cell that it recommended (``best``) with its regret."""
+    """One play of a design against one truth: the spend, the recommended cell ``best``, and its regret."""
 
     truth: int
     regret: float
@@ -69,7 +69,7 @@ class Play(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A mean over truths and repetitions, with its central 90 % interval."""
+    """The mean of a quantity over all plays of a design, with its central 90 % interval."""
 
     value: float
     low: float
@@ -82,21 +82,21 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class DesignOutcome:
-    """The expected spend and loss of a candidate."""
+    """The spend and the loss that a plan expects of one candidate design."""
 
     candidate: CandidateSweep
     plays: tuple[Play, ...]
     regret: Range
-    within: float  #: share within 0.005 of the best
+    within: float  #: weighted share of plays whose regret is at most 0.005
     rollouts: Range
     runs: Range
-    work_s: Range | None  #: seconds of all runs together
+    work_s: Range | None  #: seconds of all runs together; None without a cost
     wall_s: Range | None
 
 
 @dataclass(frozen=True)
 class SweepForecast(Shown):
-    """The forecasts of all candidates for one question."""
+    """The forecasts for all candidate designs of one plan."""
 
     question: Question
     truths: tuple[Truth, ...]
@@ -105,15 +105,15 @@ class SweepForecast(Shown):
     repetitions: int
     compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
     from_runs: int = 0  #: number of truths fitted to these runs
-    preset: Preset | None = None  #: its members are the truths instead of isolaw's presets
-    #: Also if some truths are fitted to real runs, since no sweep was executed.
+    preset: Preset | None = None  #: calibrated preset whose members replace isolaw's own truths
+    #: A forecast is simulated even if some truths are fitted to real runs, since it executes no sweep.
     simulated: ClassVar[Simulated] = Simulated.YES
 
     @property
     def recommended(self) -> DesignOutcome | None:
-        """The design of least expected regret within the hours; among nearly equal designs, the cheapest.
+        """The design with the least expected regret within the hours; of nearly equal designs, the cheapest.
 
-        A design that is cut short qualifies only if none reaches the target.
+        A design whose runs end before the target qualifies only if no design reaches the target.
         """
         hours = self.question.budget.hours
         fits = [
@@ -130,11 +130,11 @@ class SweepForecast(Shown):
 
     @property
     def effective_truths(self) -> float:
-        """Number of equally likely truths with the same diversity."""
+        """The effective number of truths, 1 / Σ w², for their weights w."""
         return weights.effective(self.weights)
 
     def losses(self, row: DesignOutcome) -> list[tuple[Truth, float, float]]:
-        """Return each truth, its weight, and the design's mean loss in it, in order of weighted loss."""
+        """Return each truth, its weight and the design's mean loss in it, the largest weighted loss first."""
         out = []
         for i, truth in enumerate(self.truths):
             own = [play.regret for play in row.plays if play.truth == i]
@@ -167,47 +167,49 @@ def plan(
 ) -> SweepForecast:
     """Compare sweeps over the grid of a sweep file on **simulated** truths, and recommend one.
 
-    From the file this reads grid, seeds, limits, evaluation and sizes; model, problems and GPUs need not
-    exist.
+    isolaw uses the grid, seeds, limits, evaluation and sizes in the file. The model, the problems and the
+    GPUs that it names need not exist.
 
     Parameters
     ----------
     sweep
-        a sweep file, a `SweepSpec`, or its sections as a mapping.
+        a sweep file, a `SweepSpec`, or a mapping of its sections.
     target
-        C in rollouts for which an allocation is needed; by default ``sweep.compute``.
+        C in rollouts for which you need an allocation; by default ``sweep.compute``.
     spend
-        limit of the sweep: a share of the grid (``"20%"``, ``0.2``), rollouts, or with ``cost`` GPU hours
-        (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
+        limit on the sweep: a share of the grid's rollouts (``"20%"``, ``0.2``), a number of rollouts, or,
+        with ``cost``, GPU hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
     gpus, hours
-        GPUs, and wall time on them. With a ``cost`` they limit the sweep; without one the forecast says which
-        throughput they require. Without ``gpus`` runs execute one at a time.
+        the number of GPUs, and the wall time on them. With a ``cost`` they limit the sweep; without one the
+        forecast reports the throughput that they require. Without ``gpus`` runs execute one at a time.
     cost
         anything that `isolaw.read_cost` takes.
     runs
-        earlier runs, as `isolaw.read` takes them; truths that disagree with them get less weight.
+        earlier runs, in any form that `isolaw.read` takes; truths that disagree with them get less weight.
     where
-        use only those of ``runs`` with these values, such as ``{"lr": 1e-3}``.
+        use only the ``runs`` with these values, such as ``{"lr": 1e-3}``.
     preset
-        a file from `isolaw.calibrate`, whose members become the truths; excludes ``runs``.
+        a file from `isolaw.calibrate`, whose members become the truths; not together with ``runs``.
     settings
         ``section.key=value`` pairs that override the file.
     repetitions
-        plays of each truth, with different seeds and noise.
+        number of plays of each design in each truth, with different seeds and noise.
     jobs
         number of processes; by default one per core.
 
     Raises
     ------
     SpecError, InputError
-        with everything that is wrong with or missing from the sweep file.
+        the sweep file or an argument is wrong; the error lists every issue.
     Refused
         the target is more than 100 times the compute that the preset was fitted to.
     """
     if repetitions < 1:
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
     if preset is not None and runs is not None:
-        raise InputError("preset: a preset has its own runs; expected either a preset or runs")
+        raise InputError(
+            "preset: found both a preset and runs; expected one of them: a preset was fitted to its own runs"
+        )
     given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, where or {})
@@ -224,14 +226,14 @@ def plan(
     else:
         found = truths_of(given, asked.cells, asked.target, jobs, lambda share: progress(share / 2))
         weight, from_runs = np.full(len(found), 1 / len(found)), 0
-    first = 0.0 if given is None else 0.5  # share of the progress
+    first = 0.0 if given is None else 0.5  # share of the progress bar that simulating the truths takes
 
     def played_share(share: float) -> None:
         progress(first + (1 - first) * share)
 
     plays = _played(asked, found, designs, repetitions, seed, jobs, played_share)
     rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
-    for i, row in enumerate(rows):  # the duration of a race is known only once it was played
+    for i, row in enumerate(rows):  # the duration of a race is known only after it is played
         less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
         if less is not None:
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
@@ -241,7 +243,10 @@ def plan(
 
 
 def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration]:
-    """Return the user's runs, if any; raise `DataError` if they differ in more than B_p, n and seed."""
+    """Return the configurations of the user's runs, if there are any.
+
+    Raises `DataError` if the runs differ in more than B_p, n and seed.
+    """
     if source is None:
         return []
     from isolaw.readers.read import read
@@ -273,7 +278,7 @@ def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Con
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
-    """Return the truths, their weights, and how many of them are fitted to the user's runs."""
+    """Return the truths, their weights, and how many of the truths are fitted to the user's runs."""
     found = library.presets(asked.cells, asked.target, library.kinds_of(asked.spec))
     weight = np.full(len(found), 1 / len(found))
     if not known:
@@ -310,7 +315,7 @@ def played(
     for candidate in designs:
         history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)  # type: ignore[type-var]
         best = history[-1].best
-        # Without a recommendation, all cells count as equally likely.
+        # A design that recommends nothing has the mean regret of all cells.
         regret = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
         made = {request.run for decision in history for request in decision.runs}
         clock = asked.budget.clock
@@ -320,7 +325,7 @@ def played(
 
 
 def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> DesignOutcome:
-    """Summarise plays, weighting each by its truth."""
+    """Return the outcome of a design over its plays, each with the weight of its truth."""
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 
@@ -340,7 +345,7 @@ def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> 
 
 
 def spread(values: Floats, weight: Floats) -> Range:
-    """Return the mean of values and their central 90 % interval (see the module's docstring)."""
+    """Return the weighted mean of values, and their central 90 % interval (see the module's docstring)."""
     order = np.argsort(values, kind="stable")
     size = weights.effective(weight)
     at = np.cumsum(weight[order]) * size / (size + 1)

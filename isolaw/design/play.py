@@ -1,4 +1,4 @@
-"""Play a design against known rewards, to measure its spend and its result."""
+"""Play a design against a truth whose rewards are known, to measure its spend and its regret."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from isolaw.fits.selection import Configuration, Floats
 
 
 class Runner(Protocol):
-    """A source of simulated runs."""
+    """Simulates the runs that a design requests."""
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
         """Return compute and measured reward, (P,) each, of the run (B_p, n, seed) to the target."""
 
 
 def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:
-    """Return the measurements of these runs up to their horizons, as input of a fit."""
+    """Return the measurements of the runs ``asked`` up to their horizons, in the form that a fit takes."""
     cells: dict[tuple[int, int], dict[int, int]] = {}
     for (b, n, seed), end in sorted(asked.items()):
         cells.setdefault((b, n), {})[seed] = end
@@ -36,7 +36,7 @@ def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]
 
 
 def play(design: Design, runner: Runner) -> list[Decision]:
-    """Return all decisions of a design, until it stops."""
+    """Simulate the runs that a design requests until it stops, and return all its decisions."""
     history: list[Decision] = []
     while not history or history[-1].stage is not DecisionStage.STOP:
         history.append(design.next(history, measured(runner, horizons(history))))

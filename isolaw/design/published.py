@@ -1,6 +1,7 @@
-"""Published n*: the sources, and the n* of each at a budget C. None is simulated.
+"""Published n*(C): the sources, and the n* of each source at a budget. No source is simulated.
 
-``published.csv`` (``python -m benchmarks.published``) condenses the tables of ``examples/data``.
+The values are in ``published.csv``, which ``python -m benchmarks.published`` condenses from the tables of
+``examples/data``.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ DifficultyKind = Literal["easy", "hard"]
 
 
 class Basis(StrEnum):
-    """The origin of a source's n* and its range."""
+    """How isolaw derived a source's n* and its range."""
 
-    POINTS = "points"  #: the law through points of a figure; 95 % prediction interval of one more point
-    CURVES = "curves"  #: the highest of the fitted curves as drawn, without uncertainty
-    RUNS = "runs"  #: a surface fitted to recorded runs; 95 % interval over draws
+    POINTS = "points"  #: a law through the points of a figure; 95 % prediction interval for a further point
+    CURVES = "curves"  #: the highest of the fitted curves that the paper draws; no uncertainty
+    RUNS = "runs"  #: a reward surface fitted to recorded runs; 95 % interval over posterior draws
 
 
 @dataclass(frozen=True)
 class Span:
-    """A number with its range; an end is None if the source does not bound it."""
+    """A number with its range; an end of the range is None if the source does not bound it."""
 
     value: float
     low: float | None
@@ -39,10 +40,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Source:
-    """A published result: its model (``size`` in billions of parameters), its problems and its method.
+    """A published result: its model, its problems, and how its n* was derived.
 
-    ``problems`` is the size of the training set (None: not in the data), ``n`` the smallest and the largest
-    n that it shows, ``batches`` its B_p (none: B_p is tuned with n, and not given).
+    ``size`` is the model's size in billions of parameters. ``problems`` is the size of the training set,
+    None if the data do not give it. ``n`` is the smallest and the largest n that the source compares.
+    ``batches`` lists its B_p, and is empty if B_p is tuned together with n and not reported.
     """
 
     key: str
@@ -56,21 +58,21 @@ class Source:
     batches: tuple[int, ...]
 
     def range(self) -> tuple[float, float]:
-        """Return the smallest and the largest C that the source covers, at each of its B_p."""
+        """Return the smallest and the largest C that the source covers at every one of its B_p."""
         ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
         return max(low for low, _ in ends), min(high for _, high in ends)
 
     def at(self, compute: float, problems_per_batch: int | None = None) -> Point:
-        """Return n* at a C in its range, interpolated linearly in log n over log C.
+        """Return the source's n* at a C in its range, interpolated linearly in log n over log C.
 
-        ``problems_per_batch`` selects one B_p of a source with several; by default the smallest.
+        ``problems_per_batch`` selects one B_p of a source that has several; the default is the smallest.
         """
         batch = problems_per_batch or (self.batches[0] if self.batches else None)
         rows = self._rows(batch)
         table = [(row.compute, row.n.value, row.n.low, row.n.high) for row in rows]
         x, *columns = np.log(
             np.array(table, dtype=float)
-        ).T  # None becomes NaN, and so does what is next to it
+        ).T  # None becomes NaN, and so do the values interpolated next to it
         at = math.log(compute)
         n, low, high = (math.exp(np.interp(at, x, column)) for column in columns)
         span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)
@@ -83,7 +85,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Point:
-    """n* of a source at ``compute`` and B_p (None: tuned), and the reward there (NaN: not given)."""
+    """A source's n* at one compute and B_p, with the reward there.
+
+    ``problems_per_batch`` is None if the source tunes B_p, and ``reward`` is NaN if it reports none.
+    """
 
     source: str
     problems_per_batch: int | None
@@ -117,7 +122,7 @@ SOURCES = (
 
 
 class Leans(StrEnum):
-    """The direction in which a publication without a table of n* points."""
+    """The direction in which a publication without an n*(C) points."""
 
     RISES = "rises"  #: to a larger n, or to an n* that rises with C
     SMALL = "small"  #: to a smaller n at the same C
@@ -127,11 +132,11 @@ class Leans(StrEnum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A publication's statement about n or B_p in words, without an n*(C) to average.
+    """What a publication states about n or B_p in words, without an n*(C) that could be averaged.
 
-    ``sizes`` are the smallest and the largest model in billions of parameters, and ``difficulty`` describes
-    the problems (None: the abstract does not say); ``varied`` names the compared values, and ``lr`` how lr
-    was set.
+    ``sizes`` are the sizes of its smallest and its largest model in billions of parameters, and
+    ``difficulty`` describes its problems; both are None if the abstract does not give them. ``varied`` names
+    the values that it compares, and ``lr`` the rule for its learning rate.
     """
 
     publication: str
@@ -144,7 +149,7 @@ class Statement:
     leans: Leans
 
 
-# Each comes from the publication's abstract, except the sweep, whose data show what was varied.
+# Statements are from the publications' abstracts; the values that a sweep varied are from its data.
 STATEMENTS = (
     Statement(
         "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",
@@ -152,7 +157,7 @@ STATEMENTS = (
     ),
     Statement(
         "arXiv 2510.01180", "BroRL", (1.5, 1.5), None, "n, up to hundreds", "not known",
-        "large n goes on improving a model that 3,000 steps of training had saturated", Leans.RISES,
+        "a large n still improves a model that 3,000 steps of training had saturated", Leans.RISES,
     ),
     Statement(
         "arXiv 2510.00977", "It Takes Two", None, None, "n = 2, 16", "not known",

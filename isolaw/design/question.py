@@ -1,4 +1,4 @@
-"""`Question`: the input of a plan, which is a grid, a target, a limit of spend, and GPUs."""
+"""`Question`: the input of a plan, which consists of a grid, a target, a limit on the spend, and GPUs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
 _LARGEST = 1e15  # rollouts
-RELIABLE = 0.1  # share of a grid of 9 n with 3 seeds below which no design was reliable
+RELIABLE = 0.1  # on a grid of 9 n with 3 seeds, no design was reliable with a smaller share of the rollouts
 _REFERENCE_RUNS = 27
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sweep, and the limit of its spend.
+    """A sweep over a grid, and the limit on what a plan may spend on it.
 
-    The target is the compute of ``spec``. ``runs`` are the runs of its grid, with unresolved settings, since
-    neither model nor problems need to exist.
+    ``spec.sweep.compute`` is the target. ``runs`` are all runs of the grid. Their settings are unresolved,
+    since neither the model nor the problems need to exist.
     """
 
     spec: SweepSpec
     runs: list[RunSpec]
     budget: Budget
     gpus: int | None = None
-    hours: float | None = None  # on these GPUs; no limit without a cost
+    hours: float | None = None  # wall time on these GPUs; it limits nothing without a cost
 
     @property
     def cells(self) -> tuple[BatchShape, ...]:
@@ -52,17 +52,17 @@ class Question:
 
     @property
     def target(self) -> int:
-        """The target C in rollouts."""
+        """The compute C in rollouts for which the user needs an allocation."""
         return self.spec.sweep.compute
 
     @property
     def grid(self) -> int:
-        """Rollouts of the whole grid to the target."""
+        """The rollouts that all runs of the grid together generate up to the target."""
         return sum(run.rollouts for run in self.runs)
 
     @property
     def unreliable_below(self) -> int:
-        """Rollouts below which no design was reliable."""
+        """The number of rollouts below which isolaw calls every design unreliable."""
         return int(RELIABLE * max(_REFERENCE_RUNS * self.target, self.grid))
 
     @property
@@ -73,7 +73,7 @@ class Question:
         }
 
     def candidates(self) -> list[CandidateSweep]:
-        """Return the designs to compare."""
+        """Return the designs that the limits allow, for the plan to compare."""
         return candidates(self.spec, self.runs, self.budget)
 
 
@@ -92,9 +92,10 @@ def question(
     cost: Any = None,
     settings: tuple[str, ...] = (),
 ) -> Question:
-    """Return the question; raise `SpecError` or `InputError` with everything that prevents an answer.
+    """Check the arguments of a plan, and return them as a `Question`.
 
-    The parameters are those of `isolaw.design.forecast.plan`.
+    The parameters are those of `isolaw.design.forecast.plan`. Raises `SpecError` or `InputError` with every
+    issue that prevents an answer.
     """
     if hours is not None and not (math.isfinite(hours) and hours > 0):
         raise InputError(f"hours: found {hours!r}; expected a positive number")
@@ -116,7 +117,7 @@ def question(
     own = spec.sweep.model_copy(update={"compute": whole})
     spec = spec.model_copy(update={"sweep": own})
     runs, issues = _runs(spec)
-    if not issues:  # check a race that may spend everything: `candidates` decides what is affordable
+    if not issues:  # with an unlimited spend, since `candidates` decides what is affordable
         free = spec.design.model_copy(update={"kind": "race", "spend": 1.0})
         issues = directory.issues_of(spec.model_copy(update={"design": free}), runs)
     if issues:
@@ -135,7 +136,7 @@ def _target(target: float | str | None, compute: int) -> int:
 
 
 def _runs(spec: SweepSpec) -> tuple[list[RunSpec], list[Issue]]:
-    """Return the unresolved runs of the grid, and its issues."""
+    """Return the unresolved runs of the grid, and the grid's issues."""
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     issues = allocation.grid_issues(*axes)
     pairs = allocation.grid(*axes)[0]
@@ -215,7 +216,7 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
 
 
 def _rollouts(spend: float | str, grid: int) -> int:
-    """Return the rollouts for a share, such as 20% or 0.2, or for a number of rollouts."""
+    """Return a spend in rollouts from a share of the grid, such as 20% or 0.2, or a number of rollouts."""
     try:
         share = percent(spend)
         value = parse_rollouts(share)

@@ -1,16 +1,16 @@
-"""The race: runs every second n first, drops n that others surely beat, and refines where it matters.
+"""The race: it runs every second n first, drops n that others surely beat, and refines near the best n.
 
-1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. After each
-   rung, the n that continue are all from the smallest to the largest that is within ε = 0.005 of the best in
-   more than 5 % of draws, and the next n above, since larger n win later; at least three continue. If failed
-   runs leave fewer than three n, other n replace them.
-2. *Neighbours.* At C, the grid neighbours of the best cell, along n and along B_p, run to C, too, until its
-   neighbours are all measured, or for four rounds.
-3. *Seeds.* The best cell and its two strongest rivals get their next seed, to C, until the expected regret is
-   below the tolerance or the spend is used up.
+1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. An n is
+   plausible after a rung if it is within ε = 0.005 of the best in more than 5 % of draws. All n from the
+   smallest to the largest plausible one continue, and the next n above, since larger n win later. At least
+   three n continue; if failed runs leave fewer, other n replace them.
+2. *Neighbours.* The grid neighbours of the best cell (B_p, n), along n and along B_p, run to C, too. This is
+   repeated until all neighbours of the best cell are measured, for at most four rounds.
+3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the
+   expected regret is at most the tolerance or the spend is used up.
 
-isolaw compares cells at the horizon that they reached, never by extrapolation, since curves cross. Runs of
-one seed share their problems, so one seed already says much about differences between cells.
+isolaw compares cells at a compute that all of them reached, and never extrapolates, since curves cross. Runs
+of one seed share their problems, so even one seed shows much of the difference between two cells.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from isolaw.design.decisions import (
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
-RUNGS = (8, 4, 2, 1)  # the target over each rung's horizon
+RUNGS = (8, 4, 2, 1)  # the target divided by each rung's horizon
 LEAST_STEPS = 4  # fewest steps of a run at its first rung; a larger batch begins at a later rung
-SHARE = 0.05  # share of draws within ε of the best, at or below which an n is dropped
-ROUNDS = 4  # most rounds of neighbours
+SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
+ROUNDS = 4  # largest number of rounds of neighbours
 RIVALS = 2  # number of cells that get a seed in addition to the best one
 
 
@@ -55,17 +55,17 @@ class Race:
     target
         C in rollouts of the longest runs.
     seeds
-        in order of use.
+        the seeds, in the order in which the race uses them.
     spend
-        limit in rollouts.
+        limit on the rollouts of all runs together.
     tolerance
         expected regret, in reward, at which the race ends.
     seed
-        seed of the draws.
+        random seed of the posterior draws.
     pinned
-        cells that always run to the target.
+        cells that the race always runs to the target.
     missing
-        runs that cannot be made (recorded runs need not fill the grid).
+        runs that cannot be made: a sweep that replays recorded runs need not have all runs of the grid.
     """
 
     cells: tuple[BatchShape, ...]
@@ -80,18 +80,18 @@ class Race:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The horizons, ascending, in rollouts."""
+        """The horizons of the rungs in rollouts, ascending."""
         return tuple(self.target // part for part in RUNGS)
 
     @property
     def least(self) -> int:
-        """Rollouts of the three cheapest runs to the target at the first B_p; fewer decide nothing."""
+        """The rollouts of the three cheapest runs to the target at B_p = ``start``; a race needs as many."""
         runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
         return sum(runs[:LEAST_CURVES])
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The choices that end a race; with other values an ended race may continue."""
+        """The user's choices that decide when a race ends; if they change, an ended race may continue."""
         return (self.spend, self.tolerance, len(self.cells), *self.seeds)
 
     def next(
@@ -134,7 +134,7 @@ class Race:
         return sorted(cell for cell in self.cells if cell[0] == self.start)
 
     def _entering(self, rung: int) -> list[BatchShape]:
-        """Return cells that begin at this rung: every second n at the first B_p, and pinned ones."""
+        """Return the cells that begin at this rung: every second n at B_p = ``start``, and pinned cells."""
         line = self._line()
         chosen = line[::-2] if len(line) >= 2 * LEAST_CURVES - 1 else line
         return [key for key in {*chosen, *self.pinned} if self._first_rung(key) == rung]
@@ -148,7 +148,7 @@ class Race:
         at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
         near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
         low, high = (min(near), min(max(near) + 1, len(at) - 1)) if near else (0, len(at) - 1)
-        while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend to the likelier side
+        while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend towards the likelier n
             below = found.probability[at[low - 1]] if low > 0 else -1.0
             above = found.probability[at[high + 1]] if high + 1 < len(at) else -1.0
             low, high = (low - 1, high) if below > above else (low, high + 1)
@@ -178,7 +178,7 @@ class Race:
             runs += [Request(*key, left[0], self.target)] if left else []
         if not runs:
             return self._end(Ending.COMPLETE, history, found, failed)
-        while len(runs) > 2 and self._exceeds(history, runs):  # a seed of a single cell says little
+        while len(runs) > 2 and self._exceeds(history, runs):  # a seed is only useful in two cells at least
             runs.pop()
         return self._affordable(DecisionStage.SEEDS, history, runs, found, failed)
 
@@ -205,7 +205,7 @@ class Race:
         found: CellRewards | None,
         failed: Collection[RunKey],
     ) -> Decision:
-        """Return the decision for these runs, or the end if they would exceed the spend."""
+        """Return the decision to make these runs, or the race's end if they would exceed the spend."""
         if self._exceeds(history, runs):
             return self._end(Ending.SPENT, history, found, failed)
         cost = cost_of(runs, horizons(history))
@@ -230,7 +230,7 @@ def _spent(history: Sequence[Decision]) -> int:
 
 
 def described(decision: Decision, found: CellRewards | None) -> Decision:
-    """Add to a decision the comparison behind it."""
+    """Return a decision with the comparison of configurations behind it."""
     if found is None:
         return decision
     rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
@@ -244,7 +244,7 @@ def described(decision: Decision, found: CellRewards | None) -> Decision:
 
 
 def _judged(decision: Decision, kept: Collection[BatchShape]) -> Decision:
-    """Mark the configurations that a decision drops."""
+    """Return a decision in which the configurations that do not continue are marked as worse."""
     standings = (
         own if own.key in kept else replace(own, verdict=CellVerdict.WORSE) for own in decision.standings
     )

@@ -1,4 +1,4 @@
-"""The decisions of a race against an assumed truth, before anything is spent."""
+"""The decisions that a race would make against an assumed truth, before anything is spent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolaw.fits.document.codec import Encoded
 
 @dataclass(frozen=True)
 class Schedule(Encoded):
-    """The decisions of a race under the rewards of one **simulated** preset, ``truth``."""
+    """The decisions of a race if rewards were those of the **simulated** preset named ``truth``."""
 
     DERIVED = ("simulated",)
     simulated: ClassVar[Simulated] = Simulated.YES
@@ -27,7 +27,7 @@ class Schedule(Encoded):
 
 
 def schedule(adaptive: Adaptive, spec: SweepSpec) -> Schedule:
-    """Play a race that has not begun against the first preset of its difficulty."""
+    """Play a race that has not begun against the first preset of its problems' difficulty."""
     race = adaptive.race
     checkpoints = {
         (b, n): np.array(run.schedule(), dtype=float) * (b * n)

@@ -1,4 +1,4 @@
-"""Write the sweep file of a candidate design, or of a first sweep."""
+"""Write the sweep file of the design that `plan` recommends, or of the first sweep that `advise` suggests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths; none was m
 _ADVICE_HEAD = (
     "{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model."
 )
-PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of their sweeps
+PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of the two sweeps
 
 
 def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
-    """Return the sections of the sweep file: the given ones, changed to the runs of the design."""
+    """Return the sections of the sweep file: those of the user's file, changed to the runs of the design."""
     spec = asked.spec
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
     design = data.pop("design", {})
@@ -47,13 +47,13 @@ def check(path: Path) -> None:
 
 
 def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
-    """Write the sweep file; raise `DataError` rather than replace another kind of file."""
+    """Write the sweep file of a design; raise `DataError` rather than replace another kind of file."""
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
     _write(head, content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
-    """Write the file of the first sweep (`Advice.sweep`); raise `DataError` rather than replace another."""
+    """Write the sweep file of `Advice.sweep`; raise `DataError` rather than replace another kind of file."""
     head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
     _write(head, advice.sections(), path, FIRST)
 

@@ -1,12 +1,13 @@
-"""The value of more runs: the expected loss after further seeds at the target, before they are made.
+"""The value of more runs: the expected loss that further seeds at the target would leave, before they run.
 
-The surface of the runs so far is drawn a few times, and each draw is a truth (`isolaw.design.truths`). In
-each truth the further runs are simulated, added to the measured ones, and compared again:
+isolaw draws a few truths (`isolaw.design.truths`) from the surface that it fitted to the runs so far. In each
+truth it simulates the further runs, adds them to the measured ones, and compares the cells again:
 
-    loss after = mean over truths of the expected loss that isolaw then sees
+loss after = mean over truths of the expected loss in that comparison
 
-So the forecast is the estimator's own answer, including what it learns about the variation between runs. (A
-Gaussian update of the draws assumes that variation known, and predicted half of this loss.)
+The forecast therefore uses the same estimator as the comparison itself, and includes what that learns about
+the variation between runs. (A Gaussian update of the draws, which takes this variation as known, predicted
+only half of the loss.)
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DRAWS = 6
 
 @dataclass(frozen=True)
 class Purchase(Encoded):
-    """Further runs to the target, and the expected loss before and after them."""
+    """A number of further runs to the target, and the expected loss before and after them."""
 
     DERIVED = ("rollouts",)
 
@@ -40,18 +41,19 @@ class Purchase(Encoded):
 
     @property
     def rollouts(self) -> int:
-        """Rollouts that the runs generate."""
+        """The rollouts that the further runs generate."""
         return sum(run.rollouts for run in self.runs)
 
 
 def further(
     measured: Sequence[Configuration], found: CellRewards, seeds: Sequence[int], rollouts: int, answers: int
 ) -> Purchase | None:
-    """Return the value of as many seeds as ``rollouts`` buy, at least one for the best cell and one rival.
+    """Return the value of as many further seeds as ``rollouts`` pay for, at least one in each of two cells.
 
-    ``found`` compares cells at the target; ``seeds`` are the sweep's (further seeds continue the numbering);
-    ``answers`` is the number of answers in an evaluation. Returns None if nothing competes with the best
-    cell, or if rewards are not shares.
+    The two cells are the best one and its strongest rival. ``found`` compares the cells at the target.
+    ``seeds`` are the sweep's own seeds, and the further ones continue their numbering. ``answers`` is the
+    number of answers in an evaluation. Returns None if no cell competes with the best one, or if rewards are
+    not shares of correct answers.
     """
     if any(c.reward.min() < 0 or c.reward.max() > 1 for c in measured):
         return None
@@ -80,7 +82,7 @@ def further(
 def _joined(
     measured: Sequence[Configuration], sample: Sample, runs: Sequence[Request]
 ) -> list[Configuration]:
-    """Return the measured runs with these runs simulated and added."""
+    """Return the measurements, with simulated measurements of these further runs added."""
     out: Mapping[BatchShape, Configuration] = {c.key: c for c in measured}
     for request in runs:
         own = out[request.key]

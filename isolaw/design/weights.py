@@ -1,13 +1,15 @@
 """Weight truths by their agreement with existing runs.
 
-At each of L values of C at which at least two configurations were measured, contrasts are compared: reward
-minus its mean over configurations, which removes levels, as they differ between problem sets. With y_cl the
-measured contrast of configuration c at the l-th C, and m_cl the truth's, the weight w of the truth is
+isolaw compares contrasts: the reward of a configuration minus the mean over configurations. The mean is left
+out because it depends on the problem set. The comparison is at L values of C where at least two
+configurations were measured. With y_cl the measured contrast of configuration c at the l-th C, and m_cl the
+contrast in a truth, the weight w of the truth is
 
     log w = −½ · (T / L) Σ_l Σ_c (y_cl − m_cl)² / ((s² + σ²) / runs + misfit²)
 
-where s² is the noise of an evaluation and σ the truth's standard deviation of a run. T is only 2, since
-rewards at neighbouring C are not independent, and no truth is exactly right.
+where s² is the variance of an evaluation and σ the standard deviation of a run in the truth. T, the number of
+values of C that count as independent, is only 2: rewards at neighbouring C are correlated, and no truth is
+exactly right.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ import numpy as np
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Configuration, Floats
 
-MISFIT = 0.01  # standard deviation of a contrast between runs and the best possible truth
+MISFIT = 0.01  # standard deviation of the difference in a contrast between runs and the best truth
 _TEMPER = 2.0
 _POINTS = 6
 _LEAST = 2  # configurations needed at one C
 
 
 def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], answers: int) -> Floats:
-    """Return weights of truths, which sum to 1; equal weights if the runs cannot be compared.
+    """Return the weights of truths, which sum to 1 and are equal if the runs cannot be compared.
 
-    ``truths`` are over the cells of ``configurations``; ``answers`` is their number in an evaluation.
+    The ``truths`` must contain the cells of ``configurations``. ``answers`` is the number of answers in one
+    evaluation of the runs.
     """
     score = np.zeros(len(truths))
     firsts = [c.checkpoints[c.checkpoints > 0][0] for c in configurations]
@@ -58,7 +61,7 @@ def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], 
 
 
 def effective(weights: Floats) -> float:
-    """Return 1 / Σ w², the number of equally likely truths with the same diversity."""
+    """Return 1 / Σ w², the effective number of truths: N truths with equal weights give N."""
     return float(1 / np.sum(np.square(weights)))
 
 

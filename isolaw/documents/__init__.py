@@ -1,7 +1,7 @@
-"""Documents: the files that isolaw writes and reads back, and those that users write for it.
+"""Documents: files that isolaw writes and reads back, and files that users write for isolaw.
 
-`reading` reads TOML, JSON and NPZ within bounds, whatever the file holds; `validation` checks the content
-against a pydantic model and names every key that is wrong; `seal` adds an owner and a checksum.
+`reading` reads TOML, JSON and NPZ files within limits, whatever they contain. `validation` checks the content
+against a pydantic model, and names every wrong key. `seal` adds an owner and a checksum.
 
 ==================  ======  ==========================================================================
 a document          sealed  why

@@ -1,7 +1,7 @@
-"""Read TOML, JSON and NPZ files within bounds on size, nesting, parts of a key, and numbers.
+"""Read TOML, JSON and NPZ files within limits on size, nesting, parts of a key, and numbers.
 
-Whatever a file holds, reading it takes at most seconds and some hundred megabytes. It returns data or raises
-an `InputError` that names the file and the fault.
+Whatever a file contains, reading takes at most seconds and a few hundred megabytes. It returns the data, or
+raises an `InputError` that names the file and the fault.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEEP_KEY = re.compile(
 
 
 def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
-    """Return a file's content; raise `InputError` for no file, a special file, or one that is too large."""
+    """Return the bytes of a file; raise `InputError` if it is missing, too large, or not a regular file."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
@@ -88,7 +88,7 @@ def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
-    """Return a JSON object; raise ValueError for anything else, deep nesting, NaN, Infinity and 1e999."""
+    """Return the object in a JSON text; raise ValueError for anything else, deep nesting, NaN or infinity."""
     try:
         data = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
@@ -128,7 +128,7 @@ def _finite(text: str) -> float:
 
 
 def _check_values(data: Any, source: str | Path) -> None:
-    """Raise `InputError` (with a source) or ValueError for too many levels, and integers too large."""
+    """Raise `InputError`, or without a source ValueError, if nesting is too deep or an integer too large."""
     level: list[Any] = [data]
     text = f"found more than {DEEPEST} levels of nesting"
     for _ in range(DEEPEST):

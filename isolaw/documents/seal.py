@@ -1,7 +1,7 @@
-"""Seals: a document's owner and checksum, with which isolaw detects damage and another owner's documents.
+"""Seals: a checksum with which isolaw detects damaged documents, and documents of another owner.
 
-The checksum is CRC-32 of the canonical JSON, started from the owner; it detects accidents, but forgeries only
-if the reader can recompute the content.
+The checksum is the CRC-32 of the canonical JSON, which starts from the owner's name. It detects accidents,
+but not forgeries, unless the reader can compute the content again.
 
 >>> document = sealed({"compute": 512}, "a")
 >>> document
@@ -37,5 +37,5 @@ def is_sealed(document: Mapping[str, Any], owner: str) -> bool:
     """Return whether a document is unchanged since `sealed`."""
     try:
         return document == sealed({key: document[key] for key in document if key != "crc"}, owner)
-    except (ValueError, RecursionError):  # JSON that parses need not be JSON that can be written: 1e999
+    except (ValueError, RecursionError):  # some JSON can be read but not written, such as 1e999
         return False

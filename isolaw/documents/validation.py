@@ -22,7 +22,7 @@ Validated = TypeVar("Validated", bound=BaseModel)
 def parse_section(
     model: type[Validated], data: Mapping[str, Any], prefix: str = "", source: str = ""
 ) -> Validated:
-    """Validate ``data`` as ``model``; raise `SpecError` naming every key below ``prefix``."""
+    """Validate ``data`` as ``model``; raise `SpecError` with an issue for each wrong key below ``prefix``."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
@@ -33,7 +33,7 @@ def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list
     out: dict[tuple[str, str], Issue] = {}
     for number, item in enumerate(error.errors()):
         path = [str(part) for part in item["loc"] if not isinstance(part, int)]
-        union = bool(path) and path[-1] in _KINDS  # the value is of none of several kinds: one issue
+        union = bool(path) and path[-1] in _KINDS  # the value has none of several accepted types: one issue
         if union:
             path.pop()
         where = ".".join(part for part in (prefix, *path) if part) or "value"
@@ -60,9 +60,9 @@ def _expectation(item: Any) -> str:
 
 
 def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
-    """Return ``error`` with the file's name and, where its keys are in the file, their lines.
+    """Return ``error`` with the file's name, and with the line of each wrong key that is in the file.
 
-    Keys of ``settings`` (``section.key=value``) replace the file's.
+    Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line.
     """
     text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
     issues = []
@@ -84,7 +84,7 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _with_line(issue: Issue, text: str) -> Issue:
-    """Add the line of the file that sets the key, if one does."""
+    """Return an issue with the line of the file that sets its key, if there is one."""
     *sections, key = issue.where.split(".")
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

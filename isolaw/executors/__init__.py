@@ -1,4 +1,4 @@
-"""Executors, which execute runs: a module each; `base` holds their common parts, `waiting` their queue."""
+"""Executors: a module for each way to execute runs; `base` has common parts, and `waiting` the queue."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from isolaw.store import SweepStore
 if TYPE_CHECKING:
     from isolaw.machine import Cards
 
-# The package that an executor needs; the extra has the executor's name.
+# The package that an executor needs; isolaw's extra has the name of the executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 # The keys that only one executor uses.
 _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
-# A step has an overhead of about this many rollouts (65 in the runs of docs/real-sweep.md).
+# The overhead of a step, in rollouts that take as long (65 in the runs of docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
 # Seconds within which a Ray cluster must answer.
 _ANSWERS_S = 10.0
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
-    """Return the resources of one run: the chosen ones, or else those that its processes need."""
+    """Return the resources of one run: those that the user chose, or else those that its processes need."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
@@ -48,7 +48,7 @@ def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, the backend plans runs for the machines that will execute them."""
+    """While entered, make the backend plan runs for the machines that will execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
     cpus, gpus = chosen.cpus or chosen.gpus or 1, chosen.gpus or 0
@@ -56,7 +56,9 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, the backend plans runs for machines with these GPUs (None: for those it knows).
+    """While entered, make the backend plan runs for machines with these GPUs.
+
+    Without ``cards`` it plans for the machines that the executor knows.
 
     Raises `SpecError` if a run takes more GPUs than a machine has.
     """
@@ -97,16 +99,17 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
 
 
 def idle(chosen: ExecutorSection) -> list[str]:
-    """Return the keys that are set but not used by the chosen executor."""
+    """Return the keys that the user set, and that the chosen executor does not use."""
     plain = ExecutorSection()
     others = [key for kind, keys in _KEYS.items() if kind != chosen.kind for key in keys]
     return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
 
 
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
-    """Raise `SpecError` before isolaw writes anything, if ``run`` cannot execute.
+    """Raise `SpecError`, before isolaw writes anything, if ``run`` cannot execute.
 
-    Causes: this machine does not reach the cluster, or has too few GPUs for ``command.gpus`` of local runs.
+    The cause is that this machine does not reach the cluster, or has fewer GPUs than ``command.gpus`` of
+    local runs.
     """
     if chosen.kind in ("inline", "processes") and run.backend == "command":
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())
@@ -131,12 +134,12 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
 
 
 def ray_address(chosen: ExecutorSection) -> str:
-    """Return the address of the Ray cluster: the chosen one, or else the one in Ray's own setting."""
+    """Return the address of the Ray cluster: the user's choice, or else Ray's own environment variable."""
     return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return runs in their order of execution: longest first, so that no long run is left alone at the end.
+    """Return the runs in order of execution: the longest first, so that no long run remains alone at the end.
 
     Runs that failed before come last, so that no other run waits for them.
     """
@@ -152,7 +155,7 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
     """Return the executor's limits with the defaults of its kind."""
-    if chosen.kind == "scripts":  # the limits are those of whoever executes them
+    if chosen.kind == "scripts":  # the user who executes the scripts sets limits
         return ExecutorSection(kind=chosen.kind, retries=0)
     update: dict[str, Any] = {"retries": chosen.retries if chosen.kind in _PACKAGES else 0}
     if chosen.kind == "inline":

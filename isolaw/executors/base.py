@@ -1,7 +1,8 @@
-"""The parts that all executors share: `execute`, which executes one run, and `drive`, which schedules runs.
+"""The parts that executors share: `execute` executes one run, and `drive` schedules runs.
 
-An executor's module has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where runs
-execute, which never changes their results. Executors of several runs at a time implement `Slots`.
+The module of an executor has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where
+runs execute, which never changes their results. Executors that execute several runs at a time implement
+`Slots`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one run: machines, and on each of them cores and GPUs."""
+    """The resources of one run: the number of machines, and the cores and GPUs on each of them."""
 
     nodes: int
     cpus: int
@@ -35,7 +36,7 @@ class Resources:
 
 
 class Slots(Protocol):
-    """The places where runs execute."""
+    """The interface to the places where runs execute, such as worker processes or jobs."""
 
     def start(self, run_id: str) -> Event | None:
         """Begin or continue a run; return an event if there is a problem to report."""
@@ -47,11 +48,11 @@ class Slots(Protocol):
         """Ask a run to save its state and end."""
 
     def close(self) -> None:
-        """End all runs that began here at once."""
+        """End all runs that were started here, immediately."""
 
 
 def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
-    """Begin runs while there is room, and forward their events, until all runs have ended."""
+    """Start runs while there is room, and yield their events, until all runs have ended."""
     asked: set[str] = set()
     try:
         while True:
@@ -75,8 +76,8 @@ def execute(
 ) -> Iterator[Event]:
     """Execute one run of a sweep from its last state, and mark it DONE or FAILED.
 
-    An exception in the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller. ``nodes`` are
-    the run's machines, if it has several; setting ``asked`` asks the run to stop.
+    An exception in the run is written to ``FAILED.json`` and yielded as a ``failed`` event; it never reaches
+    the caller. ``nodes`` are the run's machines, if it has several. Setting ``asked`` asks the run to stop.
     """
     run = SweepStore(directory).run(run_id)
     run.asked_to_stop = asked or run.asked_to_stop

@@ -1,4 +1,4 @@
-"""`Event`: what executors report about runs."""
+"""`Event`: a report of an executor about a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 class Event:
     """Something that happened to a run, or a warning for the user.
 
-    ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it ended
-    on request and saved its state. ``lost``: its process or machine is gone. ``busy``: another process holds
-    it. ``decision``: a race chose its next runs or ended; this belongs to no run. An engine's user sees
-    neither ``lost`` nor ``busy``: such runs are repeated, or fail.
+    ``checkpoint``: the run has reached ``compute`` rollouts; executors may skip some of these events.
+    ``stopped``: the run saved its state and ended on request. ``lost``: its process or machine is gone.
+    ``busy``: another process has locked the run. ``decision``: a race chose its next runs, or ended; this
+    event belongs to no run. Callers of the engine receive neither ``lost`` nor ``busy``: isolaw repeats such
+    runs, or they fail.
     """
 
     run_id: str

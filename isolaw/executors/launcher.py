@@ -1,13 +1,13 @@
-"""Runs of several processes: isolaw starts them on each machine, and the first one talks to the engine.
+"""Start the processes of a run on each of its machines, and connect them to the engine.
 
-`launch` is the engine's side, on the run's first machine. It opens a port, starts this machine's processes,
-makes the other machines start theirs (`join`), and yields what the first process reports. Ranks follow the
-order of machines.
+`launch` executes next to the engine, on the run's first machine. It opens a port, starts the processes of
+this machine, makes the other machines start theirs (`join`), and yields the checkpoints that the first
+process reports. Ranks follow the order of machines.
 
-Security: the engine's port accepts only peers that send the run's secret, which is in the processes'
-environment. On one machine nothing listens beyond loopback, and the processes find each other through a file
-in a private folder. On several machines they use a torch store at the first machine's address, which has no
-secret (docs/cluster.md). They exchange JSON, no pickles (`process_group`).
+Security: the engine's port accepts only peers that send the secret of the run, which is in the environment of
+its processes. On one machine nothing listens beyond loopback, and the processes find each other through a
+file in a private folder. On several machines they use a torch store at the address of the first machine,
+which has no secret (docs/cluster.md). They exchange JSON and no pickles (`process_group`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from isolaw.errors import RunError
 
 _STARTING_S = 600.0
 _STOPPING_S = 30.0
-_POLLING_S = 1.0  # interval of checks whether the run has to stop
+_POLLING_S = 1.0  # seconds between checks whether the run has to stop
 _LOOPBACK = "127.0.0.1"
 
 
@@ -138,10 +138,10 @@ class _Ranks:
 
     @property
     def failure(self) -> str:
-        """The way in which the first failed process ended, in words; empty if none has failed.
+        """A description of how the first failed process ended; empty if no process has failed.
 
-        Other processes fail soon after the first, with less telling errors. A signal tells more than later
-        exit codes.
+        The other processes fail soon afterwards, with less informative errors. A process that a signal ended
+        therefore counts before processes that ended with an exit code.
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}
@@ -175,7 +175,7 @@ class _Connections:
         self.stopping = False
 
     def accept(self, listening: socket.socket) -> None:
-        """Serve the processes that connect, until the run's end closes ``listening``."""
+        """Serve the processes that connect, until ``listening`` is closed at the end of the run."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
@@ -250,7 +250,9 @@ class _Connections:
             return report
 
     def _ended(self) -> RunError:
-        """Return why the run ended: the failure that a process reports, or else how a process ended."""
+        """Return the error that ended the run: a failure that a process reported, or else how a process
+        ended.
+        """
         self.ranks.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):
             while True:

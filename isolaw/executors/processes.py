@@ -1,7 +1,7 @@
 """The executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
 
-A worker sees as many of this machine's GPUs as its runs take, which no other worker sees. Nothing is pickled,
-so a caller's script needs no ``__main__`` guard. If a worker dies, only its run fails.
+A worker sees as many of this machine's GPUs as its runs take, and no other worker sees the same GPUs. Nothing
+is pickled, so the user's script needs no ``__main__`` guard. If a worker dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOK_S = 10.0
 
 
 class _Worker:
-    """One worker process, and the thread that forwards its events to the engine's queue."""
+    """A worker process, with a thread that forwards its events to the engine's queue."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """`Slots`: each worker executes one run after another."""
+    """The `Slots` of this executor: worker processes, each of which executes one run after the other."""
 
     def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
         self.directory, self.each = directory, each
@@ -119,7 +119,7 @@ class _Processes:
         return None
 
     def _end(self, worker: _Worker) -> None:
-        """End a worker, which gives its GPUs back."""
+        """End a worker, which frees its GPUs for others."""
         worker.stop()
         if worker in self.workers:
             self.workers.discard(worker)

@@ -1,11 +1,11 @@
-"""The executor `ray`: each run is a task, with its cores and GPUs, in a running cluster or a local one.
+"""The executor `ray`: each run is a task with its own cores and GPUs, in an existing or a local cluster.
 
-A run over several machines has a placement group with a bundle on each. If a worker or its machine dies, its
-run is repeated from its state.
+A run on several machines has a placement group with a bundle on each of them. If a worker or its machine
+dies, isolaw repeats the run from its last state.
 
-A worker that sees the sweep's directory (it finds the engine's message in ``lock``) writes the run itself.
-Any other worker executes the run in its own folder; lines and states travel in pieces through Ray's object
-store to the engine, which writes them. Large models therefore need a shared file system.
+A worker that sees the sweep's directory, because it finds the engine's message in ``lock``, writes the run
+itself. Any other worker executes the run in its own folder, and sends lines and states in pieces through
+Ray's object store to the engine, which writes them. Large models therefore need a shared file system.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 def run(
     directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Execute the runs as tasks of a Ray cluster."""
+    """Execute the runs as tasks of a Ray cluster, and yield their events."""
     address = ray_address(chosen)
     own = address == "local" and not ray.is_initialized()
     with _cluster(address):
@@ -84,11 +84,12 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, no other user can reach a new cluster's sockets (its token: `executors.run`).
+    """While entered, keep the sockets of a new cluster private; `executors.run` sets the cluster's token.
 
-    Ray's servers bind to all interfaces unless the machine's own address is loopback. Ray chooses loopback
-    only on systems where it considers clusters impossible; this setting has that effect on any system. Ray
-    makes the folders of its Unix sockets writable for all users, so they are placed in a private folder.
+    Ray's servers listen on all interfaces unless the address of the machine is loopback. Ray uses loopback
+    only on systems where it considers clusters impossible; this setting has the same effect on any system.
+    Ray makes the folders of its Unix sockets writable for all users, so isolaw places them in a private
+    folder.
     """
     before = os.environ.get(_CLUSTERS)
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
@@ -110,7 +111,7 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
 
 
 def _room(each: Resources, own: bool) -> Iterator[Event]:
-    """Warn if no machine of the cluster has room for a run; raise if no other can join."""
+    """Yield a warning if no machine of the cluster has room for a run; raise if no further one can join."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
@@ -125,7 +126,7 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
 
 @dataclass
 class _Task:
-    """A run in progress: its stream of messages, and where it executes once it has begun."""
+    """A run in progress: its stream of messages and, once the run has begun, where it executes."""
 
     run_id: str
     stream: Any
@@ -134,7 +135,7 @@ class _Task:
 
 
 class _Ray:
-    """`Slots`: a task per run."""
+    """The `Slots` of this executor: a task of Ray for each run."""
 
     def __init__(self, directory: Path, shared: bool | None, each: Mapping[str, Resources]) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
@@ -176,7 +177,7 @@ class _Ray:
         return [event] if event else []
 
     def _silent(self) -> Iterator[Event]:
-        """Warn once if the cluster is gone: Ray waits a minute for it, and then ends this process."""
+        """Yield one warning if the cluster is gone: Ray waits a minute for it, and then ends this process."""
         if time.monotonic() - self.checked < _ALIVE_S:
             return
         self.checked = time.monotonic()
@@ -190,7 +191,7 @@ class _Ray:
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:
-        """Take a run's next message."""
+        """Return the event of a run's next message; None if the message is only about its files."""
         run = self.store.run(task.run_id)
         try:
             match ray.get(next(task.stream)):

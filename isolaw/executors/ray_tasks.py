@@ -1,4 +1,4 @@
-"""The tasks of the executor `ray`: execute a run, or one machine's part of a run on several."""
+"""The tasks of the executor `ray`: a whole run, or the part of one machine in a run on several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(
     engines_directory: str, run_id: str, lock_message: str, shared: bool | None, spec: str,
     pieces: list[Any], group: Any, each: Resources,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Execute a run on this machine; yield its place, then events and, if the engine needs them, pieces."""
+    """Execute a run on this machine; yield where it executes, then its events and, if needed, its files."""
     nodes = _Nodes(group, each) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
@@ -54,7 +54,7 @@ def make(
 
 
 def _sees(directory: Path, lock_message: str) -> bool:
-    """Return whether this machine sees the engine's directory rather than another of the same name."""
+    """Return whether this machine sees the engine's directory, and not another one with the same name."""
     with contextlib.suppress(OSError, StoreError):
         return SweepStore(directory).lock_message == lock_message
     return False
@@ -69,7 +69,7 @@ _join = ray.remote(max_retries=0)(launcher.join)
 
 
 class _Nodes:
-    """`Nodes`: the bundles of the run's placement group."""
+    """The `Nodes` of this executor: the bundles of the run's placement group."""
 
     def __init__(self, group: Any, each: Resources) -> None:
         self.group, self.each, self.count = group, each, each.nodes

@@ -1,9 +1,10 @@
-"""The executor `scripts`: scripts with which the user starts runs, on machines without isolaw.
+"""The executor `scripts`: it writes scripts that start the runs on machines without isolaw.
 
-``DIR/scripts`` gets ``run.sh``, which trains the run with a given number, and the same as an array of SLURM
-jobs (``slurm.sh``) and as a SkyPilot task (``sky.yaml``). The scripts locate the sweep's folder relative to
-themselves, so it can be copied to a cluster and back. The same command then collects what has been trained,
-and writes scripts for the remaining runs. Only the command backend has such runs.
+isolaw writes to ``DIR/scripts``: ``run.sh`` trains the run with a given number, ``slurm.sh`` does the same as
+an array of SLURM jobs, and ``sky.yaml`` as a SkyPilot task. The scripts locate the sweep's folder relative to
+themselves, so the folder can be copied to a cluster and back. The same command then collects the runs that
+have been trained, and writes scripts for the remaining runs. Only runs of the command backend can execute
+this way.
 """
 
 from __future__ import annotations

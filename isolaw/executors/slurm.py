@@ -1,12 +1,12 @@
 """The executor `slurm`: each run is a SLURM job, submitted through submitit.
 
-A job executes ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can repeat; scripts and SLURM's
-logs are in ``DIR/slurm``. A job's name identifies its sweep and run, so that an engine finds the jobs of a
-killed engine and waits for them instead of submitting them again. Jobs that end before their run (a time-out,
-pre-emption, a dead machine) are submitted again and continue.
+A job executes ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can repeat. Job scripts and
+SLURM's logs are in ``DIR/slurm``. The name of a job identifies its sweep and run, so a new engine finds the
+jobs of a killed engine, and waits for them instead of submitting them again. isolaw submits a job again if it
+ends before its run does (a time-out, a pre-emption, a dead machine), and the run continues.
 
-``squeue`` lists the jobs; the outcome of a run comes from its folder. A SLURM command that does not answer is
-killed, reported and repeated; jobs do not depend on it.
+``squeue`` lists the jobs, and the outcome of a run comes from its folder. isolaw kills a SLURM command that
+does not answer, reports it and repeats it later; jobs do not depend on it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _TIMED_OUT = (124, 137)  # `timeout`'s exit status
 def run(
     directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Execute the runs as jobs."""
+    """Execute the runs as SLURM jobs, and yield their events."""
     yield from drive(_Slurm(directory, chosen, each), waiting)
 
 
 def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Resources) -> str:
-    """Return a run's job script."""
+    """Return the job script of a run, for example to print it."""
     executor = _executor(directory, chosen, each, _Scripts)
     executor.parameters["job_name"] = _name(directory, run_id)
     return str(executor._make_submission_file_text(_command(directory, run_id), ""))
@@ -72,7 +72,7 @@ def _name(directory: Path, run_id: str) -> str:
 
 
 class _Scripts(SlurmExecutor):  # type: ignore[misc]
-    """Writes scripts even without SLURM."""
+    """submitit's executor, changed so that it writes job scripts on a machine without SLURM, too."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -109,12 +109,12 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
 
 
 def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Let coreutils' ``timeout`` end a command that submitit would wait for without a limit."""
+    """Return a command with a time limit by coreutils' ``timeout``, since submitit would wait for ever."""
     return lambda path: ["timeout", f"--kill-after={_ANSWER_S}", str(_ACCEPT_S), *command(path)]
 
 
 class _Slurm:
-    """`Slots`: a job per run."""
+    """The `Slots` of this executor: a job for each run."""
 
     def __init__(self, directory: Path, chosen: ExecutorSection, each: Mapping[str, Resources]) -> None:
         self.directory, self.store = directory, SweepStore(directory)
@@ -195,7 +195,7 @@ class _Slurm:
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Yield each reason why SLURM holds back jobs, once, since some reasons never pass."""
+        """Yield a warning for each reason why SLURM holds jobs back, once, since some reasons never pass."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
@@ -203,7 +203,7 @@ class _Slurm:
                 yield Event(run_id, "warning", cause=f"SLURM job {job} waits: {reason}")
 
     def _events_of(self, run_id: str, ended: bool) -> Iterator[Event]:
-        """Yield a run's events, as its folder shows them."""
+        """Yield the events of a run that its folder shows since the last call."""
         run = self.store.run(run_id)
         size = run.bytes_recorded
         recorded = run.recorded()

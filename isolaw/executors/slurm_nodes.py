@@ -1,4 +1,4 @@
-"""The machines of a run whose SLURM job has several: the first task calls the others."""
+"""The machines of a run whose SLURM job has several nodes: the first task starts the work on the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_S = 1.0
 
 
 class SlurmNodes:
-    """`Nodes`: the first task calls the others through a file in the run's folder."""
+    """The `Nodes` of a SLURM job: the first task calls the others through a file in the run's folder."""
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
@@ -43,7 +43,7 @@ class SlurmNodes:
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret
 
     def follow(self) -> None:
-        """Execute this machine's part of each meeting, until there are no more."""
+        """Execute this machine's part of each call of the first task, until the job is over."""
         while True:
             message: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The queue of runs that wait to execute: it chooses the next run, and decides what follows a run's end."""
+"""The queue of runs: it chooses the next run to execute, and decides what happens after a run ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ASK_AGAIN_S = 5.0
 
 
 class Waiting:
-    """The queue of the sweep in ``directory``; once ``stop`` is set, no run begins.
+    """The queue of the runs of the sweep in ``directory``; once ``stop`` is set, no run begins.
 
-    ``runs`` maps run ids, in their order of execution, to rollouts per batch, and ``gpus`` to the GPUs that
-    each run takes. None in ``limits`` means unlimited; smaller runs pass one that does not fit yet. After
-    ``same_failures`` consecutive failures with the same cause no run begins. A run whose process or machine
-    is lost is repeated, up to ``retries`` times without progress.
+    ``runs`` maps the ids of runs, in order of execution, to their rollouts per batch, and ``gpus`` maps them
+    to the GPUs that they take. None in ``limits`` means no limit. If a run does not fit yet, smaller runs
+    begin before it. After ``same_failures`` consecutive failures with the same cause, no run begins. A run
+    whose process or machine is lost is repeated, up to ``retries`` times without progress.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Waiting:
 
     @property
     def at_work(self) -> set[str]:
-        """The runs that have begun and not ended."""
+        """The ids of the runs that have begun and not ended."""
         return set(self._working)
 
     @property
@@ -54,7 +54,7 @@ class Waiting:
 
     @property
     def open(self) -> bool:
-        """Whether runs are left to begin or to end."""
+        """Whether there are runs that have not begun or not ended."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:

@@ -1,7 +1,8 @@
 """A worker process: ``python -m isolaw.executors.worker DIR``.
 
-It reads run ids from standard input and writes events to standard output, one per line. When its input ends,
-the engine is gone or has no more work, and the worker exits at once, which the store tolerates at any time.
+The worker reads run ids from standard input and writes events to standard output, one per line. When its
+input ends, the engine is gone or has no more work. The worker then exits immediately, which the store
+tolerates at any time.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from isolaw.executors.event import Event
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
-# Checkpoints within this time of the last report are skipped: many short runs have more reports than work.
+# Seconds between reports of checkpoints: with many short runs, reports would take longer than the runs.
 _REPORT_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
-    """Serve runs until the input ends."""
+    """Execute the runs whose ids arrive on standard input, until it ends."""
     # SIGINT ends a worker at once, without a traceback; its engine blocked the signal until here.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""The allocations that a budget may buy: measured ones, and ones between or beyond the measured."""
+"""The allocations that a budget may buy: those with a measured n, and those with n between or beyond them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reached(grid: Sequence[GridEntry | Configuration]) -> float:
 
 
 def _third(ends: Iterable[tuple[int, float]]) -> float:
-    """Return the third-largest of the computes at which each n ended; 0 if fewer n ran."""
+    """Return the third-largest of the computes that each n reached; 0 with fewer than three n."""
     last: dict[int, float] = {}
     for n, end in ends:
         last[n] = max(last.get(n, 0.0), end)

@@ -17,19 +17,19 @@ _N = re.compile(r"(?<!\d, )\bn\b")  # not that of a label
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration, reduced to its (B_p, n)."""
+    """A configuration, identified by its B_p and n alone."""
 
     problems_per_batch: int
     rollouts_per_problem: int
 
     @property
     def key(self) -> tuple[int, int]:
-        """(B_p, n)."""
+        """The pair (B_p, n)."""
         return self.problems_per_batch, self.rollouts_per_problem
 
     @property
     def place(self) -> tuple[float, float]:
-        """Coordinates (log2 n, log2 B_p)."""
+        """The coordinates (log2 n, log2 B_p) of the cell on the reward surface."""
         return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
 
     @property
@@ -38,7 +38,7 @@ class Cell:
         return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
 
     def level(self, axis: AxisName) -> int:
-        """The value along an axis."""
+        """Return the cell's B_p or its n, whichever the axis names."""
         return self.problems_per_batch if axis == "problems_per_batch" else self.rollouts_per_problem
 
 

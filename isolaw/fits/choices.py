@@ -43,7 +43,7 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
             continue
         words += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
         return [*words, *([] if setting == "fixed-bp" else ["--hold", HOLDS[setting]])]
-    raise refused or Refused("the runs differ in more than a law can hold")
+    raise refused or Refused("the runs differ in more than B_p, n and seed")
 
 
 def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:

@@ -30,7 +30,7 @@ _NAMED = 3
 
 
 class Collapse(NamedTuple):
-    """A run that collapsed, and the compute of its last checkpoint that still counts."""
+    """A run that collapsed, and the compute of the last of its checkpoints that the fit uses."""
 
     configuration: Configuration
     run: int
@@ -69,7 +69,7 @@ def _curve(c: Configuration, run: int) -> tuple[Floats, Floats]:
 
 
 def _ends(c: Configuration) -> list[float]:
-    """Return the final rewards of the runs that reach the end of their configuration."""
+    """Return the final reward of each run that reaches the largest compute of its configuration."""
     curves = [_curve(c, run) for run in range(c.runs)]
     return [_level(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
 

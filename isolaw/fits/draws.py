@@ -90,7 +90,7 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
 
 
 def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the same columns from the table; its first row must equal the estimate."""
+    """Return the columns of the table as draws; the first row must equal the ``estimates``."""
     if table.empty or not set(estimates) <= set(table.columns):
         raise Malformed("its draws belong to another law")
     out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}

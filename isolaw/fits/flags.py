@@ -25,7 +25,7 @@ class Code(StrEnum):
     meaning: str
 
     def __new__(cls, value: str, meaning: str = "") -> Code:
-        """Create the member with this value and meaning."""
+        """Create the member with this value, and keep its meaning as an attribute."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -121,7 +121,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class Flag:
-    """A reason for care."""
+    """A reason for care with a result: a code for programs, and a sentence for people."""
 
     code: str  #: a `Code`, or a string that a later version of isolaw wrote
     text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` may prepend
@@ -159,14 +159,14 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
 
 
 class Flagged(Encoded):
-    """A dataclass whose flags say how far to trust it."""
+    """The base class of results that have ``flags``, the reasons for care with them."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("simulated",)
     flags: Sequence[Flag]
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
+        """Whether a simulator made the runs, according to the flags."""
         return simulated_by(self.flags)
 
 

@@ -43,7 +43,7 @@ class Frontier:
 
     @property
     def best(self) -> Floats:
-        """The reward on the frontier, (1 + D, X)."""
+        """The reward on the frontier, for the estimate and D draws at X budgets, (1 + D, X)."""
         return np.asarray(self.reward.max(axis=1))
 
     @cached_property
@@ -73,7 +73,7 @@ class Path:
 
     @property
     def censored(self) -> Bools:
-        """Where n* is only a bound, (1 + D, X)."""
+        """True where n* is only a bound, for the estimate and D draws at X budgets, (1 + D, X)."""
         return self.below | self.above
 
     @property
@@ -96,7 +96,7 @@ def strict_path(frontier: Frontier) -> Path:
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
-    """Return the surface's ridge; n* is unknown beyond ``reach``, up to which n can be compared."""
+    """Return n* along the ridge of the surface, unknown beyond ``reach``, where n cannot be compared."""
     u = cut.along[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = levels_of(configurations)

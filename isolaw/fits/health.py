@@ -31,7 +31,7 @@ DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 @dataclass(frozen=True)
 class Health(Encoded):
-    """The health of one run."""
+    """The health of one run: whether its training is stable, and the signs that it is not."""
 
     DERIVED = ("status",)
 
@@ -49,7 +49,7 @@ class Health(Encoded):
 
     @property
     def reasons(self) -> list[str]:
-        """The signs in words."""
+        """A sentence for each sign that the run is unhealthy."""
         text = "{0.name} ({1} from {0.before:.3g} to {0.after:.3g}, by step {0.step})"
         return [text.format(own, where) for where, own in self.signs.items()]
 

@@ -91,7 +91,7 @@ def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign
 
 
 def _fall(ends: Floats, levels: Floats, first: float, sigma: float, width: int) -> Sign | None:
-    """Detect a reward that ends below its peak."""
+    """Return a sign of instability if the reward ends significantly below its peak; None otherwise."""
     candidates = levels.size - width  # windows that share no evaluation with the last
     top = int(np.argmax(levels[:candidates]))
     peak, rise = levels[top], levels[top] - min(first, levels[0])

@@ -106,11 +106,12 @@ class Law(Shown, LawPosterior):
         """Return `predict` for several budgets, one row each.
 
         The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). Then
-        come the recommended ``rollouts_per_problem``, ``problems_per_batch``, ``steps`` and what is
-        ``unspent``, all missing if isolaw recommends nothing; the predicted ``reward``; ``expected_regret``
-        in reward; the ``probability`` of being within 0.005 of the best; ``n_star``; ``epochs``; and the
-        codes of ``flags``. ``reward`` and ``n_star`` also have ``…_low`` and ``…_high``, the ends of 95 %
-        intervals, missing if the data do not bound them, and ``…_status``.
+        come the recommended ``rollouts_per_problem``, ``problems_per_batch`` and ``steps`` and the
+        ``unspent`` part of the budget, all missing if isolaw recommends nothing; the predicted ``reward``;
+        the ``expected_loss`` in reward; ``probability_within_tolerance``, the probability that the loss is
+        within the tolerance; ``n_star``; ``epochs``; and the codes of ``flags``. ``reward`` and ``n_star``
+        also have ``…_low`` and ``…_high``, the ends of 95 % intervals, missing if the data do not bound
+        them, and ``…_status``.
 
         Raises
         ------
@@ -157,7 +158,7 @@ class Law(Shown, LawPosterior):
         return str(public("summary")(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``law.json``."""
+        """Return the law as JSON-able data, which is the content of ``law.json``."""
         return self.document.to_dict()
 
     def plot(self) -> Figure:

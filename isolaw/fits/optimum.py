@@ -1,4 +1,4 @@
-"""n*, B_p* and M* at a budget, and the n of a law; at the grid's ends they are bounds."""
+"""Compute n*, B_p* and M* at a budget, and the n of a law; at the ends of the grid they are only bounds."""
 
 from __future__ import annotations
 
@@ -181,9 +181,9 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 
 
 def may_be_outside(cut: Slices) -> bool:
-    """Whether n* or B_p* is, or in some draws may be, at an end of the choice; False if all are equal.
+    """Return whether n*, or a B_p* that varies independently, is at an end of the choice, or may be.
 
-    B_p* counts where B_p varies independently of n.
+    It may be if it is there in more than 2.5 % of the draws. Returns False if all n are equally good.
     """
     if cut.flat[0, 0]:
         return False
@@ -218,7 +218,7 @@ def to_run_first(cut: Slices, measured: Sequence[int], along: Floats) -> list[in
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
-    """Return the n of the preferred law at the budget."""
+    """Return the n that the preferred law gives at a budget; refused if no law is preferred."""
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)

@@ -142,7 +142,7 @@ def predict(
 
 
 def seconds_of(asked: str, cost: Cost | None) -> float:
-    """Return the machine seconds that a budget in hours buys."""
+    """Return the seconds of wall time that a budget in hours or GPU hours pays for."""
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
@@ -238,11 +238,11 @@ def options_of(
     def order(o: Option) -> tuple[float, int, int]:
         # Of equals (up to rounding) prefer fewer rollouts per problem, then the smaller batch.
         a = o.allocation
-        loss = round(o.expected_regret / unit + _RISK * o.beyond, 12)
+        loss = round(o.expected_loss / unit + _RISK * o.beyond, 12)
         return loss, a.rollouts_per_problem, a.problems_per_batch
 
     out.sort(key=order)
-    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= most]
+    return [o for i, o in enumerate(out) if i == 0 or o.expected_loss <= most]
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
@@ -259,8 +259,8 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
             if past and at > 1 and len(batches) > 1:
                 text = f"the best B_p may be {side}er than {at}, the {side}est measured"
                 out.append(Flag(Code.BATCH_EDGE, text))
-    if options and options[0].expected_regret > document.tolerance:
-        lost = in_reward(options[0].expected_regret, document.tolerance, 3)
+    if options and options[0].expected_loss > document.tolerance:
+        lost = in_reward(options[0].expected_loss, document.tolerance, 3)
         text = f"even the best choice is expected to lose {lost}; add seeds"
         out.append(Flag(Code.UNCERTAIN, text))
     out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Option:
-    """A configuration at the budget, with its reward and expected regret."""
+    """An allocation of the budget, with its predicted reward and its expected loss."""
 
     allocation: Allocation
     reward: Quantity
-    expected_regret: float  #: mean over draws of the best reward minus its own
+    expected_loss: float  #: mean over draws of the best reward minus the reward of this allocation
     probability: (
         float | None
     )  #: share of draws in which it is within the tolerance of the best; None without draws
@@ -33,13 +34,19 @@ class Option:
     measured: bool = True  #: whether there are runs of it
     beyond: float = 0.0  #: number of doublings past the measured n and B_p
 
+    @property
+    def expected_regret(self) -> float:
+        """The former name of ``expected_loss``, for one more minor release."""
+        warnings.warn("Option: expected_regret is now expected_loss", DeprecationWarning, stacklevel=2)
+        return self.expected_loss
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         return {
             **_split(self.allocation),
             "measured": self.measured,
             "reward": encoded(self.reward),
-            "expected_loss": self.expected_regret,
+            "expected_loss": self.expected_loss,
             "probability_within_tolerance": self.probability,
         }
 
@@ -60,8 +67,8 @@ class Prediction(Shown):
 
     compute: int  #: the budget C
     unit: str  #: its unit: rollouts, tokens or seconds
-    #: Configurations by expected regret, the recommended one first; empty if nothing can be compared. A law
-    #: leaves out those expected to lose more than its tolerance.
+    #: Allocations in order of expected loss, the recommended one first; empty if nothing can be compared. A
+    #: law leaves out allocations that are expected to lose more than its tolerance.
     options: list[Option]
     #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
     n_star: Quantity
@@ -118,7 +125,7 @@ class Prediction(Shown):
     @property
     def loss(self) -> float | None:
         """Expected loss of the recommended allocation against the best one, in reward."""
-        return self.options[0].expected_regret if self.options else None
+        return self.options[0].expected_loss if self.options else None
 
     @property
     def allocation(self) -> Allocation | None:
@@ -168,7 +175,7 @@ class Prediction(Shown):
             "unspent": self.unspent,
             "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
             "reward": encoded(self.reward),
-            "expected_loss": best and best.expected_regret,
+            "expected_loss": best and best.expected_loss,
             "probability_within_tolerance": best and best.probability,
             "tolerance": self.tolerance,
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},

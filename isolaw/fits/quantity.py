@@ -21,7 +21,7 @@ _NO_WIDTH = 1e-12
 
 
 def number(value: float | None) -> str:
-    """Return a number with three digits, or all digits of a whole number below 100,000.
+    """Return a number as text, with three significant digits, or all digits of a whole number below 100,000.
 
     Large numbers have a form that budgets accept (`isolaw.step_cost.parse_budget`).
 
@@ -165,5 +165,5 @@ def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
 
 
 def finite(value: float) -> float | None:
-    """Return a finite number, or None for any other."""
+    """Return the value if it is a finite number, and otherwise None."""
     return float(value) if math.isfinite(value) else None

@@ -59,28 +59,28 @@ class Configuration(Cell):
 
     @property
     def runs(self) -> int:
-        """Number of runs."""
+        """The number of runs of this configuration."""
         return len(self.seeds)
 
     @cached_property
     def checkpoints(self) -> Floats:
-        """The distinct computes, ascending, (P,)."""
+        """The P distinct values of compute at which runs were evaluated, ascending, (P,)."""
         return np.unique(self.compute)
 
     @cached_property
     def log_checkpoints(self) -> Floats:
-        """Logarithms of the distinct computes, (P,); step 0 counts as half the first positive compute."""
+        """The logarithms of `checkpoints`, (P,); step 0 counts as half the first positive compute."""
         first = self.checkpoints[self.checkpoints > 0][0]
         return np.log(np.maximum(self.checkpoints, first / 2))
 
     @cached_property
     def runs_at(self) -> Floats:
-        """Number of runs that have each checkpoint, (P,)."""
+        """The number of runs that were evaluated at each checkpoint, (P,)."""
         return np.unique(self.compute, return_counts=True)[1].astype(np.float64)
 
     @cached_property
     def mean(self) -> Floats:
-        """The mean of the runs at each checkpoint, (P,)."""
+        """The mean reward over runs at each checkpoint, (P,)."""
         return np.asarray(np.bincount(self.index, self.reward) / self.runs_at)
 
     @cached_property
@@ -110,7 +110,7 @@ def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations of a fit, with the fixed values, omissions and flags of their selection."""
+    """The configurations that a fit uses, the values that it holds fixed, the runs that it leaves out."""
 
     configurations: list[Configuration]
     fixed: dict[str, Any]

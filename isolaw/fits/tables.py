@@ -63,7 +63,7 @@ def predictions(found: Sequence[Prediction], axis: str) -> pd.DataFrame:
                 "steps": a and a.steps,
                 "unspent": p.unspent,
                 **_columns("reward", p.reward),
-                "expected_loss": best and best.expected_regret,
+                "expected_loss": best and best.expected_loss,
                 "probability_within_tolerance": best and best.probability,
                 **_columns("n_star", p.n_star),
                 "epochs": p.epochs,

@@ -161,7 +161,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
             if copies & {kept, copy} or _contradict(twin, run) or not _copy(twin.curves, run.curves):
                 continue
             copies.add(copy)
-            run.leave_out(LogStatus.DUPLICATE, "its values are those of another log of the run")
+            run.leave_out(LogStatus.DUPLICATE, "another log of the run has the same values")
             run.duplicate_of = twin.name
             twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
             twin.configurations += run.configurations
@@ -241,9 +241,9 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:
-    """Return whether ``b`` repeats ``a``: they agree wherever both measured, and both did somewhere.
+    """Return whether the run ``b`` is a copy of ``a``: where both have measurements, these are equal.
 
-    A run that goes on beyond the other was resumed, and is no copy.
+    A run that continues beyond the other was resumed, and is not a copy.
     """
     compared = 0
     for target in a.of.keys() & b.of.keys():

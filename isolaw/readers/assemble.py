@@ -81,7 +81,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.framework = framework
         run.leave_out(LogStatus.NO_HISTORY, f"it has no named number{left_out}")
     elif framework is None and is_supervised(keys):
-        run.leave_out(LogStatus.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
+        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward: training is supervised")
     elif framework is None and (possible := frameworks.possible(keys)):
         run.frameworks = [own.name for own in possible]
         run.leave_out(LogStatus.NEEDS, *_which_framework(run, parts, keys, possible))
@@ -147,7 +147,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
 
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
-    """Two frameworks' logs of one name are two runs."""
+    """Yield the parts of a run by framework, since logs of two frameworks with one name are two runs."""
     found = [frameworks.find(list(part.series), part.config) for part in parts]
     names = list(dict.fromkeys(own.name for own in found if own))
     if len(names) < 2:

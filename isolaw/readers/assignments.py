@@ -41,12 +41,12 @@ class Rule(Protocol):
     """A rule that gives values to the runs it matches: an `Assignment`, or a pattern of names."""
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return the assignments for the run of this name, read from these files."""
+        """Return the assignments that apply to the run with this name, which was read from these files."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value that the user sets; ``glob`` is empty if it applies to all runs."""
+    """A value that the user sets for the runs that match ``glob``; an empty glob matches all runs."""
 
     name: str
     value: Any
@@ -56,7 +56,7 @@ class Assignment:
 
     @property
     def origin(self) -> str:
-        """The option or file that set the value."""
+        """The option or the file that set the value, as a message names it."""
         return NAME_PATTERN if self.pattern else self.file or "--set"
 
     @property

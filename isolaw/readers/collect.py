@@ -26,6 +26,7 @@ from isolaw.store import SweepStore
 
 # Assignments for logs that do not name a table's column.
 _NO_LOG = "\n  It is no known log either: expected {}"
+_OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 
 
@@ -66,7 +67,8 @@ class Collector:
                     self._heed(log.run, [log.source])
         except TableNeeds as error:
             run = _name(found.path)
-            self.in_full[run] = f"{error}{'' if columns else _NO_LOG.format(expected_formats())}"
+            nothing = len(error.needs) >= _OF_A_TABLE and not columns
+            self.in_full[run] = f"{error}{_NO_LOG.format(expected_formats()) if nothing else ''}"
             self._heed(run, [path])
             if self.wanted.keeps(run, [path]):
                 needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
@@ -96,7 +98,7 @@ class Collector:
                 self.of_tables[own.run] = own, rows
             elif rows.equals(points):
                 own.status, own.duplicate_of = LogStatus.DUPLICATE, own.run
-                own.message = "its values are those of a run in another source"
+                own.message = "a run in another source has the same values"
             else:
                 for one in (before, own):
                     one.status, one.needs = LogStatus.NEEDS, ["seed"]
@@ -140,8 +142,8 @@ class Collector:
         candidates = [run.candidate() for run in runs]
         if len(self.candidates) + len(candidates) == 1 and self.in_full:
             (own,) = self.candidates
-            own.status, own.needs, own.message = LogStatus.UNKNOWN_FORMAT, [], self.in_full[own.run]
-            own.run, own.message = own.sources[0], own.message.removeprefix(f"{own.sources[0]}: ")
+            own.message, own.run = self.in_full[own.run], own.sources[0]
+            own.message = own.message.removeprefix(f"{own.run}: ")
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:

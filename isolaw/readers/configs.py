@@ -1,8 +1,8 @@
-"""The configuration file of a log: it holds B_p and n, and the curves do not.
+"""Read the configuration file next to a log, which has B_p and n; a log has only curves.
 
-Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
-``config.yaml`` (``key: {value: …}``), prime-rl's TOML, ``args.json``: all become flat dotted keys
-(``actor_rollout_ref.rollout.n``). Nothing is executed, and size and nesting are limited.
+isolaw reads Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
+``config.yaml`` (``key: {value: …}``), prime-rl's TOML and ``args.json``, and returns flat dotted keys
+(``actor_rollout_ref.rollout.n``). It executes nothing, and limits size and nesting.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
 
 @dataclass
 class _Line:
-    """A line with a counter and pairs behind it."""
+    """A console line with a counter of steps and the pairs of names and values after it."""
 
     line: int
     unit: str  # what it counts: ``step``, or one of `UNITS`
@@ -218,7 +218,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
 
 
 def _phases(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
-    """Classify each pair as training or evaluation, by the words before it; "" if there are none."""
+    """Return for each pair whether it is of training or evaluation, by the words before it; "" if unknown."""
     out: list[str] = []
     last, said = counter.end(), [eval_set_of(word) for word in _BESIDE.findall(text[: counter.start()])]
     for pair in pairs:

@@ -110,10 +110,10 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
 
 
 def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
-    """Read the dictionary that begins at ``at``: plain values as text, without nested ones.
+    """Parse the dictionary literal that begins at ``at``, and return its plain values as text.
 
-    Returns the values and the end of the dictionary. If it is not one, returns None and how far it was read;
-    that is the length of the text if the text ends before the dictionary does.
+    Returns the values, without nested ones, and the end of the dictionary. If there is no dictionary, returns
+    None and the place up to which the text was read, which is its length if it ends within the dictionary.
 
     >>> parse_dictionary("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
     ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
@@ -170,7 +170,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _cut_off(text: str, at: int) -> bool:
-    """Whether the text may end within a key, rather than contain something else there."""
+    """Return whether the text may have been cut off within a key, so that more text could complete it."""
     rest = text[at : at + 303]
     return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
 

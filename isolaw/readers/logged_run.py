@@ -22,7 +22,7 @@ _NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", 
 
 @dataclass
 class LoggedRun:
-    """One run read from logs."""
+    """A run assembled from one or more logs: its facts, its curves, and what is left out of them."""
 
     name: str
     sources: list[str]

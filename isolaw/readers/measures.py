@@ -45,7 +45,7 @@ _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
 
 @dataclass(frozen=True)
 class Measure:
-    """The kind of measurement in a table's column."""
+    """What a column of a table measures: the evaluation set, and whether it is an accuracy or a reward."""
 
     train: bool  # on training batches
     held_out: bool  # on held-out problems, by a word in its name
@@ -56,7 +56,7 @@ class Measure:
 
     @property
     def eval_set(self) -> str:
-        """``train`` or ``validation``; an accuracy without a word for either counts as validation."""
+        """The evaluation set, ``train`` or ``validation``, which is the default for an accuracy."""
         return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
 

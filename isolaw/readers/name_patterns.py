@@ -37,9 +37,9 @@ _REPETITIONS |= {"part"}
 
 @dataclass(frozen=True)
 class NamePattern:
-    """Text with ``{name}`` where the name of a run has a value, and ``*`` for anything.
+    """A pattern for the names of runs, in which ``{name}`` stands for a value and ``*`` for any text.
 
-    Raises `InputError` if there is no ``{name}``, one occurs twice, or it is not settable.
+    Raises `InputError` if there is no ``{name}``, if one occurs twice, or if the user cannot set it.
     """
 
     text: str

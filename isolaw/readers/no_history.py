@@ -45,4 +45,4 @@ def reason(path: Path, head: bytes) -> tuple[str, str] | None:
     framework = frameworks.find((), {**printed.command, **printed.config, **arguments.config})
     if framework is None:
         return None
-    return "it holds a configuration, but no step was logged", framework.name
+    return "it has a configuration, but logged no step", framework.name

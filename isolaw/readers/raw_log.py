@@ -33,7 +33,7 @@ _WRAPPED = re.compile(
 
 @dataclass
 class Series:
-    """One key's values, and the record of each."""
+    """The values of one key of a log, and the index of the record that each value is from."""
 
     record: array[int] = field(default_factory=lambda: array("I"))
     value: array[float] = field(default_factory=lambda: array("d"))
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass
 class RawLog:
-    """One log: records of numbers, in the file's order."""
+    """A log as it was read: records of numbers in the order of the file, not yet interpreted."""
 
     source: str  # the file (or run directory), for messages
     container: str  # the name of the container that read it: ``jsonl``, ``tensorboard``

@@ -20,7 +20,7 @@ from isolaw.readers.hub import local
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.reading import Reading
-from isolaw.readers.reading_file import FilterOfFiles, ReadingFile, next_to
+from isolaw.readers.reading_file import FilterOfFiles, ReadingFile, is_reading_file, next_to
 from isolaw.readers.settling import read_settings
 from isolaw.readers.sources import Found, search
 from isolaw.readers.tables import read_frame
@@ -213,6 +213,7 @@ def survey(
     reading.notes = [
         *fetched,
         *reading.read_as,
+        *_unused_files(found.reading_files, [file.path for file in beside]),
         *found.notes,
         *([passed] if (passed := found.passed_over()) else []),
     ]
@@ -225,14 +226,29 @@ def _how(
     source: str | Path, columns: ColumnMapping, format: str, file: ReadingFile | None
 ) -> tuple[str, set[str] | None]:
     """Return how to search a source: the logs' format and, with a mapping, the columns of a table."""
+    key = "--format" if at_command_line.get() else "format"
     if file is not None:
-        format = file.options.format if format == "auto" else format
+        if format == "auto" and file.options.format != "auto":
+            format, key = file.options.format, f"{file.path}: format"
         if not (file.options.files and Path(source).is_dir()):  # else other files are no such tables
             columns = file.mapping
     if columns and format != "auto":
-        where = f"{columns.file}: " if columns.file else ""
-        raise InputError(f"{where}--format {format}: a mapping is for tables, whose format isolaw detects")
+        where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
+        raise InputError(
+            f"{key}: found {format!r} next to the column mapping{where}; expected only one of them: a "
+            "mapping is for tables, whose format isolaw detects"
+        )
     return format, columns.required - set(columns.names) if columns else None
+
+
+def _unused_files(paths: Sequence[Path], used: Sequence[Path]) -> list[str]:
+    """Return a note for each reading file in a subfolder of a source, where isolaw does not use it."""
+    known = {path.resolve() for path in used}
+    return [
+        f"isolaw ignores {path}: it applies only if {path.parent} is named as a source"
+        for path in paths
+        if path.resolve() not in known and is_reading_file(path)
+    ]
 
 
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Reading:
 
     @property
     def ready(self) -> list[FoundLog]:
-        """The candidates that can be fitted."""
+        """The logs that can be fitted."""
         return [own for own in self.candidates if own.status is LogStatus.READY]
 
     @property
@@ -50,12 +50,12 @@ class Reading:
 
     @property
     def left_out(self) -> list[FoundLog]:
-        """The other candidates."""
+        """The logs that cannot be fitted, each with its reason."""
         return [own for own in self.candidates if own.status is not LogStatus.READY]
 
     @property
     def table_notes(self) -> list[str]:
-        """The notes of tables and sweeps."""
+        """The notes about tables and sweeps, each once."""
         return list(dict.fromkeys(note for part in self.tables for note in part.notes))
 
     @cached_property
@@ -130,7 +130,9 @@ class Reading:
         """Return the error for the case that no log is ready, with what all of them need."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
-        options = settling(self.candidates, self.sources)
+        lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
+        # The message about a single table already has the command that reads it.
+        options = [] if lone else settling(self.candidates, self.sources)
         if options:
             if offers("--name-pattern"):
                 texts[-1] += f"\n  Add {shlex.join(options)}"

@@ -45,8 +45,8 @@ def draft(
     columns: ColumnMapping,
     candidates: Sequence[FoundLog],
     command: str,
-) -> tuple[str, bool]:
-    """Return the file's text, and whether it has values to fill in; ``command`` reads the sources again.
+) -> tuple[str, list[str]]:
+    """Return the file's text, and the names of the values to fill in; ``command`` is for the filled-in file.
 
     Raises `DataError` if there is nothing to write: no option was given, and nothing is missing.
     """
@@ -57,8 +57,9 @@ def draft(
         head = f"[set.{toml_key(own.glob)}]" if own.glob else "[set]"
         tables.setdefault(head, []).append(f"{toml_key(own.name)} = {toml_value(own.value)}")
     table = _table(candidates)
-    missing = not table and any(own.status is LogStatus.NEEDS for own in candidates)
-    if missing:
+    missing = list(dict.fromkeys(need for own in candidates for need in own.needs))
+    missing = missing or (["the columns"] if table else [])
+    if missing and not table:
         for title, comments in _missing(candidates, sources).items():
             tables.setdefault(title, []).extend(comments)
     lines += tables.pop("", [])
@@ -68,14 +69,14 @@ def draft(
     tables = dict(sorted(tables.items(), key=lambda pair: pair[0] != "[set]"))
     top = [
         "# How isolaw reads this. All commands find this file; options on the command line override it.",
-        *(["# Fill in each missing value, remove the # before it, then run:"] if missing or table else []),
-        *([f"#     {command}"] if missing or table else []),
+        *(["# Fill in each missing value, remove the # before it, then run:"] if missing else []),
+        *([f"#     {command}"] if missing else []),
         *(["#", *described(load(table))] if table else []),
     ]
     blocks = [top + ([""] if lines else []) + lines]
     blocks += [[title, *texts] for title, texts in tables.items()]
     blocks += [[HEADINGS[part], *texts] for part, texts in parts.items() if texts]
-    return "\n\n".join("\n".join(texts) for texts in blocks) + "\n", bool(missing or table)
+    return "\n\n".join("\n".join(texts) for texts in blocks) + "\n", missing
 
 
 def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:

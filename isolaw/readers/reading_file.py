@@ -35,8 +35,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError, at_command_line
+from isolaw.errors import InputError, Issue, SpecError, at_command_line, nearest
 from isolaw.readers.assignments import Assignment, Rule, settings_of
+from isolaw.readers.containers import CONTAINERS
 from isolaw.readers.found_logs import Filter, matching
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.name_patterns import NamePattern
@@ -182,6 +183,14 @@ def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
     return [own for own in found if own is not None]
 
 
+def is_reading_file(path: Path) -> bool:
+    """Return whether a file called ``isolaw.toml`` is a reading file, even a wrong one, and no sweep file."""
+    try:
+        return "sweep" not in read_toml(path)
+    except InputError:
+        return True
+
+
 def read_reading_file(path: Path) -> ReadingFile | None:
     """Read a file; return None if it is a sweep file with this name.
 
@@ -198,6 +207,11 @@ def read_reading_file(path: Path) -> ReadingFile | None:
             found.append(parse_section(model, own))
         except SpecError as error:
             issues += error.issues
+    name = data.get("format", "auto")
+    if isinstance(name, str) and name not in (formats := ("auto", *CONTAINERS)):
+        issues.append(
+            Issue("format", found=name, accepted=", ".join(formats), nearest=nearest(name, formats))
+        )
     if issues:
         raise located(SpecError(issues), path)
     options, mapping = found

@@ -34,7 +34,7 @@ _FOR_THE_READER = ("percent", "framework")
 
 @dataclass
 class Resolved:
-    """The facts of a run, and what is still open."""
+    """The facts about a run that its logs contain, and the values that are missing or contradictory."""
 
     # Our name → value and origin; B_p, n, seed and so on are there unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def only(run: str, among: Iterable[str] = ()) -> str:
 
 
 def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment], one_file: bool) -> None:
-    """Add a fact of one part."""
+    """Add a fact from one part of a run's log to ``out``; report it if it differs from another part's."""
     if fact.value is None:  # the origin describes how it would follow
         if name in SPLIT and fact.origin:
             out.hints.setdefault(name, fact.origin)

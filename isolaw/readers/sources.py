@@ -20,6 +20,7 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
+from isolaw.readers.assignments import SPLIT
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
 from isolaw.readers.names import RUN_NAMES, guess
@@ -54,12 +55,14 @@ class Found:
 
 @dataclass
 class Search:
-    """What was found in the sources, and how many other files there were."""
+    """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
     containers: list[Container]
     columns: set[str] | None  # columns by which a table in a directory is recognised
     found: list[Found] = field(default_factory=list)
-    tables: list[Path] = field(default_factory=list)  # tables that no framework wrote
+    tables: list[Path] = field(default_factory=list)  # tables of runs that no framework wrote
+    incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p, but without a step
+    reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
     passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
     no_logs: list[str] = field(default_factory=list)  # the first of them
     notes: list[str] = field(default_factory=list)
@@ -115,6 +118,7 @@ class Search:
 
     def _add_file(self, path: Path) -> None:
         if path.name == READING_FILE:
+            self.reading_files.append(path)
             return
         try:
             head = limits.start(path, HEAD)
@@ -123,10 +127,12 @@ class Search:
             if self.columns is not None:
                 there = columns_of(path, head)
                 wanted = there and self.columns <= set(there)
-            elif not wanted and (
-                _of_runs(columns_of(path, head)) or (path.suffix in _CONSOLES and is_console(head))
-            ):
-                self.tables.append(path)
+            elif not wanted:
+                names = columns_of(path, head)
+                if _of_runs(names) or (path.suffix in _CONSOLES and is_console(head)):
+                    self.tables.append(path)
+                elif _of_configurations(names):
+                    self.incomplete.append(path)
         except DataError as error:
             self.notes.append(f"not read: {error}")
             return
@@ -138,13 +144,17 @@ class Search:
                 self.no_logs.append(str(path))
 
     def take_tables(self) -> None:
-        """Use the tables as sources, since there is no log next to them."""
-        self.found += [Found(path) for path in self.tables]
-        for path in self.tables:
+        """Use the tables as sources, since there is no log next to them.
+
+        If no table is complete, isolaw reads the incomplete ones, for the error that names what they lack.
+        """
+        taken = self.tables or self.incomplete
+        self.found += [Found(path) for path in taken]
+        for path in taken:
             self.passed[path.suffix or path.name] -= 1
         self.passed = +self.passed
-        self.no_logs = [path for path in self.no_logs if path not in set(map(str, self.tables))]
-        self.tables = []
+        self.no_logs = [path for path in self.no_logs if path not in set(map(str, taken))]
+        self.tables, self.incomplete = [], []
 
     def passed_over(self) -> str:
         """Return which files were not logs, or how many of each extension; empty if there are none."""
@@ -174,12 +184,13 @@ def search(
         how, out.columns = (own or {}).get(str(source), (format, columns))
         out.containers = list(candidates(how)) if out.columns is None else []
         found, passed = len(out.found), out.passed.total()
+        out.tables, out.incomplete = [], []
         for path in _expanded(source):
             if path.is_dir():
                 out.add_directory(path)
             else:
                 out.found.append(_named_file(path, out.containers, forced=how != "auto"))
-        if len(out.found) == found and out.tables:
+        if len(out.found) == found and (out.tables or out.incomplete):
             out.take_tables()
         if len(out.found) == found:
             files = out.passed.total() - passed
@@ -249,6 +260,11 @@ def _of_runs(columns: list[str]) -> bool:
     counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
     names = guess(columns, {name: name for name in RUN_NAMES})
     return counts or (bool(names) and any(map(is_reward, columns)))
+
+
+def _of_configurations(columns: list[str]) -> bool:
+    """Whether a table's columns name n or B_p next to a reward."""
+    return bool(set(SPLIT) & set(guess(columns))) and any(map(is_reward, columns))
 
 
 def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:

@@ -39,7 +39,7 @@ class MetricCurve:
 
 @dataclass
 class RunCurves:
-    """All metrics of one run."""
+    """The curves of all metrics of one run, joined from the parts of its log."""
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
@@ -51,7 +51,7 @@ class RunCurves:
 
     @property
     def steps(self) -> tuple[int, int] | None:
-        """First and last step of any metric."""
+        """The first and the last step at which any metric has a value."""
         ends = [(int(c.step[0]), int(c.step[-1])) for c in self.of.values()]
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
 
@@ -107,7 +107,7 @@ def stitch(
 
 
 def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> dict[Target, list[str]]:
-    """Return the framework's keys of each metric, in the order of the logs."""
+    """Return for each metric the framework's keys that hold it, in the order of the logs."""
     targets: dict[Target, list[str]] = {}
     for key in dict.fromkeys(key for part in parts for key in part.series):
         target = framework.target(key)
@@ -211,9 +211,10 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 
 
 def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return the problem if, at two or more steps, a key repeats its step at once with another value.
+    """Return the problem if a key has two values in a row for one step, at two steps or more; otherwise "".
 
-    A resumed run goes back several steps; a step that appears twice in a row belongs to two kinds of rows.
+    A resumed run goes back several steps. Two values in a row for one step therefore belong to two kinds of
+    rows.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
     if np.unique(step[1:][twice]).size < _MIXED:

@@ -149,7 +149,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         row = _parsed(line)
         if row is None:
             if rows and not line.endswith(b"\n"):
-                notes.append("a torn last line was left out")
+                notes.append("isolaw left out an incomplete last line")
                 continue
             raise DataError(f"{path}: line {number} is not a JSON object; expected one object a line")
         try:
@@ -173,7 +173,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _is_header(rows: list[dict[str, Any]]) -> bool:
-    """Whether only the first record lacks a step."""
+    """Return whether only the first record lacks a step, so that it is a header."""
     return any(
         name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
         for name in STEPS.split()

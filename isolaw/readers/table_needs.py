@@ -36,8 +36,8 @@ _COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
 class TableNeeds(DataError):
     """A table lacks B_p, n, its steps or its reward.
 
-    ``needs`` maps each missing value to the option that supplies it, as ``--metric=val_acc``, or to "" if
-    nothing in the table looks like it. ``short`` is the message without the command for this table.
+    ``needs`` maps each missing value to the option that supplies it, as ``--metric=val_acc``, or to "" if no
+    column looks like it. ``short`` is the message without the command that reads this table.
     """
 
     def __init__(self, message: str, needs: Mapping[str, str], short: str) -> None:
@@ -96,9 +96,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
         if counted := next((own for own in columns if own in UNITS and not close), ""):
             steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
-            lines[-1] += (
-                f"; what {counted!r} counts is yours to say: {steps}, or {rollouts} if it is rollouts"
-            )
+            lines[-1] += f"; set what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
         for label in guess(columns, {called: called for called in RUN_NAMES}).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (

@@ -39,12 +39,12 @@ class Naming:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Each attribute of a run → its column."""
+        """The column of each attribute of a run, by the attribute's name."""
         return {**self.recipe, **{column: column for column in self.others}}
 
     @property
     def used(self) -> list[str]:
-        """All of its columns."""
+        """All columns of the table that name runs or their attributes."""
         return [*self.names, *self.recipe.values(), *self.others, *self.dates]
 
 
@@ -150,7 +150,7 @@ def join(
                 f"repeats of one configuration by their columns, seeds from 0: {listed(repeats, 8, '; ')}"
             )
     named = ", ".join([*naming.names, *naming.attributes.values()])
-    notes.insert(0, f"runs are told apart by the columns {named}")
+    notes.insert(0, f"the columns {named} distinguish runs")
     for column in ("run_id", "seed", _RANK):
         table[column] = table[_SEGMENT].map(own[column])
     table, dropped = _once(table)

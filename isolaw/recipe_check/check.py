@@ -1,7 +1,7 @@
-"""`check`: run the stages of a recipe check one after another, and return the recipe that they lead to.
+"""`check`: run the stages of a recipe check one after the other, and return the resulting recipe.
 
-The next runs, and the recipe, depend on the measured rewards alone. So the same command continues a killed
-check, and only reads the runs that are finished.
+The next runs, and the recipe, depend on the measured rewards alone. The same command therefore continues a
+killed check, and reads the finished runs instead of repeating them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Execute = Callable[[CheckSweep, Plan], None]
 
 
 class RecipeVerdict(StrEnum):
-    """What the runs show about a choice."""
+    """Whether the runs support a choice of the recipe."""
 
-    SUPPORTED = "supported"  # significantly better than each alternative
+    SUPPORTED = "supported"  # the choice is significantly better than each alternative
     CONTRADICTED = "contradicted"  # an alternative is significantly better
     UNDECIDED = "not decided"
-    FAILED = "failed"  # runs did not reach their end
+    FAILED = "failed"  # a run of the choice did not reach its end
 
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """One recipe's mean reward at its horizon (None if a run failed) and its standard error."""
+    """The mean reward of one recipe at its horizon, with its standard error; None if a run failed."""
 
     stage: str
     problems_per_batch: int
@@ -61,7 +61,11 @@ class RecipeResult:
 
 @dataclass(frozen=True)
 class BatchRule:
-    """The lr that the recipe's lr_scaling gives at one batch, and the best of half, one and two times it."""
+    """The check of ``recipe.lr_scaling`` at one batch size: the lr that it gives, and the best of the lr
+    tried.
+
+    The check tries half, one and two times the lr that the rule gives.
+    """
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -72,13 +76,13 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class RecipeCheck(Encoded, Shown):
-    """The result of a recipe check; ``recipe`` is the section to paste, and ``rows`` its evidence.
+    """The result of a recipe check; ``recipe`` is the section to paste, and ``rows`` is the evidence for it.
 
-    ``lr`` is the best at C = ``compute``, ``lr_undecided`` are others as good within noise, and ``lr_short``
-    is the best at ``horizon``. ``slope`` is the change of log2 lr* per doubling of C in the search (None if
-    not decided). ``lr_law`` is how the best lr grows with the batch (`isolaw.to_target`), from the runs of
-    the stages ``lr`` and ``batch`` (None where they do not show it). ``terms`` compares ``terms_kept`` with
-    ``terms_other``.
+    ``lr`` is the best lr at C = ``compute``, ``lr_undecided`` lists other lr that are equally good within
+    noise, and ``lr_short`` is the best lr at ``horizon``. ``slope`` is the change of log2 lr* per doubling of
+    C in the search, None if noise hides it. ``lr_law`` is the growth of the best lr with the batch size
+    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``, None if they do not determine it.
+    ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against ``terms_other``.
     """
 
     simulated: Simulated
@@ -110,7 +114,8 @@ def check_recipe(
     *,
     on_event: Callable[[Event], None] | None = None,
 ) -> RecipeCheck:
-    """Find the base lr of a sweep, check its rule for other batch sizes, and compare KL and entropy terms.
+    """Find the base lr of a sweep, check the rule that scales it to other batch sizes, and compare KL and
+    entropy terms.
 
     Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if runs of every lr failed.
 
@@ -119,7 +124,7 @@ def check_recipe(
     spec
         as for `isolaw.sweep`.
     out
-        the check's directory, with a sweep in each of its folders. A second call continues there.
+        the check's directory, in which each stage has a folder with its sweep. A second call continues there.
     on_event
         called with each `Event`.
 
@@ -141,14 +146,14 @@ def check_recipe(
 
 
 def first(start: Setup, out: Path) -> Plan:
-    """Return the first runs of a check; raise `SpecError` with all issues."""
+    """Return the plan of a check's first stage; raise `SpecError` with all issues."""
     claim(out)
     stage = start.stage(LR, out, [start.base], map(start.lr_at, rule.START), start.horizon)
     return engine.plan(stage.spec, stage.directory)
 
 
 def check(start: Setup, out: Path, execute: Execute) -> RecipeCheck:
-    """Run the remaining runs of all stages, each by ``execute``, and judge them."""
+    """Execute the remaining runs of all stages by ``execute``, and judge them."""
     claim(out)
     return _Check(start, out, execute).result()
 
@@ -223,9 +228,10 @@ class _Check:
         compute: int,
         new: Iterable[int] | None = None,
     ) -> MeasuredCurves:
-        """Execute the remaining runs of a stage, or of its ``new`` lr, and return the measurements of all.
+        """Execute the remaining runs of a stage, or only those of its ``new`` lr, and return all
+        measurements.
 
-        Runs that failed in this process are not repeated when further lr join them.
+        Runs that failed in this process are not repeated when the stage gets further lr.
         """
         start = self.start
         stage = start.stage(name, self.out, cells, map(start.lr_at, ks if new is None else new), compute)
@@ -260,7 +266,10 @@ class _Check:
         return found
 
     def _between(self, short: float, full: float) -> int:
-        """Interpolate k to the batches' horizon, between its values at the search's C and at the sweep's."""
+        """Return the best k at the horizon of the stage ``batch``, interpolated between its two known values.
+
+        They are k at the C of the search and k at the C of the sweep.
+        """
         start = self.start
         if start.horizon == start.compute:
             return round(full)
@@ -286,7 +295,7 @@ class _Check:
         return tuple(out)
 
     def _law(self, searched: MeasuredCurves) -> LrLaw | None:
-        """How the best lr grows with the batch, from its runs at all batch sizes."""
+        """Return how the best lr grows with the batch size, from the runs at all batch sizes."""
         parts = [own.runs for own in (searched, self.others) if own.runs is not None]
         metric = self.start.spec.design.metric
         return lr_law(Runs.concat(parts), metric, EVAL_SET, {}) if len(parts) > 1 else None
@@ -294,7 +303,9 @@ class _Check:
     def _terms(
         self, k: int, full: MeasuredCurves
     ) -> tuple[RecipeVerdict | None, dict[str, float], dict[str, float]]:
-        """Compare the recipe's terms with the alternative; return the verdict, terms to keep, and others."""
+        """Compare the recipe's KL and entropy terms with the alternative; return the verdict and both
+        weights.
+        """
         start = self.start
         given, other = start.given, start.other_terms()
         if not start.has_terms:
@@ -321,7 +332,7 @@ class _Check:
     def _by_k(
         self, found: MeasuredCurves, compute: float, tried: Iterable[int] | None = None
     ) -> dict[int, float]:
-        """Return rewards at the base batch by k; −inf if a run failed."""
+        """Return the mean reward at the base batch for each k; −inf if a run failed."""
         if tried is None:
             every = range(-2 * rule.FARTHEST, 2 * rule.FARTHEST)
             keys = {*found.curves, *found.failed}
@@ -361,7 +372,7 @@ class _Check:
 
 
 def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerdict:
-    """Return the verdict on ``own`` against its rivals."""
+    """Return the verdict on the recipe ``own`` against its rivals."""
     if any(judged.better(rival, own) for rival in rivals):
         return RecipeVerdict.CONTRADICTED
     if rivals and all(judged.better(own, rival) for rival in rivals):
@@ -370,7 +381,7 @@ def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerd
 
 
 def _against(judged: Judged[Any], key: Any, among: Iterable[Any]) -> str:
-    """Label a recipe by its comparison with the best of ``among``."""
+    """Return the label of a recipe from its comparison with the best of ``among``."""
     best = max(among, key=lambda other: judged.mean[other])
     if key == best:
         return "best"

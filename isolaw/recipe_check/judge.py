@@ -1,8 +1,8 @@
-"""Compare the rewards of recipes, and say which differences exceed noise.
+"""Compare the rewards of recipes, and decide which differences exceed noise.
 
 Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where μ_k is the recipe's mean, σ_s the effect that
 all runs of a seed share (problems, their order, evaluations) and ε_ks noise. With K recipes and S seeds, and
-dots for means, all of them together estimate the variance of ε::
+a dot in place of an index that is averaged, the variance of ε is estimated from all of them together::
 
     v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
 
@@ -29,7 +29,10 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Judged(Generic[K]):
-    """Mean rewards, their standard error, and the least significant difference (None if unknown)."""
+    """The mean reward of each recipe, with the standard error and the least significant difference.
+
+    Both are None if the noise cannot be estimated, as with one seed.
+    """
 
     mean: dict[K, float]
     error: float | None
@@ -46,9 +49,9 @@ class Judged(Generic[K]):
 
 
 def judge(rewards: Mapping[K, Mapping[int, float]], unstable: Collection[K] = ()) -> Judged[K]:
-    """Judge rewards by recipe and seed; every recipe has the same seeds.
+    """Judge ``rewards``, which maps each recipe to its reward by seed; all recipes have the same seeds.
 
-    Noise is estimated without ``unstable`` recipes, whose rewards scatter more.
+    The noise is estimated without the ``unstable`` recipes, whose rewards scatter more.
 
     >>> found = judge({"on": {0: 0.50, 1: 0.53}, "off": {0: 0.40, 1: 0.43}, "both": {0: 0.49, 1: 0.53}})
     >>> found.better("on", "off"), found.undecided("on")

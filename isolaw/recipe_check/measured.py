@@ -1,4 +1,4 @@
-"""The measurements of a stage: the reward of each (B_p, n, lr) and seed at a horizon."""
+"""The measurements of a stage of a recipe check: the reward of each (B_p, n, lr) and seed at a horizon."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from isolaw.runs import Runs
 from isolaw.store import SweepStore
 
 LrCell = tuple[int, int, float]  # (B_p, n, lr)
-_BEFORE = (0.75, 0.87, 1.0)  # shares of the horizon over which a reward is averaged, as evaluations are noisy
+_BEFORE = (0.75, 0.87, 1.0)  # a reward is the mean at these shares of the horizon, as evaluations are noisy
 
 
 @dataclass(frozen=True)
 class MeasuredCurves:
-    """Learning curves by (B_p, n, lr) and seed, and the failures among them.
+    """The learning curve of each (B_p, n, lr) and seed, and the runs that failed.
 
-    ``failed`` has the cause if a run did not reach its end; ``unstable`` has the sign of instability if a run
-    is unhealthy (`isolaw.fits.health`).
+    ``failed`` holds the cause for each cell with a run that did not reach its end. ``unstable`` holds the
+    sign of instability for each cell with an unhealthy run (`isolaw.fits.health`).
     """
 
     curves: Mapping[LrCell, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
     failed: Mapping[LrCell, str] = field(default_factory=dict)
     unstable: Mapping[LrCell, str] = field(default_factory=dict)
-    runs: Runs | None = None  # those that reached their end
+    runs: Runs | None = None  # the runs that reached their end
 
     def at(self, key: LrCell, compute: float) -> dict[int, float] | None:
-        """Return the reward by seed around ``compute`` rollouts; None if a run failed or is missing."""
+        """Return the reward of each seed near ``compute`` rollouts; None if a run failed or is missing."""
         if key in self.failed or key not in self.curves:
             return None
         points = np.log(compute * np.array(_BEFORE))
@@ -52,7 +52,7 @@ class MeasuredCurves:
 
 
 def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurves:
-    """Return the measurements of a stage's ``runs``, the `RunSpec` of its plan."""
+    """Return the measurements of the ``runs`` that a stage plans."""
     store = SweepStore(stage.directory)
     asked = {run.run_id: run for run in runs}
     failed: dict[LrCell, str] = {}

@@ -1,14 +1,14 @@
 """Choose the learning rates to try next from the measurements so far.
 
-Candidates are lr_0 2^k with integer k and the initial lr_0. All functions are pure: the same rewards give the
-same candidates. The best constant lr of a short run is too large for a long run, whose end it keeps noisy.
-The search therefore extrapolates the best lr over horizons::
+Candidates are lr_0 2^k, with the initial lr_0 and integer k. All functions are pure: the same rewards give
+the same candidates. The best constant lr of a short run is too large for a long run, since it keeps the end
+of the run noisy. The search therefore extrapolates the best lr over horizons::
 
     log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
 
-where lr*(C) is the best lr of a run to C and h the longest horizon of the search. The bounds of s are those
-of SGD with a constant step: between lr ∝ 1 and lr ∝ 1 / C. If noise hides that the best lr moved, s counts as
-0. In any case the runs to C decide; s only saves some of them.
+where lr*(C) is the best lr of a run to C, and h is the longest horizon of the search. The bounds of s are
+those of SGD with a constant step size, between a constant lr and lr ∝ 1 / C. If noise hides a change of the
+best lr, s counts as 0. The runs to C decide in any case; s only saves some of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ START = (-2, 0, 2)
 FARTHEST = 12  # |k|; a factor of 4,096
 _COARSE = 2
 
-RewardByK = Mapping[int, float]  # by k; −inf where a run failed
+RewardByK = Mapping[int, float]  # k → mean reward; −inf if a run failed
 
 
 def best(rewards: RewardByK) -> int:
-    """Return the k with the highest reward; of equals the smallest lr.
+    """Return the k with the highest reward; of equal rewards, the k with the smallest lr.
 
     >>> best({-2: 0.1, 0: 0.4, 2: 0.4})
     0
@@ -34,10 +34,11 @@ def best(rewards: RewardByK) -> int:
 
 
 def search(at: Sequence[RewardByK]) -> list[int]:
-    """Return the k to try next, ascending; empty when the search ends.
+    """Return the k that the search tries next, ascending; empty when the search ends.
 
-    ``at`` has the rewards at ascending horizons. While the best k at the last horizon is the smallest or
-    largest tried, the range grows by a factor of 4 in lr; then each horizon's best k gets both neighbours.
+    ``at`` has the rewards at ascending horizons. While the best k at the last horizon is the smallest or the
+    largest one tried, the range grows by a factor of 4 in lr. Then the neighbours of the best k of each
+    horizon are tried.
 
     >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
     ([4], [1, 3])
@@ -53,7 +54,7 @@ def search(at: Sequence[RewardByK]) -> list[int]:
 
 
 def bracket(middle: int, rewards: RewardByK) -> list[int]:
-    """Return the k to try next: ``middle`` and its neighbours, then more until the best has two neighbours.
+    """Return the k to try next: ``middle`` and its neighbours, then more until the best k has two neighbours.
 
     >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
     ([2, 3, 4], [1], [])
@@ -66,9 +67,10 @@ def bracket(middle: int, rewards: RewardByK) -> list[int]:
 
 
 def peak(rewards: RewardByK) -> float:
-    """Return the vertex of the parabola through the best reward and both its neighbours, as a k.
+    """Return the k, in general not an integer, at the vertex of the parabola through the best reward and its
+    neighbours.
 
-    Without such a parabola, this is the best k itself.
+    If there is no such parabola, this is the best k itself.
 
     >>> round(peak({0: 0.3, 1: 0.5, 2: 0.4}), 3)
     1.167

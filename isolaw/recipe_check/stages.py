@@ -1,6 +1,6 @@
 """The sweeps of a recipe check: their batch sizes, their horizons, and their recipe keys.
 
-Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` understand:
+Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` can read:
 
 ========= ===============================================================================================
 lr        the lr at one batch size, searched at a short horizon
@@ -29,17 +29,17 @@ from isolaw.resolve import resolved_run
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
-SHARE = 8  # the search runs to C / 8, or for `STEPS` steps
+SHARE = 8  # the search runs to C / SHARE, or for `STEPS` steps
 STEPS = 40
 LEAST_STEPS = 20  # fewest steps of a run that is judged: the paper's warm-up takes 10
-FACTOR = 4  # ratio of batch sizes, at which √B, B and constant rules differ by 2 in lr, as neighbours do
+FACTOR = 4  # ratio of batch sizes: the lr of the rules √B, B and constant then differ by factors of 2
 _TERMS = ("kl", "entropy")
 _OF_KL = ("kl_in", "kl_estimator")
 
 
 @dataclass(frozen=True)
 class CheckSweep:
-    """One sweep of a check."""
+    """The sweep of one stage of a check, and where it is stored."""
 
     name: str
     spec: SweepSpec
@@ -48,11 +48,11 @@ class CheckSweep:
 
 @dataclass(frozen=True)
 class Setup:
-    """The starting point of a check.
+    """What a check starts from: batch shapes, the initial lr, and the weights of the KL and entropy terms.
 
-    The lr is searched at the batch ``base``, from ``lr``; ``others`` are a smaller and a larger batch. ``on``
-    are the weights of the KL and entropy terms when they are on, ``given`` their weights in the recipe for
-    this difficulty.
+    The search for the lr uses the batch (B_p, n) ``base`` and begins at ``lr``; ``others`` are a smaller and
+    a larger batch. ``on`` holds the weights of the KL and entropy terms when they are on, and ``given`` their
+    weights in the recipe for this difficulty.
     """
 
     spec: SweepSpec
@@ -64,33 +64,35 @@ class Setup:
 
     @property
     def compute(self) -> int:
-        """C of the sweep."""
+        """The compute C of the sweep, in rollouts."""
         return self.spec.sweep.compute
 
     @property
     def horizon(self) -> int:
-        """C of the search."""
+        """The compute up to which the search for the lr runs, in rollouts."""
         return min(max(self.compute // SHARE, STEPS * _size(self.base)), self.compute)
 
     @property
     def batch_horizon(self) -> int:
-        """C of the runs at the other batch sizes."""
+        """The compute up to which the runs at the other batch sizes go, in rollouts."""
         least = LEAST_STEPS * max(map(_size, self.others), default=0)
         return min(max(self.horizon, least), self.compute)
 
     def horizons(self) -> list[int]:
-        """Horizons that the search compares: its own, and 1/2 and 1/4 of it if they have enough steps."""
+        """The horizons that the search compares: ``horizon``, and 1/2 and 1/4 of it if they have enough
+        steps.
+        """
         least = LEAST_STEPS * _size(self.base)
         return [c for c in (self.horizon // 4, self.horizon // 2) if c >= least] + [self.horizon]
 
     def lr_at(self, k: int) -> float:
-        """Return lr_0 2^k; equal k give equal floats."""
+        """Return the learning rate lr_0 2^k; equal k give equal floats."""
         return self.lr * 2.0**k
 
     def stage(
         self, name: str, out: Path, cells: Sequence[BatchShape], lr: Iterable[float], compute: int
     ) -> CheckSweep:
-        """Return the sweep of some cells, which differ along one axis."""
+        """Return the sweep of a stage over the given cells (B_p, n), which differ along one axis only."""
         b, n = (tuple(sorted({cell[i] for cell in cells})) for i in (0, 1))
         grid = Grid.model_validate({"problems_per_batch": b, "rollouts_per_problem": n, "lr": sorted(lr)})
         spec = self.spec
@@ -110,11 +112,11 @@ class Setup:
 
     @property
     def has_terms(self) -> bool:
-        """Whether there are terms to turn on or off."""
+        """Whether the recipe has KL or entropy terms that could be turned on or off."""
         return any(self.on.values())
 
     def other_terms(self) -> dict[str, float]:
-        """Return the alternative weights: off if the recipe has a term, else on."""
+        """Return the alternative weights of the terms: off if the recipe has a term, otherwise on."""
         return dict.fromkeys(_TERMS, 0.0) if any(self.given.values()) else self.on
 
     def expected(self) -> list[dict[str, Any]]:
@@ -143,7 +145,7 @@ class Setup:
 def setup(spec: SweepSpec) -> Setup:
     """Return the starting point of a check of a sweep file's recipe.
 
-    Raises `SpecError` with everything that prevents the check.
+    Raises `SpecError` with every issue that prevents the check.
     """
     issues = [
         Issue(f"grid.{key}", "a recipe check chooses lr, KL and entropy", values, "no axes of the recipe")

@@ -1,8 +1,8 @@
-"""The battery: a handful of ordinary sweeps from which all findings are judged.
+"""The battery: a small number of ordinary sweeps, from which isolaw judges all findings of the paper.
 
-One run serves all M, and one sweep serves several findings. All sweeps share their seeds and are judged at
-the same budgets C, two per octave from C/128 to C = ``sweep.compute``. Each budget has four evaluations,
-which `measurements.settled` averages.
+One run gives the rewards of all M, and one sweep serves several findings. All sweeps have the same seeds, and
+are judged at the same budgets C, two per octave from C/128 to C = ``sweep.compute``. Each budget has four
+evaluations, which `measurements.settled` averages.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def schedule(compute: int) -> Floats:
 
 @dataclass(frozen=True)
 class Battery:
-    """The model to judge, its seeds, and which parts of the battery to run.
+    """The simulated model to judge, the seeds, and the parts of the battery to run.
 
-    ``base`` is what all sweeps share: budget, grid, recipe, problems, model, preset, constants. ``sizes`` is
-    the number of training set sizes D; ``control`` says whether η is also re-tuned at each C. ``tabular``
-    holds the rules lr(n) for the single problem, and ``tabular_constants`` its own constants.
+    ``base`` has the settings that all sweeps share: budget, grid, recipe, problems, model, preset and
+    constants. ``sizes`` is the number of training set sizes D, and ``control`` is whether η is also re-tuned
+    at each C. ``tabular`` holds the rules lr(n) for the single problem, and ``tabular_constants`` the
+    constants of its model.
     """
 
     base: SweepSpec
@@ -70,12 +71,12 @@ class Battery:
 
     @property
     def batch(self) -> int:
-        """B_p."""
+        """The B_p of the main sweeps."""
         return self.base.grid.problems_per_batch[0]
 
     @property
     def compute(self) -> int:
-        """The largest budget."""
+        """The largest budget C at which findings are judged, in rollouts."""
         return self.base.sweep.compute
 
     @property
@@ -85,7 +86,7 @@ class Battery:
 
     @property
     def n_train(self) -> int:
-        """D."""
+        """The number of training problems D."""
         return self.resolved(SETS[0]).problems.n_train or 1
 
     def eta(self, name: str) -> float:
@@ -106,7 +107,7 @@ class Battery:
 
     @property
     def moderate_batches(self) -> list[int]:
-        """A moderate range of B_p."""
+        """The B_p of a moderate range, for finding F4a."""
         return [b for f in MODERATE if 1 <= (b := round(f * self.batch)) <= self.n_train]
 
     @property

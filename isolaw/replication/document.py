@@ -36,10 +36,10 @@ def judge(
     jobs: int = 1,
     progress: execution.Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Execute the battery's remaining runs in ``jobs`` threads, and judge all of them, as `findings` does.
+    """Execute the remaining runs of a battery in ``jobs`` threads, and judge the findings from all runs.
 
-    Returns the document: `description`, ``seeds``, ``findings`` (one `verdicts.Finding.to_dict` per row),
-    ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of the figures).
+    Returns the document: the keys of `description`, ``seeds``, ``findings`` (one `verdicts.Finding.to_dict`
+    for each row), ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of the figures).
     """
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory(prefix="isolaw-")))

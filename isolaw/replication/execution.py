@@ -1,6 +1,6 @@
-"""Execute the battery's sweeps: each by the sweep engine, inline in a thread, several at a time.
+"""Execute the sweeps of a battery by the sweep engine, several at a time, each inline in its own thread.
 
-The simulators' kernels release the GIL, so threads use all cores without processes that would each load the
+The simulators' kernels release the GIL, so threads use all cores. Processes would each have to load the
 compiled code again. No result depends on the thread that computed it.
 """
 
@@ -28,7 +28,7 @@ Progress = Callable[[float], None]
 
 
 def work(plans: Sequence[engine.Plan]) -> int:
-    """Return the remaining work of plans in problem visits."""
+    """Return the work that is left in these plans, in problem visits."""
     return sum(_costs(run) for plan in plans for run in plan.runs if run.run_id in set(plan.todo))
 
 

@@ -1,11 +1,11 @@
-"""Test whether a finding holds for presets around the one that was judged.
+"""Test whether a finding also holds for presets similar to the one that was judged.
 
-Around a calibrated preset, these are the members of its ensemble, which span what the runs leave open.
-Constants that the user set hold for all of them. Around any other preset, every nonzero constant, including η
-and β but no integer such as the number of features, is multiplied by its own 2^U with U uniform in [−1, 1],
-and clipped to the model's bounds. The same rules judge each preset on a smaller battery: 4 other seeds, no
-smallest n, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 instead of t₇ =
-2.4), so the shares of "yes" are conservative.
+For a calibrated preset, these are the members of its ensemble, which differ in what the runs do not
+determine. The constants that the user set apply to all of them. For any other preset, isolaw multiplies each
+nonzero constant, with η and β but without integers such as the number of features, by its own 2^U, with U
+uniform in [−1, 1], and clips it to the bounds of the model. The same rules judge each preset on a smaller
+battery, with 4 other seeds, without the smallest n, with two training set sizes, and without re-tuned η. With
+4 seeds intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[
 
 
 def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str, float]:
-    """Return the constants of jittered preset number ``index``.
+    """Return the jittered constants of the preset number ``index``.
 
     >>> around = jittered("interference", {"sigma2": 100.0}, 3)
     >>> 50 <= around["sigma2"] <= 200, around == jittered("interference", {"sigma2": 100.0}, 3)
@@ -155,5 +155,5 @@ def _kept(path: Path) -> dict[str, Any]:
             raise InputError(f"{path}: found no verdicts")
         return kept
     except InputError as error:
-        warnings.warn(f"{error}; it is made again", stacklevel=3)
+        warnings.warn(f"{error}; isolaw judges this preset again", stacklevel=3)
         return {}

@@ -1,4 +1,4 @@
-"""Compute the findings, and the curves of their figures, from the battery's runs."""
+"""Compute the findings, and the curves of their figures, from the runs of a battery."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class MeasuredFindings:
         return settled(found, PER_BUDGET)
 
     def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
-        """Return rewards at the largest budget, (S, N)."""
+        """Return the rewards of S seeds and N values of n at the largest budget, (S, N)."""
         return self._rewards(experiment, *args, **kwargs)[:, :, -1]
 
     def _picture(self, key: str, curves: Mapping[str, Any], **axes: Any) -> None:
         self.pictures[key] = {"levels": self.battery.levels, **axes, "curves": curves}
 
     def _rises(self) -> None:
-        """Judge F1, and its control: the same with η re-tuned."""
+        """Add finding F1, that n* rises with C, and its control with η re-tuned at each n and C."""
         b, curves = self.battery, {}
         for name, values in self.main.items():
             self.findings.append(rules.rises(name, b.levels, values))
@@ -84,7 +84,7 @@ class MeasuredFindings:
         self._picture("F1", curves, x=b.budgets.tolist())
 
     def _compared(self) -> None:
-        """Judge F2 and F3: problem sets and metrics compared at the largest C."""
+        """Add findings F2 and F3, which compare problem sets and metrics at the largest C."""
         levels = self.battery.levels
         end = {name: values[:, :, -1] for name, values in self.main.items()}
         self.findings.append(rules.harder(levels, end["easy"], end["hard"]))
@@ -97,7 +97,7 @@ class MeasuredFindings:
         self._picture("F3", curves)
 
     def _batches(self) -> None:
-        """Judge F4: B_p against n."""
+        """Add finding F4: B_p matters less than n, and at fixed B large M needs large n."""
         b = self.battery
         sizes, coarse = b.moderate_batches, b.coarse_levels
         each = [
@@ -124,7 +124,7 @@ class MeasuredFindings:
         )
 
     def _alone(self) -> None:
-        """Judge F5a: one problem alone."""
+        """Add finding F5a: on a single problem, more steps beat a larger n."""
         evaluated, levels, curves = schedule(TABULAR_COMPUTE), TABULAR_LEVELS, {}
         for rule in self.battery.tabular:
             values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, evaluated=evaluated)
@@ -133,7 +133,7 @@ class MeasuredFindings:
         self._picture("F5a", curves, x=evaluated[PER_BUDGET::PER_BUDGET].tolist(), levels=list(levels))
 
     def _landscapes(self) -> None:
-        """Judge F5b: the pass@1 landscape."""
+        """Add finding F5b: with many problems, a larger n leaves fewer problems unsolved."""
         curves = {}
         for name in SETS:
             zero, gini = (self._last(name, metric) for metric in ("zero_fraction", "gini"))
@@ -143,7 +143,7 @@ class MeasuredFindings:
         self._picture("F5b", curves)
 
     def _sizes(self) -> None:
-        """Judge F6: the size of the training set."""
+        """Add finding F6: a smaller training set caps n* at a lower value."""
         b = self.battery
         each = {d: self._rewards(f"easy-d{d}") for d in b.training_sizes[:-1]}
         each[b.training_sizes[-1]] = self.main["easy"]
@@ -152,7 +152,7 @@ class MeasuredFindings:
         self._picture("F6", {str(d): _path(b.levels, v) for d, v in each.items()}, x=b.budgets.tolist())
 
     def _decoupled(self) -> None:
-        """Judge F7: advantages from more rollouts than enter the gradient."""
+        """Add finding F7: advantages computed from more rollouts than enter the gradient."""
         b = self.battery
         if not b.decoupled:
             nothing = np.full(len(b.seeds), np.nan)
@@ -184,7 +184,7 @@ def _bands(names: Iterable[str], rows: Floats) -> PlotSeries:
 
 
 def _path(levels: Sequence[int], values: Floats) -> PlotSeries:
-    """Return log2 n* along the budgets."""
+    """Return the curve of log2 n* over the budgets."""
     return _band(path(levels, leave_one_out(values)).log2_n)
 
 

@@ -1,10 +1,10 @@
 """The findings F1 to F7 of arXiv 2603.12151: the effect that measures each, and the rule for its verdict.
 
-Every effect is positive in the direction that the finding states. *Yes* requires that its 95 % interval over
-seeds excludes zero and that it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of
-the problems). *Partly* requires only the former. Otherwise the verdict is *no*, or *not measured*. A finding
-with several effects gets the weakest verdict. Rewards are (S, …, N) for S seeds and N values of n at the
-largest budget, or (S, N, X) at X budgets.
+An effect is positive if it has the direction that the finding states. The verdict is *yes* if the 95 %
+interval of the effect over seeds excludes zero and the effect is at least one doubling of n (for F4a, F5b and
+F7: at least 0.01 in reward or in the share of problems). It is *partly* if only the interval excludes zero,
+and otherwise *no* or *not measured*. A finding with several effects gets the weakest verdict. Rewards are (S,
+…, N) for S seeds and N values of n at the largest budget, or (S, N, X) at X budgets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _WRONG = 3.0  # doublings: a wrong n or B_p is off by a factor of 8
 
 
 def n_star(levels: Sequence[int], values: Floats) -> Optimum:
-    """Return n* over all seeds and without each, (1 + S, …), from the rewards of seeds, (S, …, N)."""
+    """Return n* from the mean over all seeds, and from the means without each seed, (1 + S, …).
+
+    ``values`` are the rewards of the seeds, (S, …, N).
+    """
     return optimum(np.log2(levels), leave_one_out(values))
 
 
@@ -44,7 +47,7 @@ def _compared(
 
 
 def _at_edge(levels: Sequence[int], **found: Floats) -> list[str]:
-    """Return notes for each n* that is only a bound."""
+    """Return a note for each n* that is only a bound, since it is at an edge of the grid."""
     edge = {-1.0: levels[0], 1.0: levels[-1]}
     return [f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge]
 

@@ -1,11 +1,11 @@
 """n*: the n at which reward, smoothed over log2 n, is highest.
 
-The strict argmax over a grid jumps by whole doublings and follows noise. So rewards are smoothed by local
-quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least four n), and
-n* is the argmax of the smooth curve between the smallest and the largest measured n. Smoothing is linear in
-the rewards, and n* is computed from means over seeds, never from a single seed's noise. A single polynomial
-over all n is off by up to 0.7 doublings if reward falls off a cliff; local regression is off by at most about
-0.1 (`tests/replication/test_smoothing.py`).
+The argmax over the n of a grid jumps by whole doublings and follows noise. isolaw therefore smooths rewards
+by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least
+four n). n* is the argmax of the smooth curve between the smallest and the largest measured n. Smoothing is
+linear in the rewards, and n* is computed from means over seeds, never from the noise of a single seed. If the
+reward falls off a cliff, a single polynomial over all n is off by up to 0.7 doublings, and local regression
+by at most about 0.1 (`tests/replication/test_smoothing.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Optimum:
 
     @property
     def both(self) -> Floats:
-        """``log2_n`` and ``tolerance``, shape (2, …)."""
+        """``log2_n`` and ``tolerance``, stacked, (2, …)."""
         return np.stack([self.log2_n, self.tolerance])
 
 

@@ -1,8 +1,8 @@
 """Effects, their intervals over seeds, and the rule that turns them into the verdict on a finding.
 
-The unit is the seed: under one seed, configurations share problem sets and their order, so all runs of a seed
-are one draw. An effect θ is a function of the mean over S seeds. With θ_(s) the effect without seed s (the
-jackknife; Tukey 1958),
+The unit of resampling is the seed: under one seed, configurations share problem sets and their order, so all
+runs of a seed are one draw. An effect θ is a function of the mean over S seeds. With θ_(s) the effect without
+seed s (the jackknife; Tukey 1958),
 
     se² = (S − 1) / S · Σ_s (θ_(s) − θ)²,    θ ± t_{S−1, .975} · se
 
@@ -82,7 +82,7 @@ class Effect:
 
     @property
     def measured(self) -> bool:
-        """Whether all runs that the effect needs exist."""
+        """Whether all runs exist that the effect is computed from."""
         return bool(np.isfinite([self.value, self.low, self.high]).all())
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,11 +107,11 @@ def weakest(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the table.
+    """One finding on one problem set, which is a row of the table.
 
-    The finding ``key`` (such as ``F1``) on a problem ``set`` needs all ``effects``. If it compares n*,
-    ``tolerance`` is the first effect computed from the smallest n within 0.005 of the best instead. ``holds``
-    is a further condition, without which the verdict is at most *partly*.
+    ``key`` names the finding, such as ``F1``, which requires all ``effects``. If it compares n*,
+    ``tolerance`` is the first effect, computed from the smallest n within 0.005 of the best instead of n*.
+    ``holds`` is a further condition; if it is false, the verdict is at most *partly*.
     """
 
     key: str

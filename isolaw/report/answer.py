@@ -47,7 +47,7 @@ _REPLAYED = "replay"  # the replay backend only has recorded runs, and cannot ma
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to run next, why, and a command that runs it or, after the runs, answers again."""
+    """What to run next, the reason, and the command that runs it or that answers again after the runs."""
 
     what: str
     why: str = ""
@@ -81,12 +81,12 @@ class Answer:
 
     @property
     def B_p(self) -> int | None:
-        """Problems per batch."""
+        """B_p, the problems per batch of the recommended allocation."""
         return self.prediction.B_p
 
     @property
     def M(self) -> int | None:
-        """Update steps."""
+        """M, the update steps of the recommended allocation."""
         return self.prediction.M
 
     @property
@@ -121,7 +121,7 @@ class Answer:
             rows.append(
                 {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
                 | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
-                | {"expected_loss": own.expected_regret, "probability_within_tolerance": own.probability}
+                | {"expected_loss": own.expected_loss, "probability_within_tolerance": own.probability}
                 | {"measured": own.measured}
             )
         names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]

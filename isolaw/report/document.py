@@ -92,7 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list, with the sentence that introduces it."""
+    """A list of items, with a sentence that introduces it."""
 
     lead: str
     items: Sequence[str]
@@ -136,7 +136,7 @@ class Drawing:
     caption: str
 
     def lines(self) -> list[str]:
-        """Return nothing."""
+        """Return no lines, since text output has no drawings."""
         return []
 
     def svg(self) -> Markup:
@@ -187,7 +187,7 @@ class Document:
 
     @classmethod
     def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
-        """Return a document of one passage."""
+        """Return a document that consists of one passage."""
         return cls(title, [Passage("", lines)], data)
 
     def lines(self) -> list[str]:
@@ -197,7 +197,7 @@ class Document:
 
     @property
     def simulated(self) -> Simulated:
-        """What the result rests on, from its data."""
+        """Whether the result comes from simulated runs, according to its data."""
         return Simulated.of_json(self.data)
 
     @property

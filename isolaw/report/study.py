@@ -93,7 +93,7 @@ class Study:
 
     @property
     def document(self) -> LawDocument | None:
-        """The document of the law."""
+        """The document of the study's law, None if there is no law."""
         return None if self.law is None else self.law.document
 
     @cached_property
@@ -106,12 +106,12 @@ class Study:
 
     @cached_property
     def levels(self) -> list[int]:
-        """Every n among the runs, ascending."""
+        """The distinct n of the runs, ascending."""
         return sorted(int(n) for n in self.held.points["rollouts_per_problem"].unique())
 
     @cached_property
     def batches(self) -> list[int]:
-        """Every B_p among the runs, ascending."""
+        """The distinct B_p of the runs, ascending."""
         return sorted(int(b) for b in self.held.points["problems_per_batch"].unique())
 
     def rows(self, metric: str | None = None) -> pd.DataFrame:
@@ -163,11 +163,11 @@ def common_compute(points: pd.DataFrame) -> float:
 
 
 def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
-    """Return the reward of each configuration at ``compute``, without a fit: a row each.
+    """Return a table with the measured reward of each configuration at C = ``compute``.
 
-    ``points`` are rows of one metric on one evaluation set. The checkpoints of a run between 0.8 C and 1.1 C
-    are averaged, then the runs. The columns are `PLACE`, ``runs``, ``value``, and ``error``, the standard
-    error over runs (NaN of a single run).
+    ``points`` are rows of one metric on one evaluation set. The reward is the mean over runs of a run's mean
+    between 0.8 C and 1.1 C. The columns are `PLACE`, ``runs``, ``value``, and ``error``, the standard error
+    over runs (NaN for a single run).
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
     ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})

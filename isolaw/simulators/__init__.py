@@ -1,8 +1,8 @@
-"""Simulated RL: problem sets, and three models that share the interface of `isolaw.simulators.model`.
+"""Simulated RL training: problem sets, and three models with the interface of `isolaw.simulators.model`.
 
 ::
 
-    interference   many problems that share parameters: a success logit each, styles as noise (the default)
-    arms           many problems of K answers with shared features: the cross-check, without reduction
-    tabular        one problem of K answers, where theory is exact
+    interference   many problems that share parameters; a success logit for each, and styles as noise
+    (default) arms           many problems with K explicit answers and shared features, to cross-check
+    interference tabular        one problem with K answers, for which theory is exact
 """

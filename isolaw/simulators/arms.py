@@ -1,26 +1,26 @@
-"""A population of softmax policies over K answers with shared features: the cross-check of `interference`.
+"""A population of softmax policies over K answers with shared features, to cross-check `interference`.
 
-Problem i has K answers, the first ``correct`` of them right, and base logits b_ia. One vector w ∈ R^r is
-learned for all problems::
+Problem i has K answers with base logits b_ia, and the first ``correct`` answers are right. All problems share
+one learned vector w ∈ R^r::
 
     log π_i(a) = b_ia + w·φ_ia − log Σ_a' exp(b_ia' + w·φ_ia'),      p_i = Σ_right π_i(a)
     φ_ia = φ_i + √(ρ S) ε_ia  (right),   √S ε_ia  (wrong),           ε_ia ~ N(0, I),  S = σ²/r
 
-φ_i is what right answers to different problems share (drawn as for `interference`); ε_ia is the style of an
-answer, which the reward ignores; ρ is the style variance of right answers relative to wrong ones. A step
-takes B_p problems with n rollouts each::
+φ_i are the features that the right answers to a problem share, drawn as for `interference`. ε_ia is the style
+of an answer, which the reward ignores, and ρ is the style variance of right answers relative to wrong ones. A
+step takes B_p problems with n rollouts each::
 
     G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`group`)
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²; q: 0 SGD, 1 Adam
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact; so are rollout noise and the price of drift.
-`interference` reduces answers to the number of right ones, and styles to S and ρ. Both models are the same
-process for every recipe with two answers and S = 0 (`interference` with σ² = c = κ = 0). They also agree with
-infinitely many answers and many directions that only styles have (c = (1 − ρ) S, κ = 0, without KL and
-entropy, which here run over all answers). Elsewhere a few answers have few styles: w can single out one of
-them, and the policy collapses onto it, whereas `interference` memorises single problems (κ) and drifts in
-infinitely many directions.
+Every answer is sampled and every softmax is exact, so the noise of rollouts and the price of drift are exact,
+too. `interference` reduces answers to the number of right ones, and styles to S and ρ. With two answers and S
+= 0 both models are the same process for every recipe (`interference` with σ² = c = κ = 0). They also agree in
+the limit of infinitely many answers and many directions that only styles use (c = (1 − ρ) S, κ = 0, without
+the KL and entropy terms, which here are over all answers). Otherwise they differ: a few answers have few
+styles, so w can single out one answer and the policy collapses onto it, whereas `interference` memorises
+single problems (κ) and drifts in infinitely many directions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from isolaw.simulators.problems import TRAIN, VALIDATION, Constants, Difficulty,
 
 @dataclass(frozen=True, kw_only=True)
 class ArmsParameters(Constants):
-    """The model's constants: ``arms`` is K, ``correct`` the number of right answers."""
+    """The model's constants; ``arms`` is K, and ``correct`` is the number of right answers."""
 
     arms: int = 8
     correct: int = 1
@@ -55,7 +55,7 @@ SIZES = (2000, 1000)
 
 
 class Arms(Model):
-    """The population; ``scalars`` are the second moment v and the number of updates."""
+    """The population of policies; ``scalars`` holds the second moment v and the number of updates."""
 
     state = ("w", "scalars")
 
@@ -66,14 +66,14 @@ class Arms(Model):
         self.scalars = np.zeros(2)
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches``."""
+        """Make one update step for each row of ``batches`` (steps, B_p)."""
         p = self.problems
         queue = self.queue_of(update, batches.shape[1], p.b.shape[1] + 2)
         state = self.w, self.scalars, self.made, queue
         _advance(rng, batches, p.b, p.phi, *state, self.correct, self.q, *update.for_kernel)
 
     def success(self, train: bool = False) -> Floats:
-        """Return p_i of the validation or of the training problems."""
+        """Return the success probabilities p_i of the validation or of the training problems."""
         p = self.problems
         b, phi = (p.b, p.phi) if train else (p.b_val, p.phi_val)
         out = np.empty(len(b))
@@ -81,7 +81,7 @@ class Arms(Model):
         return out
 
     def drift(self) -> float:
-        """Return |w|²."""
+        """Return |w|², the squared distance of the parameters from their start."""
         return float(self.w @ self.w)
 
 
@@ -97,7 +97,7 @@ def create(
 def draw(
     parameters: ArmsParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Population:
-    """Draw a problem set; p_i and φ_i are those of `problems.population` under the same seed."""
+    """Draw a problem set, with the same p_i and φ_i as `problems.population` under the same seed."""
     p = parameters
     base = population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r)
     is_right = (np.arange(p.arms) < p.correct)[:, None]
@@ -114,7 +114,7 @@ def draw(
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _policy(b, phi, w, logits, log_pi):  # type: ignore[no-untyped-def]
-    """Write log π of one problem into ``log_pi``; b (K,), phi (K, r)."""
+    """Write log π of one problem with base logits b (K,) and features phi (K, r) into ``log_pi``."""
     for a in range(b.size):
         z = b[a]
         for k in range(w.size):
@@ -140,7 +140,7 @@ def _advance(  # type: ignore[no-untyped-def]
     arms, r = b.shape[1], w.size
     logits, slope, gradient = np.empty(arms), np.empty(arms), np.empty(r)
     log_pi = np.empty((size, arms))
-    batch = np.empty((size, arms + 2), dtype=np.int64)  # answers that are trained on, right ones, problem
+    batch = np.empty((size, arms + 2), dtype=np.int64)  # counts of trained answers, right answers, problem
     for t in range(steps):
         for j in range(size):
             i = batches[t, j]
@@ -160,7 +160,7 @@ def _advance(  # type: ignore[no-untyped-def]
             if filtered and not 0 < right < n:
                 continue
             groups += 1
-            if len(queue) > 0:  # another problem than the one just sampled
+            if len(queue) > 0:  # the queue returned another problem than the one just sampled
                 _policy(b[i], phi[i], w, logits, log_pi[j])
             group.gradient(log_pi[j], b[i], correct, batch[j, :arms], right, n, code, std, kl, entropy, slope)
             for a in range(arms):

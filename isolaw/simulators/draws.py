@@ -1,20 +1,20 @@
-"""Random draws, several times faster than NumPy's in the form needed here."""
+"""Random draws that are several times faster than NumPy's when each draw has its own parameters."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-_FEW = 8  # up to this many rollouts, drawing one by one is fastest
+_FEW = 8  # with up to this many rollouts, drawing them one by one is fastest
 _LARGE = 30.0  # mean above which NumPy's method (BTPE) is faster
 
 
 @numba.njit(cache=True, nogil=True)
 def successes(rng, n, p):  # type: ignore[no-untyped-def]
-    """Draw from Binomial(n, p).
+    """Draw once from Binomial(n, p).
 
-    This is inversion as in NumPy (Kachitvichyanukul and Schmeiser 1988, BINV), but computes q^n by squaring
-    instead of by a logarithm and an exponential, which dominate the time if every draw has its own p.
+    The method is inversion as in NumPy (Kachitvichyanukul and Schmeiser 1988, BINV), but q^n is computed by
+    squaring. NumPy's logarithm and exponential dominate the time if every draw has its own p.
     """
     if n <= _FEW:
         right = 0
@@ -44,7 +44,7 @@ def successes(rng, n, p):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def binomial(rng, n, p):  # type: ignore[no-untyped-def]
-    """Draw Binomial(n, p_i) for each i, shape (V,).
+    """Draw from Binomial(n, p_i) for each i, and return the draws, (V,).
 
     >>> binomial(np.random.default_rng(0), 4, np.array([0.0, 1.0])).tolist()
     [0, 4]
@@ -57,7 +57,7 @@ def binomial(rng, n, p):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def permutations(rng, count, size):  # type: ignore[no-untyped-def]
-    """Draw random permutations of 0 … size − 1 by Fisher and Yates, shape (count, size).
+    """Return ``count`` random permutations of 0 … size − 1 by Fisher and Yates, (count, size).
 
     >>> sorted(permutations(np.random.default_rng(0), 1, 4)[0].tolist())
     [0, 1, 2, 3]

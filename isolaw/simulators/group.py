@@ -1,8 +1,9 @@
 """One group of rollouts of a softmax policy over K answers (arms), and its gradient in the logits.
 
-The first ``correct`` arms are right (reward 1), the others wrong (0). n answers are drawn from the policy π,
-of which n' ≤ n enter the gradient; x_a of those n' are arm a, with advantage A_a (`model.advantages`). With
-π0 the initial policy, β the KL penalty and γ the entropy bonus, the policy gradient in logit a is::
+The first ``correct`` arms are right (reward 1), and the others are wrong (reward 0). n answers are drawn from
+the policy π, and n' ≤ n of them enter the gradient. Of these n', x_a are arm a, with advantage A_a
+(`model.advantages`). With the initial policy π0, the weight β of the KL penalty and the weight γ of the
+entropy bonus, the policy gradient in logit a is::
 
     (1/n') (x_a A_a − π_a Σ_b x_b A_b) − β π_a (log π_a/π0_a − KL) − γ π_a (log π_a + H)
 
@@ -32,7 +33,7 @@ def softmax(logits, log_pi):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped-def]
-    """Draw n answers; write x_a of the first ``trained`` into ``counts`` and return the number right of n."""
+    """Draw n answers; write x_a of the first ``trained`` into ``counts``, and return how many are right."""
     arms = log_pi.size
     right = 0
     left, rest = trained, 1.0
@@ -79,7 +80,7 @@ def gradient(  # type: ignore[no-untyped-def]
 
 
 def start(p, arms: int, correct: int):  # type: ignore[no-untyped-def]
-    """Return log π0, (…, K), with success p (…), uniform among right and uniform among wrong answers.
+    """Return log π0 (…, K) of policies with success p (…), uniform over right and uniform over wrong answers.
 
     >>> np.exp(start(np.array([0.6]), arms=4, correct=2)).round(2).tolist()
     [[0.3, 0.3, 0.2, 0.2]]

@@ -1,15 +1,15 @@
-"""Estimate success probabilities from an avg@16 histogram.
+"""Estimate the distribution of success probabilities from an avg@16 histogram.
 
-Often only the number of problems with 0, 1, … 16 of 16 correct samples is known, and sampling blurs these
-counts: x ~ Binomial(16, p). EM estimates the distribution of p by maximum likelihood on a grid (the binomial
-mixture of Lord 1969, Psychometrika 34, 259)::
+Often one only knows how many problems have 0, 1, … 16 of 16 correct samples, and sampling blurs these counts:
+x ~ Binomial(16, p). The EM algorithm estimates the distribution of p by maximum likelihood on a grid (the
+binomial mixture of Lord 1969, Psychometrika 34, 259)::
 
     w_g ← w_g · Σ_x s_x Binomial(x; 16, p_g) / Σ_g' w_g' Binomial(x; 16, p_g')
 
-where w_g is the weight of grid point p_g and s_x the share of problems with x correct samples. 16 samples
-determine only 16 moments of p, and cannot distinguish p = 0.001 from 0.01. What they leave open is
-**assumed**: p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems drawn
-from the estimate reproduce the histogram to a few thousandths.
+where w_g is the weight of grid point p_g and s_x the share of problems with x correct samples. The 16 samples
+determine only 16 moments of p, and cannot distinguish p = 0.001 from 0.01. The rest is **assumed**: EM starts
+from the arcsine law, and stops after 500 steps. Problems drawn from the estimate reproduce the histogram to a
+few thousandths.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy as np
 from isolaw.simulators.model import Floats
 
 SAMPLES = 16
-# Published shares are often rounded.
+# Tolerance for the sum of the shares, since published shares are often rounded.
 SUM_TOLERANCE = 1e-3
 _GRID, _STEPS = 512, 500
 
 
 def fault(shares: Sequence[float]) -> str:
-    """Return a description of a valid histogram, or ``""`` if this one is valid.
+    """Return ``""`` for a valid histogram, and otherwise what a valid histogram must have.
 
     >>> fault([0.5, 0.5])
     '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
@@ -46,13 +46,13 @@ def fault(shares: Sequence[float]) -> str:
 
 
 def mean(shares: Sequence[float]) -> float:
-    """Return the mean of p, which equals the histogram's."""
+    """Return the mean of p, which equals the mean of the histogram."""
     return float(np.dot(shares, np.arange(SAMPLES + 1)) / SAMPLES / math.fsum(shares))
 
 
 @lru_cache(maxsize=16)
 def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return the grid of p and its estimated weights, both (512,).
+    """Return the grid of p, (512,), and the estimated weights of its points, (512,).
 
     >>> p, weights = distribution((0.5, *15 * (0.0,), 0.5))
     >>> bool(weights[p < 0.1].sum() > 0.49)
@@ -70,6 +70,6 @@ def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
 
 
 def sample(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
-    """Draw p of ``size`` problems."""
+    """Draw the success probabilities p of ``size`` problems."""
     p, weights = distribution(shares)
     return np.asarray(p[np.searchsorted(np.cumsum(weights)[:-1], rng.random(size), side="right")])

@@ -1,8 +1,8 @@
-"""The interference population: problems that share parameters, learned by GRPO in O(B_p · r) per step.
+"""The interference population: GRPO on problems that share parameters, at a cost of O(B_p · r) per step.
 
-A policy with parameters θ, zero before training, answers problem i rightly or wrongly, and in some style ε.
-Wrong answers are more diverse: styles are N(0, S I) among wrong and N(0, ρ S I) among right answers. With b_i
-the initial success logit and ψ_i the features of problem i, the policy is
+A policy with parameters θ, which are zero before training, gives a right or a wrong answer to problem i, in a
+style ε. Wrong answers are more diverse: styles are N(0, S I) for wrong and N(0, ρ S I) for right answers.
+With the initial success logit b_i and the features ψ_i of problem i, the policy is
 
     π(answer) ∝ exp((b_i + ψ_i·θ) 1[right] + ε·θ)
 
@@ -10,32 +10,33 @@ Integrating over ε, the logit of success is exactly
 
     z_i = b_i + ψ_i·θ − d,   d = ½ c |θ|²,   c = (1 − ρ) S,   p_i = σ(z_i)
 
-d is the price of drift: whichever way θ moves, some wrong answers gain by it. Parameters are of three kinds,
-θ = (w, a, rest), according to their part in ψ_i:
+d is the price of drift: whichever way θ moves, some wrong answers become more likely. θ = (w, a, rest) has
+three kinds of parameters, which enter ψ_i differently:
 
     w (r,)    shared by all problems, φ_i·w: transfer and interference    (φ_i: `problems.population`)
     a (D,)    one per training problem, √κ a_i: memory; validation problems have none
-    rest      not seen, only drifts; the state keeps W = |rest|²
+    rest      not in ψ_i, only drifts; the state keeps W = |rest|²
 
-A step takes B_p problems with n rollouts each, k_i ~ Binomial(n, p_i) of them right. With advantages A₊ and
-A₋ of right and wrong rollouts (`model.advantages`), k' right ones among the n' rollouts in the gradient, and
-weights β of KL(π ‖ π0) and γ of the entropy of right and wrong, the policy gradient is
+A step takes B_p problems with n rollouts each, of which k_i ~ Binomial(n, p_i) are right. A₊ and A₋ are the
+advantages of right and wrong rollouts (`model.advantages`), and k' of the n' rollouts in the gradient are
+right. With weights β of KL(π ‖ π0) and γ of the entropy over right and wrong, the policy gradient is
 
     Σ_i h_i ψ_i − c P θ + noise,   P = Σ_i h_i + β Σ_i (1 − p_i + ρ p_i) / (1 − ρ)
 
     h_i = (k' A₊ (1 − p_i) − (n' − k') A₋ p_i) / n' − β p_i (1 − p_i)(z_i − b_i − d) − γ p_i (1 − p_i) z_i
 
-The noise, from the styles of rollouts, is N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) in total over all
-directions, with σ² = S dim θ. With GRPO's advantage, all rollouts used, p̂ = k/n and q̂ = 1 − p̂, a group's
-signal is √(p̂ q̂), KL apart, and its noise (ρ q̂ + p̂) σ²/n, none in a group of equals. Directions are so
-many, S ≪ σ², that all noise falls on the rest. With batch sums over B_p groups, the step is
+The noise comes from the styles of rollouts. Summed over all directions it is
+N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) with σ² = S dim θ. With GRPO's advantage, all rollouts in the
+gradient, p̂ = k/n and q̂ = 1 − p̂, a group has the signal √(p̂ q̂), apart from KL, and the noise
+(ρ q̂ + p̂) σ²/n; a group whose rollouts are all right or all wrong has neither. There are so many directions,
+S ≪ σ², that all noise is in the rest. With batch sums over B_p groups, the step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p
 
-lr(B) is η √B under the square-root rule. Everything is sampled; no learning curve is built in. Assumed, not
-derived: one optimiser scale for all parameters, the spectrum of φ, equally strong private directions (κ), and
-styles from the updated policy (which matters for stale rollouts).
+lr(B) is η √B under the square-root rule. Everything is sampled, and no learning curve is built in. Four
+things are assumed and not derived: one optimiser scale for all parameters, the spectrum of φ, equally strong
+private directions (κ), and styles drawn from the updated policy (which matters for stale rollouts).
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange, learning_rate
 from isolaw.simulators.problems import Constants, Difficulty, Population, population
 
-# Entries of ``scalars``. a is `stored` · scale, since every step shrinks all of a; so is its norm.
+# Entries of ``scalars``. Every step shrinks all of a, so a and its norm are stored apart from their scale.
 _REST, _MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
 _LEAST_SCALE = 1e-100
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterferenceParameters(Constants):
-    """The model's constants: ``kappa`` is κ; the other symbols are those of the module's docstring."""
+    """The model's constants, named by the symbols of the module's docstring; ``kappa`` is κ."""
 
     kappa: float
     c: float
@@ -78,11 +79,12 @@ BOUNDS = {"q": (0.0, 1.0), "rho": (0.0, 0.99), "r": (1.0, 4096.0)}
 
 
 class Interference(Model):
-    """The population.
+    """The population: its problems, and the parameters that training changes.
 
-    ``w`` (r,) are the shared parameters, ``stored`` (D,) the private ones before their common scale;
-    ``scalars`` are W, the second moment v, the number of updates, the scale of ``stored``, and |``stored``|².
-    The queue holds the problem and its right rollouts of n and of n', (k, B_p, 3).
+    ``w`` (r,) holds the shared parameters, and ``stored`` (D,) the private ones without their common scale.
+    ``scalars`` holds W, the second moment v, the number of updates, the scale of ``stored``, and
+    |``stored``|². The queue (k, B_p, 3) holds for each group the problem, and the right rollouts among n and
+    among n'.
 
     >>> from isolaw.simulators.problems import difficulty
     >>> model = create(PRESETS["P"], difficulty("easy"), seed=0, n_train=64, n_validation=8)
@@ -103,7 +105,7 @@ class Interference(Model):
         self.scalars[_SCALE] = 1.0
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches``."""
+        """Make one update step for each row of ``batches`` (steps, B_p)."""
         p, queue = self.parameters, self.queue_of(update, batches.shape[1], 3)
         state = self.w, self.stored, self.scalars, self.made, queue
         constants = p.q, p.sigma2, p.rho, np.sqrt(p.kappa), p.c
@@ -111,7 +113,7 @@ class Interference(Model):
 
     @property
     def private(self) -> Floats:
-        """a, shape (D,)."""
+        """The private parameters a, (D,)."""
         return np.asarray(self.stored * self.scalars[_SCALE])
 
     def drift(self) -> float:
@@ -121,7 +123,7 @@ class Interference(Model):
 
     def success(self, train: bool = False) -> Floats:
         """Return p_i of the validation or of the training problems."""
-        with np.errstate(over="ignore", invalid="ignore"):  # a diverged state
+        with np.errstate(over="ignore", invalid="ignore"):  # the state may have diverged
             cost = 0.5 * self.parameters.c * self.drift()
             p = self.problems
             if train:
@@ -156,7 +158,7 @@ def _advance(  # type: ignore[no-untyped-def]
     r = w.size
     gradient = np.empty(r)
     in_batch = np.zeros(b.size)  # Σ h of each problem in the batch, where it may occur twice
-    batch = np.empty((size, 3), dtype=np.int64)  # problem, right ones of n, right ones of n'
+    batch = np.empty((size, 3), dtype=np.int64)  # problem, right rollouts of n, right rollouts of n'
     z, p, h = np.empty(size), np.empty(size), np.empty(size)
     held = kl / (1.0 - rho)
     for t in range(steps):

@@ -1,10 +1,11 @@
-"""The interface of a simulator's model, and the parts of an update that all models share.
+"""The interface of a simulated model, and the parts of an update that all models share.
 
 The modules `tabular`, `arms` and `interference` define the same names:
 
-- ``PRESETS``: the model's constants by preset, the default first, each a frozen dataclass. Its ``lr_easy,
-  lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that sets none;
-- ``BOUNDS``: the smallest and largest value of each constant whose range is not [0, ∞);
+- ``PRESETS``: the model's constants for each preset, as a frozen dataclass; the first is the default. Its
+fields
+  ``lr_easy, lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that sets none;
+- ``BOUNDS``: the smallest and the largest value of each constant whose range is not [0, ∞);
 - ``SIZES``: the default numbers of training and validation problems (D, V);
 - ``create(parameters, difficulty, seed, n_train, n_validation)``: draws the problems from the seed and
   returns a `Model` before its first step.
@@ -33,10 +34,10 @@ _NONE, _LEAVE_ONE_OUT, _CENTRED, _GROUP_STD, _BATCH_STD = range(5)
 class Update:
     """How a batch of B_p groups becomes an update: the recipe in the form that the kernels take.
 
-    The advantage's baseline and scale come from all n rollouts of a group. With the zero-variance filter, the
-    update, with its KL and entropy terms, is the mean over groups that are neither all right nor all wrong,
-    and zero without any. With staleness k, rollouts wait in a queue that the first k steps only fill; KL and
-    entropy are those of the updated policy.
+    The baseline and the scale of the advantage come from all n rollouts of a group. With the zero-variance
+    filter, the update, including its KL and entropy terms, is the mean over the groups that are neither all
+    right nor all wrong; if there is no such group, it is zero. With staleness k, rollouts wait in a queue,
+    which the first k steps only fill. KL and entropy are always those of the updated policy.
     """
 
     rollouts_per_problem: int  # n, generated for each problem
@@ -50,7 +51,7 @@ class Update:
 
     @property
     def trained(self) -> int:
-        """n_train, by default n."""
+        """The number of rollouts per group in the gradient, n_train, which is n by default."""
         return self.gradient_rollouts or self.rollouts_per_problem
 
     @property
@@ -63,7 +64,7 @@ class Update:
 class Model(ABC):
     """A simulated policy, its problems, and the state that training changes.
 
-    ``made`` (1,) is the number of steps; ``queue`` (k, B_p, …) holds the waiting rollouts.
+    ``made`` (1,) is the number of steps so far, and ``queue`` (k, B_p, …) holds the waiting rollouts.
     """
 
     state: ClassVar[tuple[str, ...]]  # arrays that training changes, besides ``made`` and ``queue``
@@ -74,7 +75,7 @@ class Model(ABC):
 
     @abstractmethod
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches`` (steps, B_p), indices of training problems with repeats.
+        """Make one update step for each row of ``batches`` (steps, B_p), which indexes training problems.
 
         Splitting the same steps over several calls gives the same state to the last bit.
         """
@@ -83,7 +84,7 @@ class Model(ABC):
     def success(self, train: bool = False) -> Floats:
         """Return p_i of the validation problems, (V,), or of the training problems, (D,).
 
-        It is not finite if the simulation diverged.
+        Values are not finite if the simulation diverged.
         """
 
     @abstractmethod
@@ -91,17 +92,17 @@ class Model(ABC):
         """Return the squared distance of the policy's parameters from their initial values."""
 
     def arrays(self) -> dict[str, Floats | Integers]:
-        """Return copies of the state, by name."""
+        """Return copies of the arrays of the state, by name."""
         return {name: getattr(self, name).copy() for name in (*self.state, "made", "queue")}
 
     def restore(self, arrays: Mapping[str, Floats | Integers]) -> None:
-        """Continue from the output of `arrays`; raise KeyError or ValueError if it does not fit."""
+        """Set the state to the output of `arrays`; raise KeyError or ValueError if it does not fit."""
         for name in (*self.state, "made"):
             getattr(self, name)[:] = arrays[name]
         self.queue = np.array(arrays["queue"], dtype=np.int64)
 
     def queue_of(self, update: Update, *row: int) -> Integers:
-        """Return the queue for ``exchange``, k batches of shape ``row``; empty without staleness."""
+        """Return the queue that `exchange` takes, k batches of shape ``row``; empty without staleness."""
         if not update.staleness:
             return np.zeros((0, *row), dtype=np.int64)
         if self.queue.shape != (update.staleness, *row):
@@ -111,15 +112,14 @@ class Model(ABC):
 
 @numba.njit(cache=True, inline="always")
 def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
-    """Return the advantages of a right and of a wrong rollout in a group with ``right`` right of n.
+    """Return the advantages of a right and of a wrong rollout in a group with ``right`` of n rollouts right.
 
     With rewards r ∈ {0, 1}, p̂ = right / n and population standard deviations (divisor n)::
 
-        none           A = r
-        leave_one_out  A = r − mean of the other n − 1 = (r − p̂) n / (n − 1)
-        centred        A = r − p̂                              Dr. GRPO (arXiv 2503.20783)
-        group_std      A = (r − p̂) / √(p̂ (1 − p̂))             GRPO (arXiv 2402.03300); 0 in a group of equals
-        batch_std      A = (r − p̂) / std of all rewards of the batch; 0 in a batch of equals
+        none           A = r leave_one_out  A = r − mean of the other n − 1 = (r − p̂) n / (n − 1) centred
+        A = r − p̂                              Dr. GRPO (arXiv 2503.20783) group_std      A = (r − p̂) / √(p̂
+        (1 − p̂))             GRPO (arXiv 2402.03300); 0 in a group of equals batch_std      A = (r − p̂) /
+        std of all rewards of the batch; 0 in a batch of equals
 
     >>> advantages(ADVANTAGES.index("group_std"), 1, 2, 0.0)
     (1.0, -1.0)
@@ -139,11 +139,11 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
-    """Put a batch of rollouts into the queue and take out the batch of k steps ago, in place.
+    """Put a batch of rollouts into the queue, and replace it in place by the batch of k steps ago.
 
-    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch stays. ``made`` counts the
-    steps before this one. Returns whether ``batch`` now holds rollouts to train on; in the first k steps it
-    does not.
+    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch does not change. ``made`` is
+    the number of steps before this one. Returns whether ``batch`` now holds rollouts to train on, which is
+    false in the first k steps.
     """
     if queue.shape[0] == 0:
         return True
@@ -158,10 +158,10 @@ def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
 def learning_rate(step_size, q, square, moment):  # type: ignore[no-untyped-def]
     """Return ℓ = lr · v̂^(−q/2), with v̂ the bias-corrected EMA(0.98) of the squared gradients ``square``.
 
-    ``moment`` (2,) holds v and the number of updates, and is updated in place.
+    ``moment`` (2,) holds v and the number of updates; it is changed in place.
     """
     moment[1] += 1.0
     moment[0] = _EMA * moment[0] + (1.0 - _EMA) * square
     v = moment[0] / (1.0 - _EMA ** moment[1])
-    # A batch without any signal leaves v at zero: there is no direction to step in.
+    # If no batch had a signal so far, v is zero, and there is no direction to step in.
     return step_size * v ** (-0.5 * q) if v > 0.0 else 0.0

@@ -1,7 +1,7 @@
-"""The schema of a preset file: the accepted values of each key, and the consistency of its parts.
+"""The schema of a preset file: the accepted values of each key, and checks that its parts are consistent.
 
-`isolaw calibrate` seals the files that it writes (``preset.crc``). A file without a checksum is the user's
-own; a file whose checksum does not match was changed, and is refused.
+`isolaw calibrate` adds a checksum to the files that it writes (``preset.crc``). A file without a checksum is
+the user's own. isolaw rejects a file whose checksum does not match, since somebody has changed it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.problems import difficulty
 
 FORMAT = "isolaw.preset/1"
-OWNER = "preset"  # owner name in the seal
+OWNER = "preset"  # the owner that the checksum includes
 _LARGEST = 1e12
 _MOST_MEMBERS, _MOST_VALUES = 10_000, 100_000
-# Ranges of the keys of `isolaw.calibration.space`; a key that is not listed is positive.
+# Ranges of the constants of `isolaw.calibration.space`; a constant that is not listed is positive.
 _RANGES = {
     "q": (0.0, 1.0), "rho": (0.0, 0.99), "mean": (0.0, 1.0), "r": (1.0, 4096.0),
     **dict.fromkeys(("kl", "kl_easy", "kl_hard", "c"), (0.0, _LARGEST)),
@@ -55,7 +55,7 @@ class _Part(BaseModel):
 
 
 class Head(_Part):
-    """``[preset]``."""
+    """The section ``[preset]``: the format, the model, the problem set, D and the checksum."""
 
     format: Literal["isolaw.preset/1"]
     model: Literal["interference"] = "interference"
@@ -65,7 +65,10 @@ class Head(_Part):
 
 
 class Provenance(BaseModel):
-    """``[provenance]``: the runs behind the preset, and how well it fits them; isolaw ignores other keys."""
+    """The section ``[provenance]``: the runs behind a preset, and how well it fits them.
+
+    isolaw ignores further keys.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     reward: Annotated[str, Field(min_length=1, max_length=500)]
@@ -90,7 +93,7 @@ class Provenance(BaseModel):
 
 
 class Left(_Part):
-    """``[discrepancy]``: the residuals of the runs' rewards from the ensemble, at (C, n, B_p)."""
+    """The section ``[discrepancy]``: the runs' rewards minus the ensemble's mean, at each (C, n, B_p)."""
 
     noise: Annotated[list[Error], Field(min_length=3, max_length=3)]
     lengths: Annotated[list[PositiveNumber], Field(min_length=2, max_length=2)]
@@ -108,7 +111,7 @@ class Left(_Part):
 
 
 class PresetFile(_Part):
-    """A whole preset file."""
+    """The content of a whole preset file."""
 
     preset: Head
     recipe: Recipe
@@ -119,9 +122,10 @@ class PresetFile(_Part):
 
 
 def read(data: Mapping[str, Any], path: Path) -> PresetFile:
-    """Return a preset file's content.
+    """Return the validated content of a preset file.
 
-    Raises `SpecError` with every key that is wrong, and `InputError` for another format or a wrong checksum.
+    Raises `SpecError` with an issue for each wrong key, and `InputError` for another format or a wrong
+    checksum.
     """
     head = data.get("preset")
     found = head.get("format") if isinstance(head, Mapping) else None
@@ -141,7 +145,7 @@ def read(data: Mapping[str, Any], path: Path) -> PresetFile:
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Return the checksum of a preset's content, which excludes ``crc`` itself."""
+    """Return the checksum of a preset's content without the key ``crc``."""
     head = {key: value for key, value in data["preset"].items() if key != "crc"}
     return str(seal.sealed({**data, "preset": head}, OWNER)["crc"])
 

@@ -1,9 +1,10 @@
-"""Preset files: constants of the interference population, their ensemble, and the evidence for them.
+"""Preset files: the constants of the interference population, an ensemble of them, and their evidence.
 
-A preset file is TOML. ``[constants]`` is one population; ``[ensemble]`` is many, with a list for each
-constant that shows how far the runs determine it. ``problems`` is a value of ``problems.set``, ``n_train`` is
-D, ``[recipe]`` holds the settings of the runs, ``[provenance]`` names them and measures the fit, and
-``[discrepancy]`` holds their residuals from the ensemble (`isolaw.simulators.preset_file`).
+A preset file is TOML. ``[constants]`` describes one population. ``[ensemble]`` describes many populations,
+with a list of values for each constant, whose spread shows how well the runs determine it. ``problems`` is a
+value of ``problems.set``, and ``n_train`` is D. ``[recipe]`` holds the settings of the runs, ``[provenance]``
+names the runs and measures the fit, and ``[discrepancy]`` holds the residuals of the runs
+(`isolaw.simulators.preset_file`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ FOLDER = Path(__file__).with_name("presets")
 
 @dataclass(frozen=True)
 class Preset:
-    """A calibrated population; each member of the ensemble, the first included, is a mapping of constants.
+    """A calibrated population and its ensemble.
 
-    A member's keys are the coordinates of `isolaw.calibration.space` and its ``problems``. ``left`` holds the
-    runs' residuals from the ensemble (`isolaw.calibration.discrepancy`).
+    Each of the ``members``, of which the first is the population itself, maps the coordinates of
+    `isolaw.calibration.space` to values, and ``problems`` to a problem set. ``left`` holds the residuals of
+    the runs from the ensemble's mean (`isolaw.calibration.discrepancy`).
     """
 
     name: str
@@ -43,19 +45,19 @@ class Preset:
 
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
-        """The measured (B_p, n); all B_p with all n if the file has no ``cells``."""
+        """The measured (B_p, n); if the file has no ``cells``, every B_p with every n."""
         axes = (self._source(name) for name in ("problems_per_batch", "rollouts_per_problem"))
         pairs = self.provenance.get("cells") or itertools.product(*axes)
         return tuple(sorted((int(b), int(n)) for b, n in pairs))
 
     @property
     def measured(self) -> float:
-        """The largest C that was measured."""
+        """The largest compute C that the runs measured."""
         return float(max(self._source("compute")))
 
     @property
     def ends(self) -> dict[tuple[int, int], float]:
-        """The largest C of each measured (B_p, n); empty if the file has only the largest of all."""
+        """The largest C of each measured (B_p, n); empty if the file does not have it."""
         found = self.provenance.get("ends", [])
         pairs = self.provenance.get("cells", [])
         return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, found, strict=False)}
@@ -67,12 +69,12 @@ class Preset:
 
     @property
     def discrepancy(self) -> float:
-        """The misfit of the constants to the runs, beyond noise (`isolaw.calibration.emulator`)."""
+        """δ, the misfit of the constants to the runs beyond noise (`isolaw.calibration.emulator`)."""
         return float(self.provenance.get("discrepancy", 0.0))
 
     @property
     def missed(self) -> float:
-        """Distance of the ensemble's mean from the runs, as a multiple of noise and discrepancy together."""
+        """The error of the ensemble's mean on the runs, as a multiple of noise and discrepancy together."""
         explained = math.hypot(float(self.provenance.get("noise", 0.0)), self.discrepancy)
         return float(self.provenance.get("error", 0.0)) / explained if explained else 0.0
 
@@ -93,7 +95,8 @@ def shipped() -> list[str]:
 
 
 def read_preset(name: str | Path) -> Preset:
-    """Return a shipped preset by name, or a preset from a file; raise `InputError` if neither exists.
+    """Return a preset that ships with isolaw, by name, or a preset file; raise `InputError` if neither
+    exists.
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):
@@ -116,7 +119,7 @@ def _shipped(name: str) -> Preset:
 
 
 def is_preset(path: Path) -> bool:
-    """Return whether a file is a preset."""
+    """Return whether a file is a preset file."""
     try:
         with path.open("rb") as file:
             return FORMAT.encode() in file.read(2000)

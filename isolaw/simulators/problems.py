@@ -1,8 +1,8 @@
 """Problem sets: success probabilities before training, and the features that problems share.
 
-A problem set depends on its seed alone, so all configurations of a sweep share it (common random numbers).
-Training and validation problems have separate streams: a smaller training set is a prefix of a larger one,
-and has the same validation set.
+A problem set depends only on its seed, so all configurations of a sweep share it (common random numbers).
+Training and validation problems have separate random streams: a smaller training set is a prefix of a larger
+one, and both have the same validation set.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators import histogram
 from isolaw.simulators.model import Floats
 
-# Initial success probabilities p of the paper's sets (arXiv 2603.12151): easy is avg@16 in [0.3, 0.6],
-# hard in [0, 0.0625], extremely hard has pass@128 = 0; the shapes within are the simulator's assumption.
+# Initial success probabilities p of the paper's sets (arXiv 2603.12151). avg@16 is in [0.3, 0.6] on the easy
+# set and in [0, 0.0625] on the hard set; the extremely hard set has pass@128 = 0. The shapes are assumed.
 NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "easy": lambda rng, size: rng.uniform(0.3, 0.6, size),
     "hard": lambda rng, size: 0.0625 * rng.beta(0.6, 1.5, size) + 5e-4,
@@ -38,10 +38,10 @@ TRAIN, VALIDATION, ORDER = range(3)
 
 @dataclass(frozen=True)
 class Difficulty:
-    """The distribution of the initial success probability: a mixture of parts, as `difficulty` reads it.
+    """The distribution of problems' success probability before training, as a mixture.
 
-    ``weights`` are the shares of the parts, summing to 1. Each part is a key of `NAMED`, the two parameters
-    of a beta distribution, or the 17 shares of an avg@16 histogram.
+    ``weights`` are the shares of the components and sum to 1. Each component is a key of `NAMED`, the two
+    parameters of a beta distribution, or the 17 shares of an avg@16 histogram.
     """
 
     weights: tuple[float, ...]
@@ -49,11 +49,13 @@ class Difficulty:
 
     @property
     def easy(self) -> bool:
-        """Whether the paper's recipe for the easy set is the default: mean p at least 0.3."""
+        """Whether the default recipe is the paper's for the easy set, which applies if the mean p is at least
+        0.3.
+        """
         return float(np.dot(self.weights, [_mean(part) for part in self.parts])) >= _EASY_FROM
 
     def stream(self, seed: int, part: int) -> np.random.Generator:
-        """Return the random stream of one part of the set (`TRAIN`, `VALIDATION`, `ORDER`) under ``seed``."""
+        """Return the random stream under ``seed`` of the part `TRAIN`, `VALIDATION` or `ORDER` of the set."""
         if len(self.parts) == 1 and isinstance(self.parts[0], str):
             key = _STREAM[self.parts[0]]
         else:
@@ -62,7 +64,7 @@ class Difficulty:
         return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, part)))
 
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
-        """Draw p of ``size`` problems; a smaller ``size`` gives a prefix of the same draws."""
+        """Draw p of ``size`` problems; a smaller ``size`` gives the first of the same draws."""
         which, *streams = rng.spawn(1 + len(self.parts))
         p = [_sample(part, own, size) for part, own in zip(self.parts, streams, strict=True)]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
@@ -70,7 +72,7 @@ class Difficulty:
 
 
 def _beta(name: str) -> tuple[float, float] | None:
-    """Return the two parameters of ``beta(a,b)``."""
+    """Return a and b of a name ``beta(a,b)``; None for any other name."""
     match = _BETA.fullmatch(name)
     try:
         a, b = (float(number) for number in match.groups()) if match else (0.0, 0.0)
@@ -96,9 +98,9 @@ def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
     """Read ``problems.set``: the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
 
-    ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct
-    (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not sum to 1, and
-    bad histograms.
+    ``histograms`` defines further sets: each name maps to the shares of problems with 0, 1, … 16 of 16
+    samples correct (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not
+    sum to 1, and invalid histograms.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -136,10 +138,11 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that `arms` and `interference` share; their docstrings define the symbols.
+    """The constants that the models `arms` and `interference` share; their modules define the symbols.
 
-    ``sigma2`` is σ², the variance of style over all directions, and ``rho`` is ρ, its ratio in right answers;
-    ``s`` and ``m`` are the strengths of the individual and common part of φ, with ``r`` directions.
+    ``sigma2`` is σ², the variance of styles summed over all directions, and ``rho`` is ρ, the style variance
+    of right answers relative to wrong ones. ``s`` and ``m`` are the strengths of the individual and of the
+    common part of the features φ, which have ``r`` directions.
     """
 
     q: float
@@ -156,9 +159,10 @@ class Constants:
 
 @dataclass(frozen=True)
 class Population:
-    """D training and V validation problems: initial success logits, (D,), and features, (D, r); same for V.
+    """D training and V validation problems: ``b``, the initial success logits, and ``phi``, the features.
 
-    For `arms`, ``b`` holds log π0 of the K answers, (D, K), and ``phi`` their features, (D, K, r).
+    Their shapes are (D,) and (D, r), and (V,) and (V, r) for validation. For `arms`, ``b`` (D, K) holds log
+    π0 of the K answers, and ``phi`` (D, K, r) the features of the answers.
     """
 
     b: Floats
@@ -171,11 +175,11 @@ class Population:
 def population(
     difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
 ) -> Population:
-    """Draw D training and V validation problems.
+    """Draw D = ``n_train`` training problems and V = ``n_validation`` validation problems.
 
     Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), where spec_k² ∝ 1/k sums to 1 over the r
-    shared directions k. The common mean direction lets learning one problem help all; individual directions
-    let problems help or disturb each other.
+    shared directions k. The common part m/k lets training on one problem help all others. Through the
+    individual part, problems help or disturb each other.
 
     >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
     >>> p.phi.shape, p.b_val.shape

@@ -1,14 +1,16 @@
-"""One problem alone: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
+"""A single problem: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
 
-π = softmax(θ), and p = Σ_right π_a is the success; right answers start with equal θ_a, and so do wrong ones.
-A step draws n answers and makes one plain gradient step of size ℓ = lr(n)::
+The policy is π = softmax(θ), and p = Σ_right π_a is the success probability. All right answers start with the
+same θ_a, and so do all wrong ones. A step draws n answers and makes one plain gradient step of size ℓ =
+lr(n)::
 
     θ ← θ + ℓ ĝ                            ĝ: `isolaw.simulators.group`
     ∇p = π_a (r_a − p)                     the exact gradient, with reward r_a of answer a
 
-For binary rewards and with all n rollouts in the gradient, E ĝ = f(n, p) ∇p. f is 1 without a baseline and
-with the leave-one-out baseline, 1 − 1/n with the group's mean, and E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO,
-which grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. The validation problem is the same one.
+For binary rewards, and with all n rollouts in the gradient, E ĝ = f(n, p) ∇p. The factor f is 1 without a
+baseline and with the leave-one-out baseline, 1 − 1/n with the group's mean as the baseline, and
+E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO, which grows with n. Here p̂ = right/n, and pass@n = 1 − (1 − p)^n. The
+problem is also the validation problem.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from isolaw.simulators.problems import TRAIN, Difficulty
 class TabularParameters:
     """The model's constants."""
 
-    arms: int  # K
-    correct: int  # right answers
+    arms: int  # K, the number of answers
+    correct: int  # number of right answers
     lr_easy: float
     lr_hard: float
     kl_easy: float = 0.0
     kl_hard: float = 0.0
-    p: float | None = None  # initial success; None draws it from the problem set
+    p: float | None = None  # initial success probability; None draws it from the problem set
 
 
 PRESETS = {"T": TabularParameters(arms=8, correct=1, lr_easy=0.02, lr_hard=0.02)}
@@ -42,7 +44,7 @@ SIZES = (1, 1)
 
 
 class Tabular(Model):
-    """The bandit.
+    """The bandit: its logits, and the updates that change them.
 
     >>> bandit = Tabular(p=0.1, arms=8, correct=1)
     >>> bandit.advance(np.zeros((1000, 1), dtype=np.int64), Update(16, 0.2), np.random.default_rng(0))
@@ -59,18 +61,20 @@ class Tabular(Model):
         self.theta = self.log_pi0.copy()
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one step per row of ``batches``; with a single problem, their content does not matter."""
+        """Make one update step for each row of ``batches``, whose content does not matter for a single
+        problem.
+        """
         state = self.theta, self.log_pi0, self.made, self.queue_of(update, 1, self.theta.size + 1)
         _advance(rng, len(batches), *state, self.correct, *update.for_kernel)
 
     def success(self, train: bool = False) -> Floats:
-        """Return p, shape (1,)."""
+        """Return the success probability p of the problem, (1,)."""
         log_pi = np.empty_like(self.theta)
         group.softmax(self.theta, log_pi)
         return np.array([np.exp(log_pi[: self.correct]).sum()])
 
     def drift(self) -> float:
-        """Return |θ − θ0|²."""
+        """Return |θ − θ0|², the squared distance of the logits from their start."""
         return float(np.sum((self.theta - self.log_pi0) ** 2))
 
 

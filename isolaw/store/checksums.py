@@ -101,7 +101,7 @@ class Lines:
 
     @property
     def reached(self) -> int:
-        """The rollouts generated so far."""
+        """The rollouts that the run has generated so far."""
         return int(self.checkpoints[-1]["compute"]) if self.checkpoints else 0
 
     @property
@@ -111,7 +111,7 @@ class Lines:
         return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
 
     def is_done(self, spec: RunSpec) -> bool:
-        """Return whether the run is finished to the horizon of ``spec``."""
+        """Return whether the run has reached the horizon of ``spec``."""
         return self.done_compute // spec.batch_rollouts >= spec.steps
 
     def up_to(self, step: int | None) -> Lines:

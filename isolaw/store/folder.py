@@ -181,7 +181,7 @@ class Folder:
                 self.remove(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within this folder."""
+        """Rename an entry of this folder."""
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:

@@ -102,7 +102,7 @@ def _take(file: int, kind: int) -> bool | None:
 
 
 def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
-    """Return another holder of the lock, if any, given the kernel's answer."""
+    """Return the other process that holds a lock, None if there is none; ``taken`` is the kernel's answer."""
     name = _first_line(_content(file))
     if taken is False:
         return name or "another process"

@@ -119,7 +119,7 @@ class RunStore:
         return lines
 
     def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints up to the last published state, which a resume never cuts."""
+        """Return the checkpoints up to the last published state, which a resumed run never removes."""
         return self.recorded().up_to(self.last_state).checkpoints
 
     @property
@@ -147,12 +147,12 @@ class RunStore:
         return status.st_mtime if (status := self._status(POINTS)) else 0.0
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the run as its only writer."""
+        """Return a context in which this process is the only writer of the run."""
         return locks.locked(self.open(), wait_s=WAIT_FOR_A_RUN_S)
 
     @property
     def holder(self) -> str | None:
-        """The process that holds the run, or None."""
+        """The process that has locked the run, None if no process has."""
         with contextlib.suppress(FileNotFoundError):
             return locks.holder(self.open(make=False))
         return None
@@ -167,7 +167,7 @@ class RunStore:
         return self.asked_to_stop.is_set() or self.open().status(STOP) is not None
 
     def proceed(self) -> None:
-        """Withdraw `ask_to_stop`."""
+        """Withdraw the request that `ask_to_stop` made."""
         with contextlib.suppress(OSError):  # the run itself reports problems with its folder
             self.open().remove(STOP)
 
@@ -272,7 +272,7 @@ class RunStore:
         self.open().write(FAILED, f"{json.dumps(failure, indent=1)}\n".encode())
 
     def forget_failure(self) -> None:
-        """Remove the record of `fail`."""
+        """Remove ``FAILED.json``, in which `fail` recorded a failure."""
         self.open().remove(FAILED)
 
     def open_log(self) -> int:

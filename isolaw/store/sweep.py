@@ -81,7 +81,7 @@ class SweepStore:
 
     @property
     def in_use(self) -> bool:
-        """Whether an engine holds the directory now."""
+        """Whether an engine has locked the directory at the moment."""
         return locks.holder(self.root) is not None
 
     @property
@@ -117,7 +117,7 @@ class SweepStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory as its only engine."""
+        """Lock the directory for this engine, and release it at the end of the context."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Wait longer than another process needs to check the holder.
         with locks.locked(self.root, wait_s=0.3), self._external.lock():

@@ -1,8 +1,8 @@
-"""`Tracker`: the interface of every tracker's module.
+"""`Tracker`: the interface of a tracker's module.
 
-A module has one `Tracker` called ``TRACKER``. The x axis is rollouts (compute); tags are
-``<eval_set>/<metric>``, and `STEP`, `SECONDS` and `TOKENS`. Trackers drop or duplicate steps that go
-backwards, so isolaw writes each checkpoint once, in order, after the tracker's last one.
+Each module has one `Tracker` called ``TRACKER``. The x axis is the compute in rollouts. The tags are
+``<eval_set>/<metric>``, `STEP`, `SECONDS` and `TOKENS`. Trackers drop or duplicate steps that go backwards,
+so isolaw writes each checkpoint once and in order, after the last checkpoint that the tracker has.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ STEP, SECONDS, TOKENS = "isolaw/step", "isolaw/wall_s", "isolaw/tokens"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One of isolaw's runs as a tracker sees it; a tracker has one run per ``run_id``.
+    """A run of a sweep in the form that trackers take; a tracker has one run for each ``run_id``.
 
-    ``name`` is for people: ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is for the tracker's files, and
-    ``project`` is the tracker's project. ``config`` has B_p, n, seed etc. under one name: ``{"isolaw":
-    {…}}``.
+    ``name`` is for people, as ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is where the tracker writes its
+    files, and ``project`` is the project in the tracker. ``config`` holds B_p, n, the seed and so on in one
+    entry, ``{"isolaw": {…}}``.
     """
 
     run_id: str
@@ -32,14 +32,14 @@ class TrackedRun:
 
 
 class Writer(Protocol):
-    """A tracker's run, open for writing."""
+    """A run in a tracker that is open for writing."""
 
     def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
-        """Write a checkpoint: its x, its values by tag, and its Unix time."""
+        """Write a checkpoint: its compute (the x axis), its values by tag, and its Unix time."""
         ...
 
     def close(self, finished: bool) -> None:
-        """Write what is pending; ``finished`` is whether the run reached its horizon."""
+        """Write pending values and close the run; ``finished`` is whether the run reached its horizon."""
         ...
 
 
@@ -47,9 +47,9 @@ class Writer(Protocol):
 class Tracker:
     """The functions that write to one tracker.
 
-    ``name`` is the tracker's name in ``tracking.to`` and of the extra that installs it; ``library`` is the
-    required module. ``reached`` returns the compute of the tracker's last checkpoint of a run, -1 if there is
-    none. ``open`` opens a run, new or known.
+    ``name`` is the name of the tracker in ``tracking.to``, and of the extra that installs ``library``, the
+    module that it needs. ``reached`` returns the compute of the last checkpoint that the tracker has of a
+    run, or -1 if it has none. ``open`` opens a new or an existing run.
     """
 
     name: str

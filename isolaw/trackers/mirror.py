@@ -1,8 +1,9 @@
-"""`Mirror`: writes a sweep's runs to trackers, from the store's lines.
+"""`Mirror`: copies the checkpoints of a sweep's runs from the store to trackers.
 
-It mirrors only checkpoints that a resume cannot cut, each once and in order, after the tracker's last one. So
-a run that is killed, continued or extended neither goes backwards nor duplicates steps. After a failure, the
-sweep ignores the tracker, with one warning; the next ``isolaw sweep`` brings it up to date.
+isolaw copies only checkpoints that a resumed run keeps, each once and in order, after the last checkpoint
+that the tracker has. A run that is killed, continued or extended therefore neither goes backwards nor
+duplicates steps. If a tracker fails, isolaw prints one warning and ignores it for the rest of the sweep; the
+next ``isolaw sweep`` brings it up to date.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Mirror:
         self._updated: dict[str, float] = {}
 
     def after(self, event: Event) -> Iterator[Event]:
-        """Mirror a run after an event; yield a warning if a tracker fails."""
+        """Copy a run's new checkpoints to the trackers after an event; yield a warning if a tracker fails."""
         now = time.monotonic()
         ended = event.kind != "checkpoint"
         if ended or now - self._updated.setdefault(event.run_id, now) >= EVERY_S:

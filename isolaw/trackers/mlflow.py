@@ -1,7 +1,7 @@
 """MLflow: the server in ``MLFLOW_TRACKING_URI``, or else a file store in ``<directory>/mlruns``.
 
-There is one experiment per project, and one MLflow run per isolaw run, identified by the tag
-``isolaw.run_id``. MLflow accepts no ``@`` in names; isolaw writes ``_at_``, as veRL does.
+A project is an experiment in MLflow, and each run of isolaw is an MLflow run with the tag ``isolaw.run_id``.
+MLflow accepts no ``@`` in names, so isolaw writes ``_at_``, as veRL does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Writer:
 
 
 def _find(run: TrackedRun) -> tuple[Any, str | None, str | None]:
-    """Return a client, and the ids of the experiment and the run that it knows."""
+    """Return a client, and the ids of the experiment and the MLflow run; None for one that does not exist."""
     # Newer versions refuse a file store without this.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient

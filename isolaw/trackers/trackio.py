@@ -1,7 +1,7 @@
 """Trackio: the project's database in Trackio's own folder, ``TRACKIO_DIR``, for ``trackio show``.
 
-isolaw writes to the storage below ``trackio.init``, since that allows one run at a time, prints, and hides
-failures.
+isolaw writes directly to Trackio's storage and does not call ``trackio.init``, which allows only one run at a
+time, prints, and hides failures.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_a_prediction_of_a_preset_alone(preset_file: Path) -> None:
     found = isolaw.predict_by_simulation(preset_file, 4e5, jobs=1)
     assert {*map(split, found.options)} == {*CELLS, (8, 64), (8, 128)}
     assert [o.measured for o in found.options if split(o)[1] > 32] == [False, False]
-    regrets = [option.expected_regret for option in found.options]
+    regrets = [option.expected_loss for option in found.options]
     assert regrets == sorted(regrets)
     assert found.n is not None
     assert 400_000 // (8 * found.n) == found.M
@@ -169,7 +169,7 @@ def test_a_preset_that_misses_its_runs_says_so(preset: Preset) -> None:
 def test_a_preset_whose_ensemble_missed_its_runs_says_so(preset: Preset) -> None:
     far = replace(preset, provenance={**preset.provenance, "error": 0.05, "noise": 0.007})
     found = predict_by_simulation(far, 2e4, jobs=1)
-    assert any("misses its runs by 7.1 times their noise" in flag.text for flag in found.flags)
+    assert any("differs from its runs by 7.1 times their noise" in flag.text for flag in found.flags)
 
 
 def test_runs_that_ended_before_others_are_named(preset: Preset) -> None:

@@ -148,7 +148,7 @@ def test_files_that_are_not_its_own(runs: Runs, tmp_path: Path) -> None:
     out.unlink()
     kept = tmp_path / ".p.toml.rounds.npz"
     kept.write_bytes(b"PK damaged")
-    with pytest.warns(UserWarning, match=r"\.p\.toml\.rounds\.npz: cannot be read .* made again"):
+    with pytest.warns(UserWarning, match=r"\.p\.toml\.rounds\.npz: cannot be read .* rounds again"):
         found = calibrate(runs, jobs=1, out=out)
     assert found.members == calibrate(runs, jobs=1).members
     assert not kept.exists()

@@ -142,7 +142,7 @@ def test_drafting_goes_alone(isolaw: Call, tmp_path: Path) -> None:
     for more in (("-o", tmp_path / "o.parquet"), ("--json",)):
         code, _, err = isolaw("read", table, "--write-mapping", tmp_path / "m.toml", *more)
         assert code == 2
-        assert "--write-mapping does not go with" in err
+        assert "--write-mapping cannot be combined with" in err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 

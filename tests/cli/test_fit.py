@@ -421,7 +421,7 @@ def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str])
 def test_points_and_sources_do_not_mix(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     code, _, stderr = isolaw("fit", csv, "--points", write_points(tmp_path / "points.csv"))
     assert code == 2
-    assert "--points does not go with SOURCE" in stderr
+    assert "--points cannot be combined with SOURCE" in stderr
 
 
 def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, csv: Path, tmp_path: Path) -> None:

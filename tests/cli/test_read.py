@@ -235,4 +235,4 @@ def test_reading_is_not_for_ready_made_points(isolaw: Call, tmp_path: Path) -> N
     ):
         code, _, err = isolaw("fit", "--points", TAN, option, value)
         assert code == 2
-        assert f"--points does not go with {option}" in err
+        assert f"--points cannot be combined with {option}" in err

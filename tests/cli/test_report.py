@@ -75,7 +75,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
     assert "fitted to other runs" in err
     code, _, err = isolaw("report", sweep, "-o", page, "--law", law, "--metric", "avg@4")
     assert code == 2
-    assert "--metric does not go with --law" in err
+    assert "--metric cannot be combined with --law" in err
 
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_watching_what_is_over_says_it_and_ends(isolaw: Call, sweep: Path) -> No
 def test_watch_or_json(isolaw: Call, sweep: Path) -> None:
     code, _, err = isolaw("status", sweep, "--watch", "--json")
     assert code == 2
-    assert "--watch does not go with --json" in err
+    assert "--watch cannot be combined with --json" in err
     code, _, err = isolaw("status", sweep.parent, "--watch")
     assert code == 2
     assert "not a sweep's directory" in err

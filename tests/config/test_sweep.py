@@ -339,6 +339,30 @@ def test_all_faults_at_once(faults: list[tuple[str, str]]) -> None:
     assert sorted(text.split(":")[0] for text in found) == sorted(".".join(fault) for fault in faults)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"grid": {"rollouts_per_problem": [0]}},
+        {"evaluation": {"start": 1e9}},
+        {"limits": {"max_batch_rollouts": 8}, "grid": {"rollouts_per_problem": [16]}},
+    ],
+)
+def test_a_wrong_backend_hides_no_other_issue(data: dict[str, Any]) -> None:
+    def issues(backend: str) -> set[str]:
+        try:
+            return set(map(str, engine.issues_of(SweepSpec.parse({"sweep": {"backend": backend}, **data}))))
+        except SpecError:
+            with pytest.raises(SpecError) as error:
+                SweepSpec.parse({"sweep": {"backend": backend}, **data}, check=engine.issues_of)
+            return set(map(str, error.value.issues))
+
+    others = issues("bandit")
+    (more,) = issues("bandti") - others
+    assert others
+    assert others < issues("bandti")
+    assert "did you mean 'bandit'" in more
+
+
 def test_bad_values_and_unknown_axes_at_once() -> None:
     found = problems({"grid": {"rollouts_per_problem": [0], "bogus": [1], "lr": [-1]}})
     assert {text.split(":")[0] for text in found} == {"grid.rollouts_per_problem", "grid.bogus", "grid.lr"}

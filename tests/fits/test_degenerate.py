@@ -179,7 +179,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
             continue
         assert prediction.allocation.compute <= budget
         assert prediction.unspent >= 0
-        regrets = [o.expected_regret for o in prediction.options]
+        regrets = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to those measured comes first.
         risked = np.array(regrets) + [0.0005 * o.beyond for o in prediction.options]
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
@@ -276,7 +276,7 @@ def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any
     assert law.document.comparison.verdict == "constant"
     assert law.params["saturation"].status != "ok"
     p = law.predict(5e5)
-    assert p.options[0].expected_regret < 0.002
+    assert p.options[0].expected_loss < 0.002
     assert len(p.options) >= 3
 
 

@@ -79,7 +79,7 @@ def test_rollouts_to_a_target_at_the_command_line(runs: Runs, isolaw: Any, tmp_p
     assert printed.splitlines()[2].split()[:3] == ["n", "to", "runs"]
     for words, text in (
         (["--to-target", "high"], "found 'high'; expected rewards"),
-        (["--to-target", "0.5", "--hold", "nothing"], "--to-target does not go with --hold"),
+        (["--to-target", "0.5", "--hold", "nothing"], "--to-target cannot be combined with --hold"),
         (["--price", "2"], "--cost and --price go with --to-target"),
     ):
         code, _, error = isolaw("fit", path, *words)

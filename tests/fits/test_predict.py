@@ -154,17 +154,17 @@ def test_regret_by_hand(laws: dict[str, Law], case: str, budget: float) -> None:
     listed = {}
     for o in p.options:
         place = (o.allocation.problems_per_batch, o.allocation.rollouts_per_problem)
-        listed[place] = o.expected_regret
-        assert o.expected_regret == pytest.approx(expected[place][0], abs=1e-9)
+        listed[place] = o.expected_loss
+        assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
     risk = {n: 0.0005 * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
     of_batch = {8: 0.0005, 128: 0.0005} if law.document.setting == "joint" else {}
     least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
     first = p.options[0]
-    assert first.expected_regret + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
+    assert first.expected_loss + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(regret <= TOLERANCE for regret in list(listed.values())[1:])
-    regrets = [o.expected_regret + 0.0005 * o.beyond for o in p.options]
+    regrets = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
     assert np.all(np.diff(regrets) >= -1e-12)
     assert min(regrets) >= 0
 
@@ -385,7 +385,9 @@ def test_accuracies_stay_between_0_and_1(synthetic: Make, times: float) -> None:
     for o in p.options:
         values = [o.reward.value, *(o.reward.interval or ())]
         assert all(0 <= v <= 1 for v in values)
-    assert 0 <= p.options[0].expected_regret <= 1
+    assert 0 <= p.options[0].expected_loss <= 1
+    with pytest.warns(DeprecationWarning, match="expected_regret is now expected_loss"):
+        assert p.options[0].expected_regret == p.options[0].expected_loss
     for point in law.document.frontier:
         assert all(0 <= v <= 1 for v in (point.reward.value, *(point.reward.interval or ())))
 

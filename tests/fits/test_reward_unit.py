@@ -64,7 +64,7 @@ def test_a_prediction_scales_with_the_metric(scale: float, shift: float, unit: f
         places = [[o.allocation for o in p.options] for p in (own, base)]
         assert places[0] == places[1]
         for a, b in zip(own.options, base.options, strict=True):
-            assert a.expected_regret == pytest.approx(scale * b.expected_regret, rel=1e-3)
+            assert a.expected_loss == pytest.approx(scale * b.expected_loss, rel=1e-3)
             assert a.probability == pytest.approx(b.probability, abs=0.002)
             assert a.reward.value == pytest.approx(scale * b.reward.value + shift, abs=1e-5 * scale)
         if base.models is not None:
@@ -130,7 +130,7 @@ def test_the_text_names_the_tolerance_in_the_metrics_own_unit() -> None:
 
 @pytest.mark.parametrize(("ahead", "failed"), [(0.4, False), (0.6, True)])
 def test_a_backtest_fails_by_the_tolerance_of_its_metric(ahead: float, failed: bool) -> None:
-    rule = {"mean_regret": 1.0, "against_isolaw": {"difference": -ahead, "standard_error": None}}
+    rule = {"mean_loss": 1.0, "against_isolaw": {"difference": -ahead, "standard_error": None}}
     result = {"rules": {"isolaw": rule, "n = 16": rule}, "tolerance": 0.5}
     assert backtest_failed(result) is failed
 

@@ -66,7 +66,7 @@ def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
         assert (row.problems_per_batch, row.rollouts_per_problem, row.steps, row.unspent) == (
             a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
         )  # fmt: skip
-        assert row.expected_loss == one.options[0].expected_regret
+        assert row.expected_loss == one.options[0].expected_loss
         assert row.probability_within_tolerance == one.options[0].probability
         assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
         assert row.flags == ", ".join(flag.code for flag in one.flags)

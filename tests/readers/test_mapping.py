@@ -284,7 +284,7 @@ def test_json_rows(tmp_path: Path) -> None:
     runs = isolaw.read(path, mapping=mapping)
     assert len(runs) == 2
     assert len(runs.points) == 6 + 4
-    assert "a torn last line was left out" in runs.notes
+    assert "isolaw left out an incomplete last line" in runs.notes
     assert tomllib.loads(draft(path))["columns"]["step"] == "iter"
 
 

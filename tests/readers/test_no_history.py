@@ -34,7 +34,7 @@ EVALUATION = "rollouts of one evaluation by verifiers, one per line, without tra
     ("name", "text", "found"),
     [
         ("output.log", BEGAN, ("training began, but no step was logged", "veRL")),
-        ("train.log", FAILED, ("it holds a configuration, but no step was logged", "veRL")),
+        ("train.log", FAILED, ("it has a configuration, but logged no step", "veRL")),
         ("results.jsonl", RESULTS, (EVALUATION, "verifiers")),
         ("traces.jsonl", TRACES, (EVALUATION, "verifiers")),
         ("rows.jsonl", RESULTS.replace('"task"', '"step":1,"task"'), None),

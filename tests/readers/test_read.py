@@ -309,8 +309,25 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert runs.points["compute"].tolist() == [32, 64, 96]
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)
-    for word in ("B_p (problems_per_batch)", "no known log either", "isolaw read --save"):
-        assert word in text
+    assert "B_p (problems_per_batch)" in text
+    assert "no known log" not in text  # it is a table, which lacks two values
+    path.write_text("a,b\n1,2\n")
+    for word in ("4 things are missing", "no known log either", "isolaw read --save"):
+        assert word in refusal(path)
+
+
+def test_a_table_that_lacks_a_column_needs_it_and_is_no_unknown_format(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "mine.csv"
+    path.parent.mkdir()
+    frame = pd.DataFrame({"n": [8, 16], "B_p": 4, "step": 1, "avg@4": [0.1, 0.2]})
+    named = {"B_p": "B_p (problems_per_batch)", "step": "step or compute", "avg@4": "the reward"}
+    for column, lines in named.items():
+        frame.drop(columns=column).to_csv(path, index=False)
+        for source in (path, path.parent):
+            (own,) = survey([source]).candidates
+            assert (own.status, len(own.needs)) == (LogStatus.NEEDS, 1)
+            assert own.message.startswith(f"{lines}: no column")
+            assert refusal(source).count("=<") + refusal(source).count(": <") <= 1  # one suggestion, not two
 
 
 def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:

@@ -91,7 +91,8 @@ def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
 ) -> None:
     code, out, _ = isolaw("read", logs, "--save")
     assert (code, out) == (
-        0, f"Saved: {logs}/isolaw.toml. Fill in the missing values there, then: isolaw read {logs}\n",
+        0, f"Saved: {logs}/isolaw.toml. Fill in n, B_p there. Next, with your budget for <rollouts>: "
+        f"isolaw answer {logs} --compute '<rollouts>'\n",
     )  # fmt: skip
     file = logs / "isolaw.toml"
     assert tomllib.loads(file.read_text()) == {"set": {}}
@@ -157,6 +158,12 @@ def test_all_mistakes_are_named_at_once(logs: Path) -> None:
         f"{file}:3: [colums]", "constants.problems_per_batch: found [1]",
     ):  # fmt: skip
         assert part in text
+    file.write_text('format = "verl"\nonyl = ["a"]\n')
+    with pytest.raises(SpecError, match=rf"(?s)2 issues.*{file}:1: format: found 'verl'; expected auto"):
+        library.read(logs)
+    file.write_text('format = "jsonl"\n[columns]\nn = "k"\n')
+    with pytest.raises(InputError, match=rf"^{file}: format: found 'jsonl' next to the column mapping; "):
+        library.read(logs)
     file.write_text("[set]\nB_q = 1\nstep = 2\n")
     with pytest.raises(InputError, match=rf"^{file}: step: step is measured by the log"):
         library.read(logs)
@@ -209,6 +216,12 @@ def test_a_file_is_about_its_own_folder_alone(logs: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(logs / "n8")
     assert [own.sources for own in survey([".", "../n32"]).ready] == [["metrics.jsonl"]]  # ../n32 still asks
     (logs / "isolaw.toml").write_text('name_pattern = ["n{n}"]\n[set]\nB_p = 32\n')
+    n8 = logs / "n8"
+    assert (
+        f"isolaw ignores {n8 / 'isolaw.toml'}: it applies only if {n8} is named as a source"
+        in survey([logs]).notes
+    )
+    assert not any("ignores" in text for text in survey([logs, logs / "n8"]).notes)
     for sources in ([logs, logs / "n8"], [logs / "n8", logs]):  # the nearest wins
         points = survey(sources).runs.points
         assert set(points.loc[points["rollouts_per_problem"] == 8, "problems_per_batch"]) == {2}

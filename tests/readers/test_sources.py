@@ -146,7 +146,7 @@ def test_a_form_can_be_forced(toy: Toy, tmp_path: Path) -> None:
         search([tmp_path], "tensorboard")
     with pytest.raises(InputError) as error:
         search([path], "tensorbord")
-    for word in ("--format", "no format 'tensorbord'", "did you mean 'tensorboard'", "auto"):
+    for word in ("format: no format 'tensorbord'", "did you mean 'tensorboard'", "auto"):
         assert word in str(error.value)
 
 

@@ -32,7 +32,7 @@ def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., 
     assert found.prediction.to_dict() == prediction.to_dict()
     a = prediction.allocation
     assert (found.n, found.B_p, found.M) == (a.rollouts_per_problem, a.problems_per_batch, a.steps)
-    assert (found.loss, found.interval) == (prediction.options[0].expected_regret, prediction.reward.interval)
+    assert (found.loss, found.interval) == (prediction.options[0].expected_loss, prediction.reward.interval)
     assert found.backtest["fit_below"] == max(g.measured[1] for g in law.document.grid) / 8
 
 
@@ -46,8 +46,8 @@ def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
         "Highest reward at n*", "Backtest", "Weak", "Next",
     ]  # fmt: skip
     rules = found.backtest["rules"]
-    assert f"lost {rules['isolaw']['mean_regret']:.4f} in avg@4 on held-out seeds" in lines[4]
-    assert f"largest n {rules['largest n']['mean_regret']:.4f}" in lines[4]
+    assert f"lost {rules['isolaw']['mean_loss']:.4f} in avg@4 on held-out seeds" in lines[4]
+    assert f"largest n {rules['largest n']['mean_loss']:.4f}" in lines[4]
     table = found.table()
     assert table.iloc[0][["n", "B_p", "M"]].tolist() == [found.n, found.B_p, found.M]
     assert len(table) == len(found.prediction.options)
@@ -57,9 +57,9 @@ def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
 def test_a_failed_backtest_changes_the_headline(found: Answer) -> None:
     def told(difference: float, error: float | None) -> str:
         rules = dict(found.backtest["rules"])
-        lost = rules["isolaw"]["mean_regret"] + difference
+        lost = rules["isolaw"]["mean_loss"] + difference
         against = {"difference": difference, "standard_error": error}
-        rules["n = 16"] = rules["n = 16"] | {"mean_regret": lost, "against_isolaw": against}
+        rules["n = 16"] = rules["n = 16"] | {"mean_loss": lost, "against_isolaw": against}
         rules = {name: rules[name] for name in ("isolaw", "n = 16")}
         return replace(found, backtest={**found.backtest, "rules": rules}).lines()[0]
 

@@ -70,7 +70,7 @@ class Batches:
 
 
 class Bandit(Backend):
-    """`Backend` over the simulators."""
+    """The `Backend` that simulates runs (`isolaw.simulators`)."""
 
     name = "bandit"
     version = 3
@@ -88,11 +88,11 @@ class Bandit(Backend):
             raise SpecError([*error.issues, *more]) from None
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return the settings that this simulator cannot represent or that make no sense."""
+        """Return an issue for each setting that the simulator rejects, or that contradicts another."""
         return checks.issues_of(spec)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Simulate, from the start or from ``ctx.state``."""
+        """Simulate the run from its start, or from ``ctx.state``, and yield its checkpoints."""
         model, update, stream = options.create(spec), update_of(spec), streams_of(spec)
         rollouts, order = stream(_ROLLOUTS), options.difficulty_of(spec).stream(spec.seed, ORDER)
         assert spec.problems.n_train is not None

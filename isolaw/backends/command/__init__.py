@@ -22,7 +22,7 @@ from isolaw.machine import visible_gpus
 
 
 class CommandBackend(Backend):
-    """`Backend` over a command."""
+    """The `Backend` that trains by a command of the user's."""
 
     name = "command"
     version = 1
@@ -56,7 +56,7 @@ class CommandBackend(Backend):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return the issues of the command."""
+        """Return all issues of the command and its options."""
         options = CommandOptions.of(spec)
         issues = template.issues_of(spec, options)
         message = "the trainer evaluates as its own configuration says"
@@ -79,12 +79,12 @@ class CommandBackend(Backend):
         return max(1, (os.cpu_count() or 1) // options.cpus)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return ``command.cpus`` and ``command.gpus``."""
+        """Return the cores and GPUs of a run, as ``command.cpus`` and ``command.gpus`` give them."""
         options = CommandOptions.of(spec)
         return Needs(options.cpus, options.gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Train, from the start or from ``ctx.state``."""
+        """Train by the command, from the start or from ``ctx.state``, and yield checkpoints from its logs."""
         from isolaw.backends.command.training import train
 
         return train(spec, ctx)

@@ -1,4 +1,4 @@
-"""`Following`: reads a training's log while it grows, with the same result as from the complete log.
+"""`Following`: reads the log of a training while it grows, with the same result as from the complete log.
 
 A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
 a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
@@ -49,7 +49,7 @@ Values = dict[Target, float]
 
 
 def plain(evaluation_set: str) -> Framework:
-    """Return the names in a user's own JSON-lines log with ``step``; ``eval/x`` belongs to an evaluation.
+    """Return the `Framework` of a user's own JSON lines with ``step``, in which ``eval/x`` is an evaluation.
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
@@ -65,11 +65,11 @@ def plain(evaluation_set: str) -> Framework:
 
 
 class Following:
-    """The log of one training. ``pattern`` names its files; all that match belong to it.
+    """The log of one training, which consists of all files that match ``pattern``.
 
-    Content that exists already is from an earlier start, after which training continued from ``step``
-    updates. `read` returns the earlier content's steps up to ``step``, and the training's own steps after it.
-    Steps up to ``taken`` are no longer needed.
+    Content that already exists was written before the training continued from ``step`` updates. `read`
+    returns the steps of this content up to ``step``, and then the steps that the training adds. Steps up to
+    ``taken`` are no longer needed.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -119,7 +119,7 @@ class Following:
                 self._grown(path, container, final)
 
     def _again(self, path: Path, container: Any) -> None:
-        """Read a file that is rewritten as a whole."""
+        """Read a log file again that the trainer rewrites as a whole."""
         status = path.stat()
         mark = status.st_mtime_ns, status.st_size
         if self._seen.get(str(path)) == mark:
@@ -134,7 +134,7 @@ class Following:
         self._seen[str(path)] = mark
 
     def _grown(self, path: Path, container: Any, final: bool) -> None:
-        """Read what was appended to a text file."""
+        """Read the text that the trainer appended to a log file since the last call."""
         name, size = str(path), path.stat().st_size
         at = self._places.get(name, 0)
         if size < at:  # rewritten
@@ -157,7 +157,7 @@ class Following:
         self._places[name] = at
 
     def _add_lines(self, text: bytes) -> None:
-        """Parse the JSON lines of a user's own script."""
+        """Add the checkpoints in JSON lines that a user's own script prints."""
         for line in text.splitlines():
             if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
                 continue
@@ -198,7 +198,7 @@ class Following:
         self._names = [target for key in keys if (target := self._targets.get(key)) is not None]
 
     def _add(self, logs: list[RawLog]) -> None:
-        """Add records of a framework."""
+        """Add the checkpoints in the logs of a framework."""
         self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
         before = [] if self._first is None else [self._first]
         curves = stitch([*before, *logs], self.framework)
@@ -219,7 +219,7 @@ class Following:
 
 
 def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
-    """Read part of a file."""
+    """Read one piece of a log file, and return the logs in it."""
     with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
         piece = Path(folder) / path.name
         piece.write_bytes(text)
@@ -227,7 +227,7 @@ def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
 
 
 def _beginning(log: RawLog) -> RawLog:
-    """Return a log's first record."""
+    """Return a log with only the first record of another."""
     out = RawLog(log.source, log.container, log.run)
     out.add(
         {key: own.value[0] for key, own in log.series.items() if own.record[0] == 0},

@@ -80,7 +80,7 @@ class CommandOptions(BaseModel):
 
     @classmethod
     def of(cls, spec: RunSpec) -> CommandOptions:
-        """Return the section of a resolved spec."""
+        """Return the section ``[command]`` of a resolved spec."""
         own = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
         options = {key: value for key, value in spec.options.items() if key in cls.model_fields}
         out = cls.model_validate({**own, **options})

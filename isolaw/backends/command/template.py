@@ -32,7 +32,10 @@ class Invocation:
 
 
 def lr_of(spec: RunSpec) -> float | None:
-    """Return the run's own lr (`RunSpec.lr_factor`); None means the trainer's."""
+    """Return the lr of a run, scaled to its batch (`RunSpec.lr_factor`).
+
+    Returns None if the recipe sets no lr, so that the trainer uses its own.
+    """
     return None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
 
 

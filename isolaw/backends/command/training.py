@@ -240,7 +240,7 @@ def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
 
 
 class _Process:
-    """A running command, and its output."""
+    """A running command, and the last lines of its output."""
 
     def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out

@@ -28,7 +28,7 @@ def _expit(z):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
-    """Write s(x; θ) for one shape into ``s``."""
+    """Write the shape function s(x; θ) of a curve family into ``s``."""
     if code == 0:
         rate = np.exp(-shape[0])
         for p in range(x.size):
@@ -48,7 +48,7 @@ def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
-    """Write ∂s/∂θ at one shape into ``d``, given s."""
+    """Write the derivatives ∂s/∂θ of the shape function into ``d``, given s."""
     if code == 0:
         rate = np.exp(-shape[0])
         for p in range(x.size):

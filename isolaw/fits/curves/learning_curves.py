@@ -71,17 +71,17 @@ class Curves:
     rms: Floats  # root mean squared residual, (D,)
 
     def __call__(self, compute: ArrayLike) -> Floats:
-        """Return reward at ``compute`` (X,), as (D, X)."""
+        """Return the reward of each of D curves at ``compute`` (X,), (D, X)."""
         c = np.atleast_1d(np.asarray(compute, dtype=np.float64))
         return self.low[:, None] + self.slope[:, None] * basis(self.family, c, self.shape)
 
     @property
     def A(self) -> Floats:
-        """The ceiling, (D,)."""
+        """The ceiling A of each curve, which its reward approaches, (D,)."""
         return self.low if self.family == "power" else self.low + self.slope
 
     def parameters(self) -> dict[str, Floats]:
-        """Return each parameter's values, (D,), by name."""
+        """Return the values of each parameter over the D curves, (D,), by name."""
         if self.family == "power":
             return {"E": np.log(np.maximum(self.slope, _NO_ERROR)), "K": self.shape[:, 0]}
         shape = {n: np.exp(self.shape[:, i]) for i, n in enumerate(FAMILIES[self.family].parameters[2:])}
@@ -89,7 +89,7 @@ class Curves:
 
     @classmethod
     def from_parameters(cls, family: str, parameters: dict[str, Floats]) -> Curves:
-        """Invert `parameters`."""
+        """Return the curves with these ``parameters``, as `parameters` returns them."""
         if family == "power":
             low, slope = np.ones_like(parameters["E"]), np.exp(parameters["E"])
             shape = parameters["K"][:, None]

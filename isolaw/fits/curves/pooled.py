@@ -41,13 +41,13 @@ _COUNTS = 0.1  # least weight at which a family helps decide whether the ceiling
 
 @dataclass(frozen=True)
 class LogLine:
-    """R = a + b log C, for D draws."""
+    """A learning curve R = a + b log C, with D draws of a and b."""
 
     level: Floats  # (D,)
     slope: Floats
 
     def __call__(self, compute: Floats | float) -> Floats:
-        """Return reward at ``compute`` (X,), as (D, X)."""
+        """Return the reward of each of D draws at ``compute`` (X,), (D, X)."""
         return self.level[:, None] + self.slope[:, None] * np.log(np.atleast_1d(compute))
 
 
@@ -70,7 +70,7 @@ class PooledCurve:
     bounds: tuple[float, float]
 
     def __call__(self, compute: float) -> Floats:
-        """Return the reward at a compute, (1 + D,)."""
+        """Return the reward at one compute: the estimate and D draws, (1 + D,)."""
         base = self.fits["hill"](min(compute, self.end))[:, 0]
         if compute <= self.end:
             return np.clip(base, *self.bounds)

@@ -42,7 +42,7 @@ _MAD = 1.4826  # standard deviation of normal errors over their median absolute 
 
 
 class FitStatus(IntEnum):
-    """How a fit ended."""
+    """How a fit ended: converged, on a bound, without an identified shape, or failed."""
 
     CONVERGED = 0
     ON_BOUND = 1  # the shape stopped at an end of its search range
@@ -60,7 +60,7 @@ class SearchRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """The fits of D data sets."""
+    """The results of fitting one curve family to D data sets."""
 
     # the line's coefficients, (D,)
     low: Floats

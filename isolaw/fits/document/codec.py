@@ -54,7 +54,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: type[T], data: Any) -> T:
-    """Return the dataclass that `encoded` turned into ``data``.
+    """Return an object of a dataclass from ``data``, the output of `encoded`.
 
     Raises
     ------

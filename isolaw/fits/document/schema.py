@@ -36,7 +36,7 @@ class GridEntry(Cell):
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward holds: one step after its checkpoint."""
+        """The compute up to which the last measured reward applies: one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
 
@@ -45,21 +45,24 @@ BoundBy = Literal["grid_edge", "neighbour"]
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """n* at one budget x."""
+    """The compute-optimal frontier at one budget x: n*, the reward there, and whether n* is only a bound."""
 
     x: float
     n_star: Quantity  # the n with the highest fitted reward
     band: Interval | None  # simultaneous 95 % band: it holds n* at all x at once in 95 % of draws
     n_star_strict: int  # the n of the highest curve
-    n_star_tolerance: int  # the smallest n within the tolerance of it
-    reward: Quantity  # at n*
+    n_star_tolerance: int  # the smallest n whose reward is within the tolerance of the highest
+    reward: Quantity  # the reward at n*
     censored: bool  # n* is only a bound
     censored_by: tuple[BoundBy, ...]  # by an end of the grid, or by a neighbouring n that was not measured
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The x at which one n's curve overtakes another's; ``supported`` if both n were measured there."""
+    """The budget x at which the curve of one n overtakes the curve of another.
+
+    ``supported`` is true if both n were measured at x.
+    """
 
     from_: int
     to: int
@@ -71,18 +74,18 @@ class Crossing:
 
 @dataclass(frozen=True)
 class CurveEntry(Cell):
-    """The learning curve of a configuration."""
+    """The learning curve fitted to one configuration."""
 
-    parameters: dict[str, Quantity]  # by the names of the curve family
+    parameters: dict[str, Quantity]  # the parameters of the curve family, by name
     ceiling: Literal["seen", "open"]  # whether the checkpoints determine the ceiling
-    rms: float  # of the residuals
+    rms: float  # root mean square of the residuals
     late: float  # mean of reward minus curve over checkpoints from a quarter of the compute on
     measured: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class DrawsInfo:
-    """How many draws a fit made, how many failed and why, and the file that holds them."""
+    """The number of draws of a fit, how many of them failed and why, and the file with the draws."""
 
     # Unit of resampling: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
@@ -103,14 +106,14 @@ class Regret:
 
 @dataclass(frozen=True)
 class ConstantRule(Regret):
-    """The loss of the best constant n."""
+    """The best constant n, and the reward that it loses."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class LawEntry(Regret):
-    """One of the compared laws."""
+    """One of the compared laws: its parameters, and the reward that it loses."""
 
     theta: tuple[float, ...]  # fitted to n*; empty in some laws of version 1
     interval: tuple[tuple[float, float], ...] | None
@@ -119,7 +122,7 @@ class LawEntry(Regret):
 
 @dataclass(frozen=True)
 class FamilyFit:
-    """How well a curve family fits all checkpoints."""
+    """How well one family of learning curves fits the checkpoints of all configurations."""
 
     rms: float
     aicc: float

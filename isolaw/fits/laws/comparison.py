@@ -149,7 +149,7 @@ def levels_off(path: Path) -> float:
 
 
 def _curvature(slices: Slices, path: Path) -> Floats:
-    """Curvature at each compute over its maximum, (X,), from n* ± one doubling; at least `_LEAST_WEIGHT`."""
+    """Return the curvature in n at each compute, (X,), relative to its maximum, at least `_LEAST_WEIGHT`."""
     u = slices.along
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
     around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]

@@ -160,7 +160,7 @@ LAWS: dict[str, LawForm] = {
 
 @dataclass(frozen=True)
 class Logistic:
-    """D fitted logistic laws over x (log10 C, or M)."""
+    """D fitted logistic laws of log2 n* as a function of x, which is log10 C or M."""
 
     # Floor, rise, steepness and midpoint, each (D,).
     b: Floats
@@ -170,7 +170,7 @@ class Logistic:
     on_bound: Bools  # whether the points leave steepness or midpoint undetermined, (D,)
 
     def __call__(self, x: ArrayLike) -> Floats:
-        """Return log2 n* at x (X,), as (D, X)."""
+        """Return log2 n* of each of D laws at x (X,), (D, X)."""
         return logistic(np.atleast_1d(x), *(v[:, None] for v in (self.b, self.L, self.k, self.x0)))
 
 

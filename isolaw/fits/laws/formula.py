@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def signed(value: float) -> str:
-    """Return three digits with a true minus sign."""
+    """Return a number as text with three significant digits and a true minus sign."""
     return f"{value:.3g}".replace("-", "−")
 
 
 def form_equation(law: str, document: LawDocument) -> str:
-    """Return a law as an equation with names for its parameters."""
+    """Return the equation of a law's form, with the names of its parameters instead of numbers."""
     x, squared = _terms(document)
     return LAWS[law].equation.format(x=x, x2=squared)
 
@@ -46,7 +46,7 @@ def preferred(document: LawDocument) -> str | None:
 
 
 def equation(document: LawDocument) -> str:
-    """Return the preferred law with its numbers; empty without one."""
+    """Return the equation of the preferred law with its fitted numbers; empty if no law is preferred."""
     name = preferred(document)
     law = document.comparison.laws.get(name or "")
     if name == "logistic":  # also of method paper, which compares no laws

@@ -29,7 +29,7 @@ WHOLE = "nothing"
 
 @dataclass(frozen=True)
 class AxisComparison(Encoded, Shown):
-    """The result of `compare_by`."""
+    """The result of `compare_by`: the values of an axis compared with a base value."""
 
     DERIVED = ("simulated",)
 
@@ -39,13 +39,13 @@ class AxisComparison(Encoded, Shown):
 
     @property
     def simulated(self) -> Simulated:
-        """Whether any result rests on simulated runs."""
+        """Whether a simulator made runs behind any of the comparisons."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
 
 
 @dataclass(frozen=True)
 class LawsBy:
-    """The result of `fit_by`."""
+    """The result of `fit_by`: a law for each value of an axis."""
 
     by: str
     laws: dict[Any, Law]  #: for each value whose runs support a law
@@ -53,7 +53,7 @@ class LawsBy:
 
     @property
     def documents(self) -> dict[Any, LawDocument]:
-        """The laws' documents."""
+        """The document of the law for each value of the axis."""
         return {value: law.document for value, law in self.laws.items()}
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,10 +4,10 @@ isolaw fits a law to the checkpoints with compute ≤ c of all seeds but one, an
 allocation for budgets above c. So do rules that a practitioner would use instead. The held-out seed judges
 each recommendation by a reward surface fitted to all of that seed's checkpoints:
 
-    regret = max over measured allocations of the surface − the surface at the allocation
+    loss = max over measured allocations of the surface − the surface at the allocation
 
 averaged over held-out seeds. An n beyond the measured ones is judged as the nearest measured n. The maximum
-of a noisy surface is biased upward, which raises every rule's regret equally, so differences are fair. With
+of a noisy surface is biased upward, which raises every rule's loss equally, so differences are fair. With
 one seed, the later checkpoints of the same runs judge.
 """
 
@@ -42,15 +42,17 @@ class RuleResult(TypedDict):
     """The result of one rule: isolaw's recommendation, or a practitioner's choice without a law."""
 
     allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
-    regret: list[float]  #: by budget
-    mean_regret: float
-    #: the mean ``difference`` in regret, and its ``standard_error`` over seeds, None for one seed
+    loss: list[float]  #: by budget: the reward that the rule loses against the best measured allocation
+    mean_loss: float  #: over budgets
+    regret: list[float]  #: the former name of ``loss``, for one more minor release
+    mean_regret: float  #: the former name of ``mean_loss``
+    #: the mean ``difference`` in loss, and its ``standard_error`` over seeds, None for one seed
     against_isolaw: dict[str, float | None]
     n_star_error: NotRequired[list[float]]  #: only for isolaw: error of n* in doublings, by budget
 
 
 class BacktestResult(TypedDict):
-    """The result of `backtest`."""
+    """The result of `backtest`: what isolaw and simple rules lose at larger budgets."""
 
     simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
     fit_below: float
@@ -62,10 +64,10 @@ class BacktestResult(TypedDict):
 
 
 class _Judged(NamedTuple):
-    """A rule's choice at each budget, its regret there, and the law's error in n*."""
+    """A rule's choice at each budget, its loss there, and the law's error in n*."""
 
     places: list[BatchShape]
-    regret: Floats
+    loss: Floats
     error: Floats
 
 
@@ -187,12 +189,12 @@ def _judge(
     error = star - judge.log2_n[judge.best[0]]
     out = {}
     for name, chosen in places.items():
-        regret = np.full(budgets.size, np.nan)
+        loss = np.full(budgets.size, np.nan)
         for x, place in enumerate(chosen):
             at = _where(judge, place)
             if at is not None and np.unique(n[covered[:, x]]).size >= LEAST_CURVES:
-                regret[x] = best[x] - judge.reward[0, x, at]
-        out[name] = _Judged(chosen, regret, error)
+                loss[x] = best[x] - judge.reward[0, x, at]
+        out[name] = _Judged(chosen, loss, error)
     return out
 
 
@@ -208,19 +210,21 @@ def _where(judge: Slices, place: BatchShape) -> int | None:
 
 
 def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
-    regret, ours = (np.array([split[name].regret for split in judged]) for name in (rule, "isolaw"))
-    if np.isnan(regret).any():
+    loss, ours = (np.array([split[name].loss for split in judged]) for name in (rule, "isolaw"))
+    if np.isnan(loss).any():
         raise Refused(
             "at the larger budgets fewer than 3 different n were measured, so there is nothing to judge by; "
             "run the smaller n for longer, or choose a smaller --fit-below"
         )
-    difference = (regret - ours).mean(axis=1)
+    difference = (loss - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].places for split in judged), strict=True)
     out: RuleResult = {
         "allocations": [[list(place) for place in places] for places in by_budget],
-        "regret": regret.mean(axis=0).tolist(),
-        "mean_regret": float(regret.mean()),
+        "loss": loss.mean(axis=0).tolist(),
+        "mean_loss": float(loss.mean()),
+        "regret": loss.mean(axis=0).tolist(),
+        "mean_regret": float(loss.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
     if rule == "isolaw":

@@ -45,7 +45,7 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """Groups of one size, on average over problems."""
+    """The expected groups of one size n, averaged over problems: shares with and without a signal."""
 
     DERIVED = ("live", "per_thousand_rollouts")
 
@@ -63,7 +63,7 @@ class GroupSize(Encoded):
 
     @property
     def per_thousand_rollouts(self) -> float:
-        """Groups with a signal per 1,000 rollouts."""
+        """The number of groups with a signal among 1,000 rollouts."""
         return 1000.0 / self.rollouts_per_problem * self.live
 
 

@@ -68,7 +68,7 @@ class Profile:
 
     @cached_property
     def theta(self) -> Floats:
-        """The most likely parameters, (P,)."""
+        """The parameters with the highest likelihood, (P,)."""
         return self._best[1]
 
     def quantity(self, combination: Combination, search: tuple[float, float] | None = None) -> Quantity:
@@ -132,7 +132,7 @@ class Profile:
         return row
 
     def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
-        """Return the least loss with linear combinations of parameters held at values, and its θ."""
+        """Return the least loss if linear combinations of parameters are held at given values, with its θ."""
         g = np.array([self._row(combination) for combination, _ in held])
         nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
         return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)

@@ -70,7 +70,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class RecipeComparison(Flagged, Shown):
-    """The result of `compare`."""
+    """The result of `compare`: two recipes, with the differences between their rewards and curves."""
 
     DERIVED = ("simulated", "notes")
 
@@ -87,7 +87,7 @@ class RecipeComparison(Flagged, Shown):
 
     @property
     def notes(self) -> list[str]:
-        """The texts of ``flags``."""
+        """The sentences of ``flags``."""
         return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def side(difference: Quantity, neutral: float = 0.0) -> int | None:
 
 
 class Foreseen(NamedTuple):
-    """A quantity of one recipe: the estimate and its draws, (1 + D,), and its status."""
+    """A quantity of one recipe that the runs predict: the estimate and its draws, (1 + D,), with a status."""
 
     draws: Floats
     status: Status
@@ -195,7 +195,7 @@ def compare(
 
 
 def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
-    """Return the configurations of one recipe."""
+    """Return the configurations of one of the two recipes, with flags about its runs."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
     if mixed := differing(runs.table()):

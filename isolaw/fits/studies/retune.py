@@ -36,7 +36,7 @@ _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "comput
 
 @dataclass(frozen=True)
 class Retuned:
-    """Runs with an axis re-tuned at each checkpoint."""
+    """Runs in which an axis, such as lr, has its best value at each checkpoint."""
 
     runs: Runs  # one for each (B_p, n, seed), without the re-tuned attribute
     # The choice of all seeds together at each configuration's last checkpoint: ``problems_per_batch``,
@@ -131,7 +131,7 @@ class RetunedLaws:
 
     @property
     def documents(self) -> dict[str, LawDocument]:
-        """The documents of both laws."""
+        """The documents of both laws, ``one`` and ``retuned``."""
         return {"one": self.one.document, "retuned": self.retuned.document}
 
     def to_dict(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:
-    """Return the attributes that all runs share."""
+    """Return the attributes, other than the axis ``name``, that have one value in all runs."""
     every = list(runs.attributes.values())
     first = every[0] if every else {}
     return {k: v for k, v in first.items() if k != name and all(a.get(k) == v for a in every)}

@@ -69,7 +69,7 @@ class FurtherRuns(Encoded):
 
     @property
     def rollouts(self) -> float:
-        """Rollouts that these runs generate."""
+        """The rollouts that the further runs generate."""
         return self.a * self.compute[0] + self.b * self.compute[1]
 
 
@@ -192,7 +192,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """Return the fields of a comparison of rewards."""
+    """Return the fields of a comparison by the rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
     some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
@@ -240,7 +240,7 @@ def further_runs(
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """Return the fields of a comparison of the rollouts or hours to a reward."""
+    """Return the fields of a comparison by the rollouts, or hours, that reach a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])

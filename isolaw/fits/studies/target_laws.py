@@ -21,7 +21,7 @@ _NOT_REJECTED = 0.05
 
 @dataclass(frozen=True)
 class CriticalBatch:
-    """B_crit, N_min and S_min at one n and target."""
+    """The critical batch B_crit, the least rollouts N_min and the least steps S_min, at one n and target."""
 
     rollouts_per_problem: int
     target: float

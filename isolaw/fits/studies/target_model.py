@@ -47,7 +47,7 @@ _FARTHEST = 3.0  # largest exponent
 
 @dataclass(frozen=True)
 class TargetData:
-    """The rollouts that K runs needed to J targets."""
+    """The rollouts that each of K runs needed to reach each of J target rewards."""
 
     targets: Floats  # rewards, ascending, (J,)
     log_rollouts: Floats  # log N, or log of the rollouts at the end where a target was not reached, (K, J)
@@ -119,7 +119,7 @@ class TargetModel:
         return exponent in self.at
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
-        """Return −log likelihood and its gradient."""
+        """Return the negative log likelihood of θ, and its gradient."""
         d, at = self.data, self.at
         shape = d.reached.shape
         jacobian = np.zeros((*shape, theta.size))
@@ -173,16 +173,16 @@ class TargetModel:
         return self.profile.theta
 
     def critical_batch(self, target: int) -> Quantity:
-        """Return B_crit at a target, in problems per step."""
+        """Return the critical batch B_crit at a target reward, in problems per step."""
         search = float(self.log_b.min()) - _FAR, float(self.log_b.max()) + _FAR
         return _exp(self.profile.quantity(self._of_target("bc", target), search))
 
     def least_rollouts(self, target: int) -> Quantity:
-        """Return N_min at a target, in rollouts."""
+        """Return N_min, the least rollouts that reach a target reward."""
         return _exp(self.profile.quantity({f"N{target}": 1.0}))
 
     def least_steps(self, target: int) -> Quantity:
-        """Return S_min at a target, for the n of the data."""
+        """Return S_min, the least steps that reach a target reward, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         return _exp(self.profile.quantity({f"N{target}": 1.0, **critical}), 1 / float(self.data.rollouts[0]))
 
@@ -315,7 +315,7 @@ class TargetModel:
 
 
 def _varied(data: TargetData) -> list[str]:
-    """Return the exponents of the rule of the lr that the data determine."""
+    """Return the names of the exponents in the lr's rule, of B_p and of n, that the data determine."""
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}

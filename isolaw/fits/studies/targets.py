@@ -67,7 +67,7 @@ class TargetRow(Cell):
 
 @dataclass(frozen=True)
 class TargetStudy(Flagged, Shown):
-    """The result of `to_target`."""
+    """The result of `to_target`: rollouts, steps and critical batch for each target reward."""
 
     metric: str
     eval_set: str
@@ -151,7 +151,7 @@ def to_target(
 
 
 def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mapping[str, Any]) -> LrLaw | None:
-    """Return the rule of the best lr at the default targets; None if the runs show none."""
+    """Return how the best lr grows with B_p and n at the default targets; None if the runs do not show it."""
     try:
         return to_target(runs, None, metric, eval_set=eval_set, where=where).lr
     except (Refused, DataError):
@@ -191,7 +191,9 @@ def crossing(compute: Floats, reward: Floats, target: float) -> float:
 
 
 def _lr(table: pd.DataFrame) -> Any:
-    """Return the lr at each run's batch: a recorded base lr is scaled by the sweep's rule."""
+    """Return the lr with which each run trained: a recorded base lr is scaled to the batch by the sweep's
+    rule.
+    """
     if "lr" not in table.columns:
         return np.nan
     lr = pd.to_numeric(table["lr"], errors="coerce").astype(np.float64)

@@ -1,1 +1,1 @@
-"""The surface: reward over (log n, log B_p, log C), and its draws."""
+"""The reward surface: reward as a function of log n, log B_p and log C, with posterior draws."""

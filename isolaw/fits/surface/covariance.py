@@ -59,23 +59,23 @@ class Pairs:
         self.turning = _TURN**2 * self.product(a.ahead, b.ahead)  # variance of slopes past the end, over s²
 
     def left(self, values: Floats) -> Floats:
-        """Values of a (A,), repeated for each pair."""
+        """Return for each pair the value of its first point, from values of a (A,)."""
         return values[:, None] if self._whole else values[self.lower[0]]
 
     def right(self, values: Floats) -> Floats:
-        """Values of b (B,), repeated for each pair."""
+        """Return for each pair the value of its second point, from values of b (B,)."""
         return values if self._whole else values[self.lower[1]]
 
     def difference(self, of_a: Floats, of_b: Floats) -> Floats:
-        """Value of a minus value of b, for each pair."""
+        """Return for each pair the value of its first point minus the value of its second point."""
         return self.left(of_a) - self.right(of_b)
 
     def product(self, of_a: Floats, of_b: Floats) -> Floats:
-        """Value of a times value of b, for each pair."""
+        """Return for each pair the product of the values of its two points."""
         return self.left(of_a) * self.right(of_b)
 
     def matrix(self, values: Floats) -> Floats:
-        """Return pair values as a matrix, (A, B)."""
+        """Return values of the pairs as a matrix, (A, B)."""
         if self._whole:
             return values
         i, j = self.lower
@@ -90,7 +90,7 @@ class Pairs:
 
     @cached_property
     def rough(self) -> Floats:
-        """The rough part if B_p varies independently."""
+        """The covariance of the rough part of the surface for each pair, if B_p varies independently of n."""
         return self.rough_in_n * np.exp(-np.abs(self.difference(self.a.v, self.b.v)) / _ROUGH)
 
 

@@ -68,12 +68,12 @@ class Observations:
 
     @property
     def log2_n(self) -> Floats:
-        """log2 n of each observation, (O,)."""
+        """The log2 n of each of the O observations, (O,)."""
         return np.asarray(self.places[self.place, 0])
 
     @property
     def log2_b(self) -> Floats:
-        """log2 B_p of each observation, (O,)."""
+        """The log2 B_p of each of the O observations, (O,)."""
         return np.asarray(self.places[self.place, 1])
 
     @cached_property
@@ -115,7 +115,7 @@ class Observations:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Observations:
-        """Invert `to_dict`."""
+        """Return the observations that `to_dict` encoded."""
         whole = ("run_place", "run_seed", "place", "bin")
         values: dict[str, Any] = {
             name: np.asarray(v, dtype=np.int64 if name in whole else np.float64) if isinstance(v, list) else v
@@ -279,7 +279,11 @@ def _learnt(
 
 
 def _continued(at: Floats, share: Floats) -> Floats:
-    """Extend t and the share of the rise past the end, (2, k + 2), with a decaying slope."""
+    """Extend a curve beyond its last point by a slope that decays to zero.
+
+    ``at`` (k,) are values of t, and ``share`` (k,) is the share of the total rise in reward up to each.
+    Returns both, extended, as one array of two rows.
+    """
     back = min(3, share.size)
     slope = (share[-1] - share[-back]) / max(at[-1] - at[-back], 1e-12)
     more = share[-1] + slope * _LASTS * -np.expm1(-_AHEAD / _LASTS)

@@ -142,7 +142,7 @@ class ModelPool:
 
     @cached_property
     def sigma(self) -> float:
-        """σ, in reward per √doubling."""
+        """σ, the width that the pool adds beyond the data, in reward per √doubling."""
         usual = _SIGMA * self.surface.process.scale
         found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
         return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
@@ -162,7 +162,7 @@ class ModelPool:
         return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""
+        """Return D joint draws of the rewards at Q points, (1 + D, Q), with their mean in row 0."""
         draws, t = self.surface.of_draw.size, np.log(compute)
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
@@ -280,7 +280,7 @@ def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Satu
 
 
 def _backtests(surface: Surface) -> list[Backtest]:
-    """Run all backtests that these observations allow."""
+    """Return the results of all backtests that these observations allow."""
     o = surface.process.observations
     ends = np.array([o.t[o.place == i].max() for i in range(len(o.places))])
     last = o.t >= ends[o.place] - 1e-9

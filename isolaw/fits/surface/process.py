@@ -133,7 +133,7 @@ class Process:
 
     @cached_property
     def points(self) -> Points:
-        """The points of the observations."""
+        """The points (n, B_p, C) at which the rewards were observed."""
         o = self.observations
         none = np.zeros(o.t.size)
         return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), none, o.log2_n <= self.gap[0])
@@ -199,7 +199,7 @@ class Process:
         return self._pairs.matrix(self._observed(p)) + _JITTER * np.eye(self.y.size)
 
     def loss(self, theta: Floats) -> float:
-        """Return −log posterior of θ, up to a constant."""
+        """Return the negative log posterior of the parameters θ (P,), up to a constant."""
         p = self.named(theta)
         try:
             root = np.linalg.cholesky(self.observed(p))
@@ -211,7 +211,7 @@ class Process:
         return float(out + self._residuals(p)[0])
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
-        """Return `loss` and its gradient."""
+        """Return the negative log posterior `loss` of θ, and its gradient (P,)."""
         p = self.named(theta)
         change: dict[str, Floats] = {}
         i, j = self._pairs.lower

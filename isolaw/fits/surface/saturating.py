@@ -43,7 +43,7 @@ _JITTER = 1e-8
 
 @dataclass(frozen=True)
 class Saturating:
-    """Draws of the constants of a parametric surface."""
+    """A parametric reward surface, with draws of its constants."""
 
     family: SaturatingFamily
     theta: Floats  # (D, P); one row if only the most likely was asked for
@@ -150,13 +150,13 @@ class Likelihood:
         return np.asarray(found[int(density.argmax())])
 
     def surface(self, z: Floats) -> Saturating:
-        """Return the surface for z (W, P)."""
+        """Return the surface whose constants have the coordinates z (W, P)."""
         theta = self.prior[:, 0] + self.prior[:, 1] * z
         u, v = self.middle
         return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale)
 
     def draws(self, size: int, seed: int) -> Saturating:
-        """Draw ``size`` surfaces by MCMC."""
+        """Return ``size`` draws of the surface from its posterior, by MCMC."""
         import emcee
 
         rng = np.random.default_rng(seed)

@@ -44,7 +44,7 @@ class RewardModel(Protocol):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Least and largest possible reward."""
+        """The least and the largest possible reward."""
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from isolaw import commands
-from isolaw.errors import InputError, unknown
+from isolaw.errors import InputError, at_command_line, unknown
 
 if TYPE_CHECKING:
     from isolaw.readers.raw_log import Container
@@ -45,7 +45,8 @@ def missing(name: str) -> str:
 def get(name: str) -> Container:
     """Return the container called ``name``; if there is none, raise an `InputError` that names all."""
     if name not in CONTAINERS:
-        raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
+        key = "--format" if at_command_line.get() else "format"
+        raise InputError(f"{key}: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
     container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER
     return container
 

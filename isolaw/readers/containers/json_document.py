@@ -105,7 +105,7 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
         try:
             record, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            log.dropped["torn end of the file"] += 1
+            log.dropped["incomplete end of the file"] += 1
             return
         if isinstance(record, dict):
             yield record

@@ -112,7 +112,7 @@ def _held_out(key: str) -> str:
 
 
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:
-    """The configuration in a header's record, under flat keys; empty for any other record."""
+    """Return the configuration in the record of a header, with flat keys; empty for any other record."""
     for name in CONFIGURATIONS:
         if isinstance(own := record.get(name), dict):
             try:
@@ -137,7 +137,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's metrics under flat keys."""
+    """Return the metrics of a record, with keys such as ``a/b`` for nested ones."""
     values = record.get("data") if "step" in record else None
     if type(values) is not dict:
         values = {key: value for key, value in record.items() if key != "step"}

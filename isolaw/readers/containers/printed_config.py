@@ -97,7 +97,7 @@ class PrintedConfig:
             self._keep(line)
 
     def close(self) -> None:
-        """Parse the collected lines."""
+        """Parse the lines collected so far as a configuration."""
         text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
         self._forget()
         if kind == "command":
@@ -177,7 +177,7 @@ def _command(text: str) -> dict[str, Any]:
 
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations of one console give a setting different values.
+    """Return whether two configurations in one console give different values for a setting.
 
     >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
     (True, False)
@@ -186,7 +186,7 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class PrintedArguments:
-    """Collects printed arguments line by line; ``config`` holds what has been found.
+    """Collects the arguments that a job prints, line by line; ``config`` holds those found so far.
 
     A job that continues with other arguments prints them again.
     """
@@ -203,7 +203,7 @@ class PrintedArguments:
         return self._form is not None
 
     def add(self, line: str) -> None:
-        """Take a line."""
+        """Add the next line of the console, which may hold an argument."""
         if self._form:
             argument = self._form.match(line)
             if argument:

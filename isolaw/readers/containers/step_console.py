@@ -196,7 +196,7 @@ class _Reader:
         self._first = self._last = -1  # of this training
 
     def take(self, line: bytes) -> None:
-        """Take a line."""
+        """Read the next line of the console."""
         worker, text = unprefixed(clean(line))
         self.printed.add(worker, text)
         if epoch := _EPOCH.search(text):
@@ -229,7 +229,7 @@ class _Reader:
         self.logs.append(RawLog(log.source, log.container, run, held=log.held))
 
     def close(self) -> None:
-        """Add the values of the last step."""
+        """Add the values of the last step to the log, at the end of the console."""
         if self._values:
             self.logs[-1].add(self._values, self._step)
         self._values = {}

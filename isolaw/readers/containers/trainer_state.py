@@ -105,7 +105,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
                 raise ValueError
             record, window.at = decoder.raw_decode(window.text, at)
         except (ValueError, RecursionError):
-            log.dropped["torn end of the file"] += 1
+            log.dropped["incomplete end of the file"] += 1
             return False
         if not isinstance(record, dict):
             log.damaged("records that are not objects")

@@ -135,11 +135,11 @@ class _Reader:
 
     @property
     def waiting(self) -> bool:
-        """Whether the next line matters regardless of its content."""
+        """Whether the next line must be read whatever it contains, since it may continue a step."""
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:
-        """Take a line of a worker."""
+        """Read the next line that a worker printed."""
         step = self._step
         own = step is not None and worker == step.worker
         if step is not None:
@@ -201,7 +201,7 @@ class _Reader:
         self.log = RawLog(self.log.source, self.log.container, run, held=self.log.held)
 
     def configure(self) -> None:
-        """Give the log the configuration that was printed before its last step."""
+        """Store in the log the configuration that was printed before its last step."""
         self.log.config = self._config or self.printed.config
         where = f" before step {self.log.step[0]:g}" if self._parts else ""
         self.log.config_source = f"the printed configuration{where}"

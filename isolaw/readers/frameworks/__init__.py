@@ -29,7 +29,7 @@ FRAMEWORKS: dict[str, str] = {
 
 
 def known() -> Iterator[Framework]:
-    """Yield every framework, in order."""
+    """Yield all frameworks, in the order in which isolaw tries them."""
     for module in FRAMEWORKS.values():
         yield importlib.import_module(module).FRAMEWORK
 

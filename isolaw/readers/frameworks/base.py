@@ -26,16 +26,16 @@ _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 @dataclass(frozen=True)
 class Fact:
-    """A value known of a run, and its origin, as ``"data.train_batch_size in config.yaml"``.
+    """A value that a log gives for a run, and its origin, such as ``"data.train_batch_size in config.yaml"``.
 
-    A value of None is unknown; ``origin`` then describes how the value would follow from others.
+    If the value is None, it is unknown, and ``origin`` describes from which other values it would follow.
     """
 
     value: Any
     origin: str
 
     def but(self, caveat: str) -> Fact:
-        """Return the fact with a caveat in its origin."""
+        """Return the same fact with a caveat added to its origin."""
         return Fact(self.value, f"{self.origin} ({caveat})")
 
 
@@ -61,19 +61,23 @@ class Config:
         return Fact(value, f"{name}{self.where}")
 
     def number(self, *names: str) -> Fact | None:
-        """Return a finite number, also if it was written as text."""
+        """Return the first of the settings that is a finite number, or the text of one; None if there is
+        none.
+        """
         return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
-        """Return a whole number, at least ``least``."""
+        """Return the first of the settings that is a whole number of at least ``least``; None if there is
+        none.
+        """
         return self._first(names, lambda value: whole(value, least))
 
     def text(self, *names: str) -> Fact | None:
-        """Return a text that is not empty."""
+        """Return the first of the settings that is a text and not empty; None if there is none."""
         return self._first(names, lambda value: value if isinstance(value, str) and value else None)
 
     def boolean(self, *names: str) -> Fact | None:
-        """Return true or false."""
+        """Return the first of the settings that is true or false; None if there is none."""
         return self._first(names, lambda value: value if isinstance(value, bool) else None)
 
     def is_true(self, *names: str) -> bool:
@@ -90,7 +94,7 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to interpret one framework's logs."""
+    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognise it."""
 
     name: str  # as users write it: ``veRL``
     # A key's (eval_set, metric) in isolaw's names, as ("aime24", "avg@8"); training is on ``train``. None
@@ -195,11 +199,12 @@ def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> boo
 def by_rules(
     *rules: tuple[str, str, str | Callable[[int], str]], names: Mapping[str, str], not_kept: str
 ) -> Callable[[str], Target | None]:
-    """Return a `Framework.metric` from rules; the first rule applies whose pattern matches the whole key.
+    """Return a function that maps a framework's keys to (eval_set, metric) by rules, for `Framework.metric`.
 
-    A rule is (pattern, eval_set, metric). A group ``set`` of the pattern replaces the evaluation set, and a
-    metric that is a function gets the number in the group ``k``. Without a metric it is the group ``name``,
-    as ``names`` calls it; what is not in ``names`` is dropped where ``not_kept`` matches it.
+    A rule is (pattern, eval_set, metric), and the first rule whose pattern matches the whole key applies. If
+    the pattern has a group ``set``, its text is the evaluation set instead. If the metric is a function, it
+    is called with the number in the group ``k``. If the metric is empty, the group ``name`` is looked up in
+    ``names``; a name that is not there is kept unchanged, or dropped if ``not_kept`` matches it.
     """
     compiled = [(re.compile(pattern, re.S), eval_set, metric) for pattern, eval_set, metric in rules]
     dropped = re.compile(not_kept, re.S)

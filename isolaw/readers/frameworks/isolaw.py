@@ -12,7 +12,7 @@ from isolaw.readers.frameworks.base import Config, Facts, Framework
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric)."""
+    """Return the (eval_set, metric) of one of isolaw's own keys; None for any other key."""
     eval_set, slash, name = key.partition("/")
     if not slash or eval_set == "isolaw":
         return None
@@ -20,7 +20,7 @@ def metric(key: str) -> tuple[str, str] | None:
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """Return the facts; all have isolaw's own names."""
+    """Return the facts in a configuration, which already have isolaw's own names."""
     own = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
     return {name: config.fact(key, config.values[key]) for name, key in own.items() if name != "run_id"}
 

@@ -1,7 +1,7 @@
 """NeMo-RL: its metric names, and where B_p and n are.
 
-All names have a prefix (``train/``, ``validation/``, ``timing/``, ``performance/``), steps are the
-tracker's. Validation at step 0 is before training. A step is one batch of rollouts.
+All names have a prefix (``train/``, ``validation/``, ``timing/``, ``performance/``), and steps are those of
+the tracker. The validation at step 0 is before training. A step is one batch of rollouts.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ def check(path: str | Path) -> None:
 
 
 def write_figure(found: Calibration, path: str | Path) -> Path:
-    """Write the figure in the format of the path's ending; may raise `InputError` or `DataError`."""
+    """Write the figure in the format that the suffix of the path names.
+
+    Raises `InputError` for another suffix, and `DataError` if the file cannot be written.
+    """
     check(path)
     path = Path(path)
     return save({path.stem: calibration_figure(found)}, path.parent, (path.suffix[1:],))[0]

@@ -47,7 +47,7 @@ class Material:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
-        """Fit in one setting."""
+        """Return the law fitted in one setting."""
         keywords: dict[str, Any] = {
             "hold": hold_of(setting),
             "x": x,
@@ -57,7 +57,7 @@ class Material:
 
     @cached_property
     def at_one_batch(self) -> Law:
-        """The law at one B_p, for two figures."""
+        """The law at one B_p, which two figures share."""
         return self.law("fixed-bp")
 
 

@@ -124,5 +124,5 @@ def _option(o: Option, tolerance: float) -> list[str]:
     a = o.allocation
     within = "" if o.probability is None else share(o.probability)
     counts = (a.rollouts_per_problem, a.problems_per_batch, a.steps)
-    lost = in_reward(o.expected_regret, tolerance)
+    lost = in_reward(o.expected_loss, tolerance)
     return [*(f"{v:,}" for v in counts), "yes" if o.measured else "no", lost, within]

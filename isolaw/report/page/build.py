@@ -192,9 +192,9 @@ def _backtest(facts: PageContent) -> PageSection | str:
     found = facts.backtest
     if isinstance(found, str):
         return f"Backtest: {found}"
-    charts, regrets = [run_charts.backtest(found)], [tables.backtest(found)]
+    charts, losses = [run_charts.backtest(found)], [tables.backtest(found)]
     title = "Backtest: would small runs have predicted the best allocation?"
-    return PageSection("backtest", title, [], charts, regrets)
+    return PageSection("backtest", title, [], charts, losses)
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:
@@ -223,7 +223,7 @@ def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
 
 
 def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
-    """Return the name and lines of each fact that one needs to reproduce the page."""
+    """Return the facts that one needs to reproduce the page, each with its name and its lines."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
     how = {

@@ -105,8 +105,8 @@ def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, An
 def palette(levels: int) -> dict[str, dict[str, str]]:
     """Return the colours of both themes by name; ``levels`` is the number of n.
 
-    n has a sequential scale for colour-blind readers (viridis), with more contrast for larger n; kinds have
-    Okabe and Ito's colours.
+    The colours of n are a sequential scale for colour-blind readers (viridis), with more contrast for larger
+    n. The colours of categories are those of Okabe and Ito.
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])

@@ -211,7 +211,7 @@ _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
-    """Return the keys that put a trace into the legend."""
+    """Return the keys of a trace that give it a name and a place in the legend."""
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 
@@ -223,7 +223,7 @@ def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
 
 
 def _reward_caption(study: Study, thinned: bool) -> str:
-    """How to read reward against compute."""
+    """Return the caption of the chart of reward against compute: how to read it."""
     lines = ["Thin lines are runs, in stronger colours for larger n."]
     if study.document is not None:
         surface = study.document.method == "surface"
@@ -236,7 +236,7 @@ def _reward_caption(study: Study, thinned: bool) -> str:
 
 
 def _reward_alt(study: Study) -> str:
-    """The main numbers of reward against compute."""
+    """Return the text alternative of the chart of reward against compute: its main numbers."""
     rows = study.fitted()
     return (
         f"{study.metric} on {study.eval_set} against compute, {rows['run_id'].nunique()} runs, from "
@@ -245,7 +245,7 @@ def _reward_alt(study: Study) -> str:
 
 
 def n_star_caption(document: LawDocument) -> str:
-    """Return how to read n*(C)."""
+    """Return the caption of the chart of n*(C): how to read it."""
     lines = [
         "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
         "of C; the band is its 95 % interval, and ends at the axis where it is open."

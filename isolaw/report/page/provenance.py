@@ -58,7 +58,7 @@ def versions(plotly: str) -> str:
 
 
 def seeds(runs: Runs) -> str:
-    """Return the seeds of the runs."""
+    """Return the seeds of the runs as text."""
     found = sorted(int(seed) for seed in runs.points["seed"].unique())
     if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
         return f"{found[0]} to {found[-1]}"

@@ -44,7 +44,7 @@ def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
 
 
 def decisions(history: Sequence[Decision]) -> Table:
-    """Return the decisions, a row for each."""
+    """Return a table with a row for each decision of a race."""
     rows = []
     for i, made in enumerate(history, 1):
         loss = made.expected_regret

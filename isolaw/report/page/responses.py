@@ -53,7 +53,7 @@ def lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
 
 
 def table(shown: Sequence[Kept]) -> Table:
-    """Return the responses, a row each."""
+    """Return a table with a row for each response."""
     rows = []
     for one in shown:
         spec = one.spec

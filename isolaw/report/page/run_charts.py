@@ -1,4 +1,4 @@
-"""Charts that need no law: the reward over (B_p, n), best@k and worst@k, and the regret of a backtest."""
+"""Charts that need no law: the reward over (B_p, n), best@k and worst@k, and the losses of a backtest."""
 
 from __future__ import annotations
 
@@ -175,23 +175,23 @@ def best_and_worst(study: Study) -> list[Chart]:
 
 
 def backtest(result: Mapping[str, Any]) -> Chart:
-    """Return the regret of each rule by budget."""
+    """Return a chart of the reward that each rule loses, by budget."""
     data = []
     for i, (rule, found) in enumerate(result["rules"].items()):
         width = 2.5 if rule == "isolaw" else 1.5
         style = {"color": f"var(--k{i % 4})", "width": width, "dash": _DASHES[i % 4]}
         hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
         trace = line(
-            result["budgets"], found["regret"], style, name=text(rule), showlegend=True, hovertemplate=hover,
+            result["budgets"], found["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
             marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule),
         )  # fmt: skip
         data.append(trace | {"mode": "lines+markers"})
     layout = {
         "xaxis": log_axis("C, rollouts generated", result["budgets"]),
-        "yaxis": {"title": {"text": "regret in reward"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "loss in reward"}, "rangemode": "tozero"},
         "showlegend": True,
     }
-    return Chart("backtest", "Regret by budget", _backtest_caption(result), data, layout, height=340)
+    return Chart("backtest", "Loss by budget", _backtest_caption(result), data, layout, height=340)
 
 
 def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: Prediction | None) -> str:
@@ -206,7 +206,7 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
         f"(means of the checkpoints from 0.8 C to 1.1 C, {counts} each)."
     )
     if predicted is not None:
-        a, lost = predicted.options[0].allocation, predicted.options[0].expected_regret
+        a, lost = predicted.options[0].allocation, predicted.options[0].expected_loss
         place = f"B_p = {a.problems_per_batch:,}, n = {a.rollouts_per_problem:,}"
         text += (
             f" Recommended here: {place}, with an expected loss of {in_reward(lost, predicted.tolerance)}."
@@ -249,15 +249,15 @@ def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -
 
 
 def _backtest_caption(result: Mapping[str, Any]) -> str:
-    """Describe how the backtest works, and its regrets."""
+    """Describe how the backtest works, and what each rule loses."""
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is one seed"
-    means = {rule: found["mean_regret"] for rule, found in result["rules"].items()}
+    means = {rule: found["mean_loss"] for rule, found in result["rules"].items()}
     listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (
         f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
-        f"larger budgets, judged {judged}. Mean regret: {listed}. Least: {best}. "
-        "All regrets are too large by the same amount: the best reward is itself a noisy maximum."
+        f"larger budgets, judged {judged}. Mean loss: {listed}. Least: {best}. "
+        "All losses are too large by the same amount, since the best reward is a maximum over noisy values."
     )

@@ -150,7 +150,7 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
 
 
 def backtest(result: Mapping[str, Any]) -> Table:
-    """Return the regret of each rule."""
+    """Return a table of the reward that each rule of a backtest loses."""
     rows, tolerance = [], result["tolerance"]
     for rule, found in result["rules"].items():
         difference, error = found["against_isolaw"].values()
@@ -159,12 +159,12 @@ def backtest(result: Mapping[str, Any]) -> Table:
         against += "" if error is None else f" (SE {in_reward(error, tolerance)})"
         cells = [
             TableCell(f"{in_reward(lost, tolerance)} ({chosen})".replace("n ", "n\u00a0"), lost)
-            for lost, chosen in zip(found["regret"], choices(result, rule), strict=True)
+            for lost, chosen in zip(found["loss"], choices(result, rule), strict=True)
         ]
         last = TableCell("" if rule == "isolaw" else against, difference)
-        rows.append([TableCell(rule), *cells, _lost(found["mean_regret"], tolerance), last])
+        rows.append([TableCell(rule), *cells, _lost(found["mean_loss"], tolerance), last])
     budgets = [f"C = {number(c)}" for c in result["budgets"]]
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
-    caption = f"Regret in reward of each rule, and its choices{how}"
+    caption = f"Loss in reward of each rule, and its choices{how}"
     heads = ["rule", *budgets, "mean", "loses more than isolaw by"]
     return Table("regret", caption, heads, rows, long=True)

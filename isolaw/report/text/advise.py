@@ -122,7 +122,7 @@ def _agreement(advice: Advice) -> str:
     parts = [
         f"{text} ({', '.join(by[lean])})"
         for lean, text in (
-            (Leans.RISES, "n* rises with C, or large n goes on improving"),
+            (Leans.RISES, "n* rises with C, or a large n still improves the model"),
             (Leans.SMALL, "a small n suffices"),
             (Leans.CONSTANT, "n* does not depend on C, or B_p · n alone counts"),
         )

@@ -1,4 +1,4 @@
-"""An answer in at most eight lines: allocation, certainty, gain, evidence, weaknesses, next step."""
+"""An answer as text in at most eight lines, from the allocation to the runs that would help most."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def answer_lines(
 
 
 def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
-    """Describe the gain over today's budget."""
+    """Return a sentence on what the budget buys, compared with the compute of the existing runs."""
     if bought is None:
         reach = reached(document.grid)
         within = not prediction.asked and prediction.compute <= reach
@@ -86,9 +86,9 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
 
 
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the simple rule with the least regret."""
+    """Return the simple rule with the least mean loss."""
     others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
-    return min(others.items(), key=lambda own: own[1]["mean_regret"])
+    return min(others.items(), key=lambda own: own[1]["mean_loss"])
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:
@@ -113,7 +113,7 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
         return f"none; {result.rstrip('.')}."
 
     def lost(rule: str) -> str:
-        return in_reward(result["rules"][rule]["mean_regret"], result["tolerance"])
+        return in_reward(result["rules"][rule]["mean_loss"], result["tolerance"])
 
     judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
     others = ", ".join(f"{rule} {lost(rule)}" for rule in result["rules"] if rule != "isolaw")

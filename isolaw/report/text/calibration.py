@@ -139,7 +139,7 @@ def cautions(found: Calibration) -> list[Caution]:
         )
     if found.posterior.discrepancy > POOR:
         out.append(
-            "no constants reproduce these runs. Apart from noise, the best ones miss by "
+            "no constants reproduce these runs. Apart from noise, the error of the best constants is "
             f"{found.posterior.discrepancy:.3f}. Predictions start from these residuals; do not trust "
             "smaller differences between configurations that were not run."
         )
@@ -159,12 +159,12 @@ def cautions(found: Calibration) -> list[Caution]:
 
 
 def _mark(c: Constant) -> str:
-    """Return the mark of a constant's estimate, if any."""
+    """Return the mark that the estimate of a constant has in the table; empty for an ordinary estimate."""
     return "at the edge" if c.at_edge else "" if c.identified else "not identified"
 
 
 def _marks(found: Calibration) -> list[str]:
-    """Explain the marks."""
+    """Return a line for each mark in the table, which explains it."""
     lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
@@ -188,7 +188,7 @@ def _following(found: Calibration, out: str) -> list[str]:
 
 
 def _ends(interval: tuple[float, float]) -> str:
-    """Return the interval of a constant."""
+    """Return the 90 % interval of a constant as text."""
     return f"{number(interval[0])} to {number(interval[1])}"
 
 

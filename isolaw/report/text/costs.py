@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def spent(own: Spent | None, cost: Cost) -> str:
-    """Return the cost in a sentence."""
+    """Return a sentence with the hours, GPU hours and money that runs take."""
     if own is None:
         return f"Cost: not known; {origin(cost)} timed steps of one size only."
     if own.gpu_hours is None:

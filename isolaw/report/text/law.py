@@ -164,7 +164,7 @@ def law_name(law: str) -> str:
 
 
 def form(law: str, document: LawDocument) -> str:
-    """Return a law's form in words."""
+    """Return the form of a law in words, as ``a constant n``."""
     text = LAWS[law].words.format(x="log C" if document.x.log10 else "M")
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
 
@@ -184,11 +184,12 @@ def verdict(document: LawDocument) -> str:
         return " ".join(["Law: the draws prefer none.", *_constant(document)])
     own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
     text = f"Law: {found}, {name}. " if found else f"Law: {name}. "
-    lost = f"mean loss in {document.metric} is {in_reward(own.mean_regret, document.tolerance)}"
+    lost = f"{in_reward(own.mean_regret, document.tolerance)} in {document.metric}"
+    text += f"On average over C, its n loses {lost} against the best n"
     if c.preferred == "constant":
-        return f"{text}Its {lost}, and no other law loses less in 95% of draws."
+        return f"{text}, and no other law loses less in 95% of draws."
     constant = in_reward(c.laws["constant"].mean_regret, document.tolerance)
-    text += f"Its {lost}, and the best constant n loses {constant}; "
+    text += f", and the best constant n loses {constant}; "
     return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(document)])
 
 

@@ -65,7 +65,7 @@ def assumptions(found: SweepForecast) -> list[str]:
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
             f"{named}{more}: outside the truths (B_p 8 to 128, n 8 to 2,048); isolaw assumes "
-            "that they are as good as the nearest configuration inside."
+            "that they have the rewards of the nearest configuration inside."
         )
     if found.compared:
         out.append(
@@ -74,7 +74,7 @@ def assumptions(found: SweepForecast) -> list[str]:
             + (
                 f"{found.from_runs} truths are fitted to these runs and have half of the weight."
                 if found.from_runs
-                else "None is fitted to these runs, which do not reach the target around the whole grid."
+                else "No truth is fitted to these runs: they do not reach the target around the grid."
             )
         )
     if (clock := asked.budget.clock) is not None:
@@ -86,7 +86,7 @@ def assumptions(found: SweepForecast) -> list[str]:
 
 
 def _origin(found: SweepForecast) -> list[str]:
-    """Describe where the truths come from."""
+    """Return lines on the origin of the truths that a plan used."""
     preset, asked = found.preset, found.question
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))

@@ -50,7 +50,7 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
             least, most = prediction.compared_batches
             among += f" and B_p from {number(least)} to {number(most)}"
     text = (
-        f"Expected loss: {in_reward(best.expected_regret, document.tolerance)} in {document.metric} "
+        f"Expected loss: {in_reward(best.expected_loss, document.tolerance)} in {document.metric} "
         f"against the best allocation{among}"
     )
     if best.probability is not None:
@@ -111,7 +111,7 @@ def at_the_end(law: Law, **limits: Any) -> Prediction | None:
 
 
 def _round_down(budget: int) -> int:
-    """Three digits, so that the printed budget is exact."""
+    """Return a budget rounded down to three digits, so that the printed budget is exact."""
     digit = 10 ** max(len(str(budget)) - 3, 0)
     return budget // digit * digit
 
@@ -159,7 +159,7 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     """Return the recommendation at the largest compute of the runs, with its loss, in one line."""
     if not prediction.options:
         return loss(prediction, document)
-    a, lost = prediction.options[0].allocation, prediction.options[0].expected_regret
+    a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
     reached = about("which three n reached", document.axis)
     return (
         f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
@@ -192,7 +192,7 @@ def prediction_summary(
         b = other.allocation
         where = "" if other.measured else " (not measured)"
         text = f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}{where}: "
-        text += f"expected loss {in_reward(other.expected_regret, document.tolerance)}"
+        text += f"expected loss {in_reward(other.expected_loss, document.tolerance)}"
         if other.probability is not None:
             text += f", within {document.tolerance:g} of the best in {share(other.probability)} of draws"
         lines.append(text + costs.short(prediction.spent(other)))

@@ -40,12 +40,12 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
         f"race: every second n at B_p = {design['start']} first; to C = {number(design['target'])}",
         f"at most {number(spend)} rollouts, {part} of the grid's; it ends where the expected loss is at most "
         f"{design['tolerance']:g}",
-        *([f"{count(made, 'decision')} so far, {count(runs, 'run')} asked for"] if made > 1 else []),
+        *([f"{count(made, 'decision')} so far, {count(runs, 'run')} requested"] if made > 1 else []),
     ]
 
 
 def decision(made: Decision, index: int) -> str:
-    """Return one decision on one line."""
+    """Return one decision of a race as one line of text."""
     known = ""
     if made.best is not None and made.compute is not None:
         known = (
@@ -66,7 +66,7 @@ def decision(made: Decision, index: int) -> str:
 
 
 def ending(why: Ending) -> str:
-    """Return why a race ended."""
+    """Return the reason why a race ended, as text."""
     return f"end: {_ENDINGS[why]}"
 
 
@@ -77,7 +77,7 @@ def found(last: Decision) -> str:
     return (
         f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
         f"{last.expected_regret:.4f} after {number(last.spent)} rollouts ({_ENDINGS[last.ending]})."
-        + (f" To go on, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
+        + (f" To continue, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
 
 
@@ -126,7 +126,7 @@ def state(race: Mapping[str, Any]) -> str:
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return what more spend would buy."""
+    """Return a sentence on the expected loss that a larger spend would leave."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]

@@ -27,7 +27,7 @@ _SEEDS = 3  # fewer seeds give an interval too few differences between runs
 
 @dataclass(frozen=True)
 class RunsToAdd:
-    """Runs to add, why, and the keys of a sweep that add them."""
+    """A suggestion of runs to add: which runs, the reason, and the keys of a sweep file that add them."""
 
     what: str
     why: str
@@ -114,7 +114,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
     target = max((request.compute for made in history for request in made.runs), default=0)
     if last.ending is None or last.ending is Ending.FAILED:
         why = "The race has not ended." if last.ending is None else race_text.found(last)
-        return [RunsToAdd("Let the race go on.", why, ("design.kind=race",))]
+        return [RunsToAdd("Continue the race.", why, ("design.kind=race",))]
     out = []
     if last.ending is Ending.SPENT:
         keys = (f"design.spend={2 * last.spent}",)
@@ -145,9 +145,9 @@ def _large_loss(
         most = f"{prediction.tolerance:g}"
         why = f"isolaw recommends this n, no run has it, and every measured n loses more than {most}."
         return [_add_n(n, levels, why, axis)]
-    if fewest < _SEEDS or best.expected_regret <= prediction.tolerance:
+    if fewest < _SEEDS or best.expected_loss <= prediction.tolerance:
         return []
-    lost = in_reward(best.expected_regret, prediction.tolerance, 3)
+    lost = in_reward(best.expected_loss, prediction.tolerance, 3)
     why = f"Even the best choice has an expected loss of {lost}."
     return [RunsToAdd("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
 

@@ -25,7 +25,7 @@ def document(found: Prediction) -> Document:
         f"fitted to {preset.reward} up to C = {number(preset.measured)}.",
         words.answer(found),
         *([] if found.cost is None else [words.cost_line(found, found.cost)]),
-        f"Expected loss: {best.expected_regret:.4f} in {metric} against the best configuration with n from "
+        f"Expected loss: {best.expected_loss:.4f} in {metric} against the best configuration with n from "
         f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
         "members.",
         f"Predicted {metric}: {quantity(found.reward)}, over members.",
@@ -52,7 +52,7 @@ def _options(found: Prediction) -> list[Stanza]:
                 "M": f"{a.steps:,}",
                 "reward": f"{option.reward.value:.3f}",
                 "95 % interval": "–".join("" if end is None else f"{end:.3f}" for end in ends),
-                "expected loss": f"{option.expected_regret:.4f}",
+                "expected loss": f"{option.expected_loss:.4f}",
                 f"within {TOLERANCE}": share(option.probability or 0.0),
                 "": "" if option.measured else "not measured",
             }

@@ -21,7 +21,7 @@ _TIMES = {1: "once", 2: "twice"}
 
 
 def backtest_document(result: Mapping[str, Any]) -> Document:
-    """Return the regrets of a backtest as a table, and its verdict."""
+    """Return the loss of each rule in a backtest as a table, and the verdict."""
     several = result["held_out"] == "seed"
     judged = (
         f"{result['seeds']} seeds, each held out in turn" if several else "the later checkpoints of one seed"
@@ -30,12 +30,12 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
     for rule, found in result["rules"].items():
         cells = [
             f"{in_reward(lost, result['tolerance'])} (n {_span([n for _, n in places])})"
-            for lost, places in zip(found["regret"], found["allocations"], strict=True)
+            for lost, places in zip(found["loss"], found["allocations"], strict=True)
         ]
-        rows.append([rule, *cells, in_reward(found["mean_regret"], result["tolerance"])])
-    mean = "Regret is the mean over the seeds; n is the range of the choices."
+        rows.append([rule, *cells, in_reward(found["mean_loss"], result["tolerance"])])
+    mean = "Each loss is the mean over the seeds, and n is the range of the choices."
     lines: list[Stanza] = [
-        f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:",
+        f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Loss in reward:",
         Table.of(rows, "<>", indent="  "),
         *([mean] if result["seeds"] > 1 else []),
         *backtest_verdict(result),

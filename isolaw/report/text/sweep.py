@@ -81,7 +81,7 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
 
 
 def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
-    """Return a sweep's plan, line by line."""
+    """Return the lines that describe a sweep before it is executed."""
     design = plan.get("design")
     configurations = design["cells"] if design else plan["configurations"]
     b, n = (", ".join(map(str, sorted({place[i] for place in configurations}))) for i in (0, 1))
@@ -129,7 +129,7 @@ def _gib(size: float | None) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as a sweep file has it.
+    """Return a value as it is written in a sweep file.
 
     >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
     ('1e-06', '0', '"loss"', 'false', 'none')
@@ -144,7 +144,7 @@ def _value(value: Any) -> str:
 
 
 def _bare(value: Any) -> str:
-    """Return a value of an axis, without quotes."""
+    """Return a value of a grid's axis as text, without quotes."""
     return _value(value) if isinstance(value, list | tuple) else str(value)
 
 

@@ -44,7 +44,7 @@ def test_predictions_follow_its_curves(name: str, budget: float) -> None:
     assert set(found) <= set(places)
     for place, own, values in zip(places, regret, rewards, strict=True):
         if place in found:
-            assert found[place].expected_regret == pytest.approx(own)
+            assert found[place].expected_loss == pytest.approx(own)
             assert found[place].reward.value == pytest.approx(values[0])
     best = p.options[0].allocation
     assert places[int(regret.argmin())] == (best.problems_per_batch, best.rollouts_per_problem)

@@ -78,7 +78,7 @@ def test_torn(tmp_path: Path) -> None:
     text = json.dumps(RECORDS, indent=2)
     log = read(write(tmp_path, text[: text.rindex("completion_length")]))
     assert rewards(log) == {step: EXPECTED[step] for step in (5, 10, 15)}
-    assert log.dropped == {"torn end of the file": 1}
+    assert log.dropped == {"incomplete end of the file": 1}
 
 
 def test_it_becomes_a_run(tmp_path: Path) -> None:

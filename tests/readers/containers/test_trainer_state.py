@@ -97,7 +97,7 @@ def test_killed_while_it_was_written(tmp_path: Path) -> None:
     half = whole[: whole.index('"step": 15')]
     log = read(write(tmp_path, half + "\0" * 4096))
     assert curve(log, "reward") == {5: 0.25, 10: 0.375}
-    assert log.dropped == {"torn end of the file": 1}
+    assert log.dropped == {"incomplete end of the file": 1}
     assert log.config == {"eval_steps": 10}  # the rest comes after the history
     # Torn after the history, nothing of it is lost.
     log = read(write(tmp_path, whole[: whole.index('"num_train_epochs"')]))
@@ -183,7 +183,7 @@ def test_hostile_nesting_and_numbers(tmp_path: Path) -> None:
         whole = state([record(5)])
         text = whole.replace('"loss": 0.0', f'"loss": 0.0}}, {bad}')
         (log,) = CONTAINER.read(write(tmp_path, text))
-        assert log.dropped == {"torn end of the file": 1}
+        assert log.dropped == {"incomplete end of the file": 1}
 
 
 def test_time_and_memory(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     for ending, text, keys in (
         (Ending.SPENT, "Let the race spend more", ("design.spend=2000",)),
         (Ending.COMPLETE, "Let the race run more seeds.", ("sweep.seeds=2",)),
-        (Ending.FAILED, "Let the race go on.", ("design.kind=race",)),
+        (Ending.FAILED, "Continue the race.", ("design.kind=race",)),
     ):
         own = advice(law.document, None, [asked, Decision(DecisionStage.STOP, ending=ending, **found)])
         assert own[0].what.startswith(text)

@@ -146,8 +146,8 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     line = law_text.law_summary(rising.document)[0]
     name = law_text.form(comparison.preferred, rising.document)
     assert line == (
-        f"Law: {law_text.equation(rising.document)}, {name}. Its mean loss in avg@4 is "
-        f"{own.mean_regret:.4f}, and the best constant n loses "
+        f"Law: {law_text.equation(rising.document)}, {name}. On average over C, its n loses "
+        f"{own.mean_regret:.4f} in avg@4 against the best n, and the best constant n loses "
         f"{comparison.laws['constant'].mean_regret:.4f}; no other law loses less in 95% of draws."
     )
     assert own.better["constant"] >= 0.95
@@ -236,7 +236,7 @@ def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), draws=60)
     line = next(own for own in law_text.law_summary(law.document) if own.startswith("Law: "))
     assert line.startswith("Law: n* = ")
-    assert ", a constant n. Its mean loss in avg@4 is " in line
+    assert ", a constant n. On average over C, its n loses " in line
     assert "the best constant" not in line
 
 
@@ -251,7 +251,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     )
     best = prediction.options[0]
     assert lines[1].startswith(
-        f"Expected loss: {best.expected_regret:.4f} in avg@4 against the best allocation with n from 2 to "
+        f"Expected loss: {best.expected_loss:.4f} in avg@4 against the best allocation with n from 2 to "
         f"2,048; within 0.005 of it in {numbers.share(best.probability)} of draws."
     )
     where = "beyond the measured n" if best.beyond else "between measured n"
@@ -262,7 +262,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     assert lines[-1] == runs_to_add.next_line(prediction, law.document)
     for other in prediction.options[1:]:
         (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
-        assert f"expected loss {other.expected_regret:.4f}" in line
+        assert f"expected loss {other.expected_loss:.4f}" in line
         assert f"in {numbers.share(other.probability)} of draws" in line
         assert ("(not measured)" in line) == (not other.measured)
     assert any(line.startswith("Epochs: ") for line in lines)
@@ -414,7 +414,8 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
     lines = studies.backtest_document(result).lines()
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
-    assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
+    assert (ours["regret"], ours["mean_regret"]) == (ours["loss"], ours["mean_loss"])  # the former names
+    assert f"{ours['loss'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
 
 
 def test_summary_of_points() -> None:

@@ -182,9 +182,9 @@ def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generat
 
 
 def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
-    """Split a run's deviation at ``step`` into measured values, and values mirrored at both ends.
+    """Return a run's deviations at ``step`` in two parts: measured values, and values mirrored at both ends.
 
-    The two parts are drawn independently: the same errors repeated at other steps would cancel in K.
+    The two parts are drawn independently, because equal errors at several steps would cancel in K.
     """
     last = known.size - 1
     before, after = known[0] - step, step - known[-1]

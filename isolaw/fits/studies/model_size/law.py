@@ -35,7 +35,7 @@ _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """A fitted model-size law."""
+    """A fitted law of the loss L as a function of model size N and compute or data X."""
 
     curves: SizeCurves
     loss: Loss
@@ -52,17 +52,17 @@ class SizeLaw:
 
     @cached_property
     def K_max(self) -> Quantity:
-        """The exponent of an infinitely large model."""
+        """K_max, the exponent of an infinitely large model."""
         return self._if_saturating(self.fits.kappa * (1 + np.exp(self.fits.log_n0) / self.curves.sizes[-1]))
 
     @cached_property
     def K(self) -> dict[float, Quantity]:
-        """K(N) of each fitted size."""
+        """The exponent K(N) of each fitted model size N."""
         return self._by_size(self.fits.K)
 
     @cached_property
     def E(self) -> dict[float, Quantity]:
-        """E(N) of each fitted size, in log10."""
+        """The offset E(N), in log10 L, of each fitted model size N."""
         return self._by_size(self.fits.E)
 
     @cached_property
@@ -154,12 +154,12 @@ class SizeLaw:
 
     @property
     def warnings(self) -> list[str]:
-        """The texts of `flags`."""
+        """The sentences of `flags`."""
         return [flag.text for flag in self.flags]
 
     @property
     def flags(self) -> list[Flag]:
-        """Reasons for care before trusting the numbers."""
+        """The reasons for care with the fitted law."""
         out = []
         low, high = bounds(self.curves.sizes)
         if self.fits.log_n0[0] >= high:

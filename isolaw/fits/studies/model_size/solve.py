@@ -89,7 +89,7 @@ class SizeProblem:
         return found
 
     def curve(self, fits: SizeFits) -> Floats:
-        """Return the fitted L at the checkpoints, (D, P)."""
+        """Return the fitted loss L of each of D fits at the P checkpoints, (D, P)."""
         log_x = self.z + self.centre[self.of]
         # An outlying draw may lie anywhere; its L only has to stay finite.
         return 10.0 ** np.clip(fits.E[:, self.of] - fits.K[:, self.of] * log_x, -100.0, 100.0)
