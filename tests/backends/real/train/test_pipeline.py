@@ -32,7 +32,7 @@ from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-EVERY_STEP = {"points": 1000}
+EVERY_STEP = {"points": 10_000}  # on a log scale
 # Of a run whose processes are killed: ISOLAW_KILLS=40 for more. With ISOLAW_KILLS_SAMPLER=vllm each takes
 # longer, since vLLM takes its time to start.
 KILLS = int(os.environ.get("ISOLAW_KILLS", "2"))
