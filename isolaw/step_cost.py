@@ -297,7 +297,9 @@ def student(freedom: int) -> float:
 def checked_price(price: float | None) -> float | None:
     """Return a price unchanged; raise `InputError` unless it is a positive number or None."""
     if price is not None and not 0 < price < math.inf:
-        raise InputError(f"price: found {price!r}; expected a positive number, the price of an hour")
+        raise InputError(
+            f"price: found {price!r}; expected a positive price per GPU hour (without GPUs: per hour)"
+        )
     return price
 
 

@@ -78,8 +78,8 @@ from isolaw.cli.options import (
 def plan(ctx: click.Context, /, file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """Compare sweeps over the grid of FILE on simulated truths, and recommend one.
 
-    FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation: neither the model nor
-    the problems need exist. It exits with 1 if no design fits the hours.
+    FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation; the model and
+    the problems need not exist. The exit code is 1 if no design fits --hours.
     """
     from isolaw.design import sweep_file
     from isolaw.design.forecast import plan as forecast

@@ -49,7 +49,7 @@ def rollouts(value: Any) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """Return a list, from a list or a single value."""
+    """Return the value if it is a list or tuple, and otherwise a list of it alone."""
     return value if isinstance(value, list | tuple) else [value]
 
 

@@ -15,7 +15,7 @@ class Runner(Protocol):
     """Simulates the runs that a design requests."""
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
-        """Return compute and measured reward, (P,) each, of the run (B_p, n, seed) to the target."""
+        """Simulate run (B_p, n, seed) to the target; return its compute and measured rewards, both (P,)."""
 
 
 def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:

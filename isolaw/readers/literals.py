@@ -142,7 +142,7 @@ def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int
 
 
 def parse_namespace(section: str, text: str) -> dict[str, Any]:
-    """Read a printed ``SimpleNamespace``, also one within another, under dotted keys.
+    """Parse a printed ``SimpleNamespace``, nested ones too, into dotted keys that begin with ``section``.
 
     >>> parse_namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
     {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}

@@ -103,7 +103,7 @@ def _as_runs(
         if alone and metric is None:
             reward = "reward"
             notes.append(
-                "column value is taken as the reward on validation; --metric names it, as in --metric avg@1"
+                "isolaw takes column value for the validation reward; name its metric, e.g. --metric avg@1"
             )
         table["metric"] = reward  # a column holds the rewards; --metric gives the name of their metric
     elif wide:

@@ -67,7 +67,7 @@ class Head(_Part):
 class Provenance(BaseModel):
     """The section ``[provenance]``: the runs behind a preset, and how well it fits them.
 
-    isolaw ignores further keys.
+    isolaw ignores unknown keys.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

@@ -136,7 +136,9 @@ def _end(crc: int) -> bytes:
 
 
 def of_state(state: Folder, owner: str, sync: bool = False) -> str:
-    """Return the checksum of a state, over names, sizes and contents of its files; ``sync`` also syncs them.
+    """Return the checksum of ``owner`` and of the names, sizes and contents of a state's files.
+
+    With ``sync`` it also syncs the files to disk.
 
     Raises `NotOurs` for an entry that is neither file nor folder.
     """

@@ -95,7 +95,7 @@ class States:
             self._folder().remove_folder(str(old))
 
     def keep(self, step: int | None) -> None:
-        """Remove all states but one, and all that were not published."""
+        """Remove all states except the published one of ``step``; if it is None, remove all."""
         for name in self._folder().entries():
             if is_own(name) and name != str(step):
                 self._folder().remove_folder(name)

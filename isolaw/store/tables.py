@@ -52,7 +52,7 @@ def collect(store: RecordedSweep) -> Runs:
         try:
             recorded = run.recorded()
         except (NotOurs, OSError) as error:
-            notes.append(f"left out: {getattr(error, 'what', error)}")
+            notes.append(f"left out: run {run_id}: {getattr(error, 'what', error)}")
             continue
         if recorded.damage:
             notes.append(f"left out: {recorded.damage}. {_HEALS}")

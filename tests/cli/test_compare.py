@@ -48,7 +48,7 @@ def test_in_words(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     assert lines[0] == "avg@4 on validation: old.parquet and new.parquet; lr = 0.1 and 0.2."
     heads = [line.split("  ")[0] for line in lines if line.endswith("difference")]
     assert heads == ["B_p = 32, n = 8", "B_p = 32, n = 16", "mean of 2"]
-    assert "Intervals: 95 % of draws of runs, paired by seed." in lines
+    assert "Intervals are 95 % bootstrap intervals over runs, paired by seed." in lines
     said = {line.split(":")[0]: line for line in lines[-4:]}
     assert said["Ceiling"].startswith("Ceiling: new.parquet has the higher ceiling, by 0.")
     assert said["Speed"].startswith("Speed: old.parquet is faster: C_mid of new.parquet is ")

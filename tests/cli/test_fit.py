@@ -79,7 +79,9 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", out)
     assert code == 0
     best, law, following, data, *_ = stdout.splitlines()
-    assert best.startswith("At C = 9.99e5 rollouts, which three n reached: n = ")
+    assert best.startswith(
+        "At C = 9.99e5 rollouts, the largest compute that three n reached, isolaw recommends n = "
+    )
     assert law.startswith("Law: ")
     assert following.startswith("Next: ")
     assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")

@@ -106,7 +106,7 @@ def side(difference: Quantity, neutral: float = 0.0) -> int | None:
 
 
 class Foreseen(NamedTuple):
-    """A quantity of one recipe that the runs predict: the estimate and its draws, (1 + D,), with a status."""
+    """A quantity predicted for one recipe: ``draws`` (1 + D,) holds the estimate, then D draws of it."""
 
     draws: Floats
     status: Status

@@ -13,6 +13,7 @@ from isolaw.fits.laws.formula import equation, form_equation, parameters, prefer
 from isolaw.fits.quantity import Quantity
 from isolaw.renamed import HOLDS
 from isolaw.report.text.numbers import count, in_reward, interval, number, quantity
+from isolaw.runs import SYMBOLS
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import FrontierPoint, LawDocument
@@ -80,13 +81,14 @@ def law_summary(document: LawDocument) -> list[str]:
 
 
 def data_line(document: LawDocument) -> str:
-    """Return which metric, runs and settings were fitted."""
+    """Return one line on what was fitted: metric, runs, n, what was held constant, and the curve."""
     n = sorted({g.level(document.axis) for g in document.grid})
-    fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
+    symbols = {name: symbol for symbol, name in SYMBOLS.items()}
+    fixed = ", ".join(f"{symbols.get(k, k)} = {v}" for k, v in document.fixed.items())
     return (
         f"{document.metric} on {document.eval_set}: {_runs(document)}, "
         + about(f"n = {', '.join(map(str, n))}", document.axis)
-        + f"{'; ' if fixed else ''}{fixed}; {HOLDS[document.setting]} held, curve {document.curve}."
+        + f"{'; ' if fixed else ''}{fixed}; {HOLDS[document.setting]} held; learning curve: {document.curve}."
     )
 
 
@@ -173,7 +175,7 @@ def verdict(document: LawDocument) -> str:
     """Return the preferred law with its numbers, and why isolaw prefers it; empty without a comparison."""
     c = document.comparison
     if c.refused == "few_seeds":
-        return f"Law: none is preferred with fewer than 3 seeds per configuration (here {c.seeds})."
+        return f"Law: isolaw prefers none, since not every configuration has 3 seeds (the fewest: {c.seeds})."
     if not c.laws:
         return _verdict_on_curves(document)
     if having(document.flags, Code.VERSION_1):

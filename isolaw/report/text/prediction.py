@@ -160,9 +160,9 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     if not prediction.options:
         return loss(prediction, document)
     a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
-    reached = about("which three n reached", document.axis)
+    reached = about("the largest compute that three n reached", document.axis)
     return (
-        f"At {_named(prediction)}, {reached}: n = {a.rollouts_per_problem}, "
+        f"At {_named(prediction)}, {reached}, isolaw recommends n = {a.rollouts_per_problem}, "
         f"B_p = {a.problems_per_batch}. "
         f"Expected loss: {in_reward(lost, document.tolerance)} in {document.metric}."
     )

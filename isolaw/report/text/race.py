@@ -121,8 +121,9 @@ def state(race: Mapping[str, Any]) -> str:
     """Return the progress of a race, from `isolaw.design.directory.state`."""
     of = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
     end = ending(race["ending"]) if race["ending"] else "not ended"
-    best = f"; the best is {cell(race['best'])}" if race["best"] else ""
-    return f"race: {count(race['decisions'], 'decision')}, {number(race['asked'])}{of} rollouts{best}; {end}"
+    best = f"; the best configuration is {cell(race['best'])}" if race["best"] else ""
+    asked = f"{number(race['asked'])}{of} rollouts requested"
+    return f"race: {count(race['decisions'], 'decision')}, {asked}{best}; {end}"
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:

@@ -133,7 +133,7 @@ def _terms(found: RecipeCheck) -> str:
     reason = (
         "runs failed"
         if found.terms is RecipeVerdict.FAILED
-        else f"{kept} and {other} do not differ beyond noise"
+        else f"with these terms {kept} and {other}, rewards do not differ beyond noise"
     )
     return f"KL and entropy terms: not decided ({reason}). They stay {kept}, as {by} has them."
 

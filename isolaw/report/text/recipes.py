@@ -42,7 +42,7 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
     lines: list[Stanza] = [
         f"{found.metric} on {found.eval_set}: {first} and {second}{facts}.",
         Table.of(rows),
-        f"Intervals: 95 % of draws of {units}{', paired by seed' if found.paired else ''}.",
+        f"Intervals are 95 % bootstrap intervals over {units}{', paired by seed' if found.paired else ''}.",
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
     ]
     data = {**found.to_dict(), "verdict": verdict(found)}
@@ -146,10 +146,11 @@ def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str
         return f"not tested: {equal}"
     if truth:
         size = f"{abs(measured.value):.3g} higher ({_interval(measured, truth < 0)})"
-        text = f"{names[truth > 0]} ends {size}; the first half"
+        text = f"{names[truth > 0]} ends {size}; the first half of the compute"
         outcome = {truth: "predicts it", 0: "does not show it", -truth: "predicts the opposite"}
     else:
-        text = f"at the end they differ by no more than noise ({_interval(measured)}); the first half"
+        text = f"at the end they differ by no more than noise ({_interval(measured)}); "
+        text += "the first half of the compute"
         outcome = {0: "predicts no difference either", 1: "predicts one", -1: "predicts one"}
     return f"{text} {'cannot be fitted' if early is None else outcome[early]}"
 

@@ -73,10 +73,10 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
     lines = [", ".join(parts) + (f"; judged by {', '.join(by)}." if by else "; no metric to judge by.")]
     batches = [] if document is None else document.health.batches
     if len(batches) > 1:
-        shares = ", ".join(f"{own.problems_per_batch}: {own.healthy} of {own.judged}" for own in batches)
-        lines.append(
-            f"Healthy runs by B_p: {shares}. A B_p is stable if at least 90% of its runs are healthy."
+        shares = ", ".join(
+            f"{own.healthy} of {own.judged} at B_p = {own.problems_per_batch}" for own in batches
         )
+        lines.append(f"Healthy runs: {shares}. A B_p is stable if at least 90% of its runs are healthy.")
     return lines
 
 

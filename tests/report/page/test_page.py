@@ -229,7 +229,7 @@ def test_one_best_n_at_one_budget(synthetic: Make, setting: str) -> None:
     assert f": n = {n} rollouts for each of B_p = {asked.B_p} problems" in str(asked)
     assert isolaw.answer(law, 2e6).n == n
     assert law.summary().startswith(
-        f"At C = {numbers.number(today.compute)} rollouts, which three n reached: "
+        f"At C = {numbers.number(today.compute)} rollouts, the largest compute that three n reached, isolaw recommends "
     )
     assert f": n = {m}, B_p = {today.B_p}. " in law.summary().splitlines()[0]
     # The page: its headline, its marks, the labels of its charts, and its table.

@@ -93,7 +93,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law_line, first, ends, *rest = law_text.law_summary(document)
     assert law_line.startswith("Law: n* = ")
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
-    assert "B_p held, curve exp" in first
+    assert "B_p held; learning curve: exp" in first
     at = [f"at C = {numbers.number(p.x)}, {law_text.star(p.n_star)}" for p in document.frontier]
     assert ends == f"n* (highest reward): {at[0]}; {at[-1]}."
     assert "(95 % bound)" in at[-1]
@@ -186,7 +186,7 @@ def test_an_older_law_is_to_be_fitted_again(rising: Law) -> None:
     assert text == "Law: not shown, since an older isolaw compared the laws; fit the runs again."
 
 
-UNSTATED = "Law: none is preferred with fewer than 3 seeds per configuration (here 2)."
+UNSTATED = "Law: isolaw prefers none, since not every configuration has 3 seeds (the fewest: 2)."
 
 
 def test_two_seeds_prefer_no_law(synthetic: Make) -> None:

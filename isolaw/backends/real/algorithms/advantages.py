@@ -36,8 +36,8 @@ def informative(rewards: Tensor) -> Tensor:
 def mastered(rewards: Tensor, threshold: float) -> Tensor:
     """Return for each problem whether its pass rate in this batch reached ``threshold``.
 
-    No-positive-resampling: such problems leave the data order for good (ScaleRL, arXiv 2510.13786,
-    section 3, at 0.9). The pass rate is the mean of rewards in [0, 1].
+    Under no-positive-resampling these problems are never drawn again (ScaleRL, arXiv 2510.13786,
+    section 3, with a threshold of 0.9). The pass rate is the mean of rewards in [0, 1].
 
     >>> mastered(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), 0.9)
     tensor([False,  True])

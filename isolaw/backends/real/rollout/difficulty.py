@@ -103,7 +103,7 @@ class SplitFolder:
         if not os.path.lexists(self._file):
             names = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:
-                raise DataError(f"{self.folder}: {', '.join(names)} exists; the folder is left unchanged")
+                raise DataError(f"{self.folder}: already holds {', '.join(names)}; choose another folder")
             return None
         try:
             found = read_json(self._file)

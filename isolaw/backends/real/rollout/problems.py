@@ -231,7 +231,7 @@ def _read(
 
 
 def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
-    """Return the keys of a file's objects, and each object with its line."""
+    """Return every key in a JSON Lines file, and each object with its line number."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -103,7 +103,7 @@ def _out_issues(out: str) -> list[Issue]:
     if above.is_dir():
         return []
     note = f"{above}: {'a file' if above.exists() else 'a broken link'}"
-    return [Issue("--out", note, accepted="a new folder, or the folder of a split")]
+    return [Issue("--out", note, accepted="a new folder, or the folder of an earlier split")]
 
 
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:

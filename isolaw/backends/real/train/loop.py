@@ -146,9 +146,9 @@ class Run:
         return batch
 
     def evaluate(self) -> tuple[list[Measurement], list[AnswerCounts], list[Response]]:
-        """Return the metrics of the evaluation sets now, and of training since the last evaluation.
+        """Evaluate now, and return these metrics and those of training since the last evaluation.
 
-        It also returns the results of single problems, and some responses.
+        Also returns the number of correct answers to each problem, and some responses.
         """
         wanted, problems = self.spec.evaluation, self.worker.problems
         rows: list[Measurement] = []

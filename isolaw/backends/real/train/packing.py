@@ -1,4 +1,4 @@
-"""Pack rows of different lengths into one sequence without padding, with attention that separates them.
+"""Pack rows of different lengths into one sequence without padding; attention stays within each row.
 
 A micro-batch is a single sequence of N tokens: row after row, prompt before response, with positions from 0
 in each row. All layers except attention treat tokens independently, so nothing is computed for padding.
@@ -6,7 +6,7 @@ Attention is causal within a row. In half precision on a GPU it uses the variabl
 (`torch.nn.attention.varlen`); elsewhere rows of similar lengths are computed side by side, padded on the
 right for attention only.
 
-Equal rows, which are common among short answers, are packed once.
+Identical rows, which are common among short answers, are packed once.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def attention(
 
 
 def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
-    """Return causal attention of rows side by side, (rows, heads, longest, D), within a window of tokens."""
+    """Return causal attention over padded rows, (rows, heads, longest, D), within a sliding window."""
     longest = rows[0].shape[2]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     if window is None or longest <= window:

@@ -77,7 +77,7 @@ class Pipeline:
         return self.worker.rewarded("train", oldest.visited, self.n, rollouts)
 
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
-        """Return the mean and the largest age of a batch's tokens at the update of ``step``, from 1."""
+        """Return the mean and the largest age, in updates, of a batch's tokens at update ``step``, from 1."""
         own = [step - 1 - version for row in batch.rollouts.versions for version in row]
         ages = self.worker.ranks.all_of([sum(own), len(own), min(own, default=0), max(own, default=0)])
         total, count, least, most = zip(*ages, strict=True)
