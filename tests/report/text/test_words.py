@@ -92,7 +92,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     document = law.document
     law_line, first, ends, *rest = law_text.law_summary(document)
     assert law_line.startswith("Law: n* = ")
-    assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; B_p = 32")
     assert "B_p held; learning curve: exp" in first
     at = [f"at C = {numbers.number(p.x)}, {law_text.star(p.n_star)}" for p in document.frontier]
     assert ends == f"n* (highest reward): {at[0]}; {at[-1]}."
