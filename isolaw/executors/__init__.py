@@ -90,7 +90,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     for run in runs:
         each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
         if processes % chosen.nodes:
-            refuse("nodes", f"a divisor of the run's processes ({processes})")
+            refuse("nodes", f"a divisor of real.processes and real.samplers ({processes})")
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
             refuse("max_gpus", f"at least those of one run ({each.nodes * each.gpus})")
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:

@@ -159,7 +159,7 @@ def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
     ("section", "words"),
     [
         ({"nodes": 2}, "nodes: found 2; expected 1; more with executor.kind = 'ray' or 'slurm'"),
-        ({"kind": "slurm", "nodes": 2}, "nodes: found 2; expected a divisor of the run's processes (1)"),
+        ({"kind": "slurm", "nodes": 2}, "nodes: found 2; expected a divisor of real.processes and real."),
         ({"max_rollouts": 100}, "max_rollouts: found 100; expected at least the largest batch (128)"),
         ({"kind": "ray", "gpus": 2, "max_gpus": 1}, "max_gpus: found 1; expected at least those of one run"),
         ({"kind": "slurm", "time": 1e-3}, "time: found 0.001; expected from a second to a year"),

@@ -82,7 +82,7 @@ class Real:
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         if options.rollout:
             content["rollout"] = rewards.digest(options.rollout) or ""
-            content["columns"] = _columns_digest(str(folder), models.stamp(folder))
+            content["columns"] = _columns_digest(str(folder), models.stamp(folder), tuple(sorted(parts)))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -186,8 +186,8 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
 
 
 @functools.lru_cache(maxsize=8)
-def _columns_digest(folder: str, stamp: str) -> str:
-    return ProblemSet.read(folder, columns=True).columns_digest()
+def _columns_digest(folder: str, stamp: str, parts: tuple[str, ...]) -> str:
+    return ProblemSet.read(folder, columns=True).columns_digest(parts)
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:

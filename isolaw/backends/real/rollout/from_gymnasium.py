@@ -11,6 +11,7 @@ An action is what the model wrote in a turn, an observation the text, or the mes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ def rollout_of(make: Callable[[Problem], Any]) -> Callable[[Problem, Any], Await
 
     The conversation begins with the problem's prompt and the observation of ``reset``, whose seed depends on
     the problem alone. It ends when ``step`` reports the end, or at a limit. The reward is the sum of the
-    steps' rewards.
+    steps' rewards. ``reset`` and ``step`` run in threads, so that a slow one does not hold up other rollouts.
 
     >>> rollout_of(lambda problem: None).__name__
     'rollout'
@@ -32,14 +33,16 @@ def rollout_of(make: Callable[[Problem], Any]) -> Callable[[Problem, Any], Await
     async def rollout(problem: Problem, generate: Any) -> tuple[list[Any], float]:
         environment = make(problem)
         try:
-            observation, _ = environment.reset(seed=int(problem.digest[:8], 16), options=problem.columns)
+            seed = int(problem.digest[:8], 16)
+            observation, _ = await asyncio.to_thread(environment.reset, seed=seed, options=problem.columns)
             conversation, total, ended = [problem.prompt, observation], 0.0, False
             while not ended:
                 try:
                     written = await generate(conversation)
                 except LimitReached:
                     break
-                observation, reward, terminated, truncated, _ = environment.step(str(written))
+                stepped = await asyncio.to_thread(environment.step, str(written))
+                observation, reward, terminated, truncated, _ = stepped
                 conversation += [written, observation]
                 total, ended = total + float(reward), terminated or truncated
         finally:

@@ -55,10 +55,16 @@ def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitabl
         """Return the environment and its tasks, which all rollouts of a process share."""
         nonlocal played
         if played is None:
-            played = asyncio.get_running_loop().create_future()
-            own = vf().load_environment(vf().resolve_env_config(environment))
-            await own.serving().__aenter__()  # until the process ends
-            played.set_result((own, {task.data.idx: task for task in own.taskset}))
+            played = starting = asyncio.get_running_loop().create_future()
+            try:
+                own = vf().load_environment(vf().resolve_env_config(environment))
+                await own.serving().__aenter__()  # until the process ends
+            except BaseException as error:  # also of a limit: who waits fails, the next tries again
+                played = None
+                starting.set_exception(RuntimeError(f"the environment did not start: {error!r}"))
+                starting.exception()  # seen, even if nobody waits
+                raise
+            starting.set_result((own, {task.data.idx: task for task in own.taskset}))
         return await played
 
     async def rollout(problem: Problem, generate: Any) -> tuple[list[Any], float]:

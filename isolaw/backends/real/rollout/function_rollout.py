@@ -25,6 +25,7 @@ longer ends its process, and all rollouts in it fail.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import numbers
@@ -39,6 +40,7 @@ from isolaw.backends.real.rollout.reward import check_function, function_of
 from isolaw.errors import Issue
 
 LIMIT_S = 300.0
+_MOST_ADDED = 500_000  # characters of JSON that a rollout adds in a turn; a process's reply has a limit, too
 _SLACK_S = 1.0  # time for an event loop to end late rollouts by itself
 Reply = dict[str, Any]
 
@@ -156,6 +158,8 @@ class _Rollout:
             raise RuntimeError(f"generate: {why}")
         items = _flat(conversation)
         added = self._added(items)
+        if len(json.dumps((added, tools))) > _MOST_ADDED:  # what JSON lacks raises TypeError, here alone
+            raise ValueError(f"a turn's messages have more than {_MOST_ADDED:,} characters")
         loop, deadline = asyncio.get_running_loop(), self.clock.when()
         assert deadline is not None
         left, self.waiting = deadline - loop.time(), True
@@ -171,7 +175,7 @@ class _Rollout:
             raise LimitReached("the rollout has no turn or token left")
         written = Written(told[0])
         written.finished = told[1]
-        self.conversation = [*items, written]
+        self.conversation = [*copy.deepcopy(items), written]  # a message may be edited in place
         return written
 
     def _added(self, items: list[Any]) -> list[Any]:

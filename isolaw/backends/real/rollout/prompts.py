@@ -118,22 +118,25 @@ def encode_reply(
 ) -> list[int]:
     """Return the tokens that messages add to a chat, between two turns of the model.
 
-    They are what the template puts behind an assistant's message. ``written`` are the tokens of the model's
+    They are what the template writes after the content of an assistant's message: two conversations that
+    differ in this content alone have the same tokens from there on. ``written`` are the tokens of the model's
     turn; the template's end of a turn is left out if the model has ``ended`` its own with the same token.
-    Raise `DataError` if the template refuses them, or writes earlier messages in another way before them.
+    Raise `DataError` if the template refuses them, or does not write an assistant's content.
     """
-    start: list[Message] = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "1"}]
-    before = _encode_chat(problem, start, tokenizer, chat, begin=False)
-    after = _encode_chat(problem, [*start, *messages], tokenizer, chat)
-    end = written[-1] if ended and written else tokenizer.eos_token_id
-    if end in before:
-        before = before[: len(before) - before[::-1].index(end) - (not ended)]
-    if after[: len(before)] != before:
+    user: Message = {"role": "user", "content": "1"}
+    one, two = (
+        _encode_chat(problem, [user, {"role": "assistant", "content": own}, *messages], tokenizer, chat)
+        for own in ("1", "2")
+    )
+    pairs = zip(reversed(one), reversed(two), strict=False)
+    same = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
+    if not same:
         raise DataError(
-            f"problem {problem.id!r}: the chat template writes an assistant's message in another way before "
+            f"problem {problem.id!r}: the chat template does not write an assistant's message before "
             f"messages of {', '.join(m['role'] for m in messages)}, so a conversation cannot continue"
         )
-    return after[len(before) :]
+    added = one[len(one) - same :]
+    return added[1:] if ended and written and added[0] == written[-1] else added
 
 
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:

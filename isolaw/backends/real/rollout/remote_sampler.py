@@ -118,12 +118,14 @@ class RemoteSampler:
 
     def _listen(self) -> None:
         """Read the sampler's messages, so that it never waits for the trainer."""
-        with contextlib.suppress(OSError, EOFError):
-            while True:
-                message = json.loads(self._channel.recv_bytes())
-                rollouts = _receive_rollouts(self._channel) if "drawn" in message else None
-                self._inbox.put((message, rollouts))
-        self._inbox.put(None)
+        try:
+            with contextlib.suppress(OSError, EOFError):
+                while True:
+                    message = json.loads(self._channel.recv_bytes())
+                    rollouts = _receive_rollouts(self._channel) if "drawn" in message else None
+                    self._inbox.put((message, rollouts))
+        finally:  # whatever ended it, nobody waits for a message that cannot come
+            self._inbox.put(None)
 
     def _write(self) -> None:
         """Write the messages to the sampler, so that the trainer never waits for one that does not read."""

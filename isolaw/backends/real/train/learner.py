@@ -157,7 +157,10 @@ class Learner:
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
-            overlong = adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
+            lengths = batch.lengths  # with the environment's tokens, which take the same room
+            if batch.turns is not None:
+                lengths = lengths + batch.turns[..., 1].to(lengths.dtype)
+            overlong = adv.overlong_penalty(lengths, recipe.max_response_tokens, recipe.overlong_buffer)
             if recipe.overlong_on == "correct":
                 overlong *= torch.from_numpy(rewards.correct(batch.verdicts.numpy()))
             out -= overlong

@@ -154,10 +154,11 @@ class Trainer:
     def by_row(self, rollouts: Rollouts, module: Any, *inputs: float) -> list[torch.Tensor]:
         """Return a module's first output for each row's drawn tokens."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
+        lengths = rollouts.lengths
         for rows in self.micro_batches(rollouts):
             found = module(self.pack(rollouts.rows(rows)), *inputs)[0]
             for row, values in zip(rows, found, strict=False):
-                out[row] = values[: rollouts.lengths[row]]
+                out[row] = values[: lengths[row]]
         return out
 
     def backward(

@@ -33,6 +33,13 @@ async def rollout(problem, generate):
     if kind == "number": await generate([problem.prompt, first, 3])
     again = [problem.prompt, first]
     if kind == "twice": await asyncio.gather(generate(again), generate(again))
+    if kind == "bytes": await generate([problem.prompt, first, {"role": "tool", "content": b"1"}])
+    if kind == "much": await generate([problem.prompt, first, "1" * 600_000])
+    if kind == "edits":
+        edited = [problem.prompt, first, {"role": "tool", "content": "1"}]
+        second = await generate(edited)
+        edited[2]["content"] = "2"
+        return [*edited, second], 1.0
     if kind == "nan": return [problem.prompt, first], float("nan")
     conversation = [problem.prompt, first, f"<{first.finished}>"]
     if kind == "chat":
@@ -68,7 +75,7 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
     """Side by side in one process; what one of them does is nothing to the others."""
     function = RolloutFunction(f"{module}:rollout", workers=1, limit=1.0)
     kinds = ["fine", "raises", "leaves", "late", "none", "changes", "forgets", "number", "twice", "nan"]
-    kinds += ["chat", "limit", "passes", "stubborn", "waits"]
+    kinds += ["chat", "limit", "passes", "stubborn", "waits", "bytes", "much", "edits"]
     try:
         replies = function.advance({k: told(kind) for k, kind in enumerate(kinds)})
         said = {kind: replies[k] for k, kind in enumerate(kinds)}
@@ -88,6 +95,8 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
         assert "lost items: 1 of 2 are left" in said["forgets"]["failed"]
         assert "found 3 in a conversation; expected texts" in said["number"]["failed"]
         assert "the reward nan; expected a finite number" in said["nan"]["failed"]
+        assert "not JSON serializable" in said["bytes"]["failed"]  # alone: its neighbours go on
+        assert "more than 500,000 characters" in said["much"]["failed"]
         assert said["fine"] == {"added": ["<False>"], "tools": None}
         assert said["chat"]["added"] == [{"role": "tool", "content": "1"}]
 
@@ -96,6 +105,7 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
         replies = function.advance({k: None if kinds[k] in full else ["6", True] for k in open_ones})
         said = {kinds[k]: reply for k, reply in replies.items()}
         assert "asks the model once at a time" in said.pop("twice")["failed"]
+        assert "item 2 changed" in said.pop("edits")["failed"]
         assert said == {
             "fine": {"reward": 0.5},
             "chat": {"reward": 0.5},
@@ -155,7 +165,7 @@ def test_columns_are_read_only_when_they_are_wanted(tmp_path: Path) -> None:
     assert whole.parts["train"][0].columns == {"tests": ["x"], "level": 3}
     assert plain == whole  # the columns are no part of a set's identity
     assert plain.digest("train") == whole.digest("train")
-    assert plain.columns_digest() != whole.columns_digest()
+    assert plain.columns_digest(plain.parts) != whole.columns_digest(whole.parts)
 
 
 def test_an_environment_of_gymnasiums_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

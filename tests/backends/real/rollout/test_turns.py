@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from isolaw.backends.real import BACKEND
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.rollout.prompts import Chat, encode_reply
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train.loop import Run
 from isolaw.backends.real.train.loop import train as steps
@@ -129,6 +130,33 @@ def test_a_rollout_without_turns_or_tokens_left_is_cut(limit: dict[str, Any], tu
     assert (row.turns, row.finished, row.failed) == (turns, False, "")
     assert len(row.tokens) == 3 * turns - 1
     assert row.tokens[-1] == 2
+
+
+class Thinking:
+    """A tokenizer of characters whose template, like Qwen3's, writes a block into the last answer alone."""
+
+    eos_token_id = ord("$")
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[int]:
+        last = len(messages) - 1
+        text = "".join(
+            f"<{m['role'][0]}>{'[]' * (m['role'] == 'assistant' and k == last)}{m['content']}$;"
+            for k, m in enumerate(messages)
+        )
+        return [ord(c) for c in text + "<a>"]
+
+
+@pytest.mark.parametrize(("last", "ended", "text"), [("$", True, ";<t>7$;<a>"), ("5", False, "$;<t>7$;<a>")])
+def test_what_follows_an_answer_does_not_depend_on_how_the_template_writes_the_last(
+    last: str, ended: bool, text: str
+) -> None:
+    problem = Problem("p", "1+1=", "2")
+    added = encode_reply(problem, [ord(last)], ended, [{"role": "tool", "content": "7"}], Thinking(), Chat())
+    assert "".join(map(chr, added)) == text
+    other = encode_reply(
+        problem, [ord("#")], True, [], Thinking(), Chat()
+    )  # an end that is not the template's
+    assert "".join(map(chr, other)) == "$;<a>"
 
 
 def test_in_a_chat_the_template_writes_what_is_between_two_turns() -> None:

@@ -320,7 +320,10 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
     assert (given["micro_batch_tokens"], given["gpu_memory"], given["offload_optimizer"]) == (8192, 0.3, True)
     assert given["host_bytes"] > 12 * 7_615_616_512 / 8
     # The sampler's weights alone, 14.2 GiB, are too much for a card of 16 GiB beside the rest.
-    assert table("16g:8", "recipe.kl=0", "recipe.max_response_tokens=512")["tensor_parallel"] > 1
+    small = ("recipe.kl=0", "recipe.max_response_tokens=512")
+    assert table("16g:8", *small)["tensor_parallel"] > 1
+    with pytest.raises(SpecError, match="sample needs"):  # conversations share no sampler's model
+        planned("real-qwen-easy.toml", "16g:8", *small, "real.rollout=asyncio:sleep")
 
 
 def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan], tmp_path: Path) -> None:
