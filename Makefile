@@ -23,7 +23,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu trainers on-gpu real-gpu demo demo-real test test-all test-rest test-matrix test-gpu gpu-session test-kernels nightly docs check fuzz clean
+.PHONY: help install real-cpu trainers on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels nightly docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -115,15 +115,8 @@ test: $(STAMPS)/test
 # Much of it waits for other processes, so two more than there are cores go side by side.
 SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 2)) --dist loadfile
 
-# The quick part has an environment without PyTorch, and runs while the rest waits for processes.
-test-all: $(STAMPS)/test
-	@mkdir -p build
-	@nice -n 10 $(MAKE) --no-print-directory VENV=build/quick test >build/quick.log 2>&1 & quick=$$!; \
-	$(MAKE) --no-print-directory test-rest; rest=$$?; \
-	wait $$quick; status=$$?; echo "the quick tests:"; cat build/quick.log; exit $$((rest + status))
-
-# The CPU set comes after what the tests need, so that its pins win.
-test-rest: $(STAMPS)/test
+# Then the rest. The CPU set comes after what the tests need, so that its pins win.
+test-all: test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python $(SIDE_BY_SIDE) -m "(slow or real) and not nightly"

@@ -3,8 +3,7 @@
 Both give draws of the reward of a cell (B_p, n). Among the cells that both contain, they disagree
 
 - about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the
-other's
-  draws;
+  draws of the other;
 - about rewards, if their 95 % intervals do not overlap in some cell.
 """
 

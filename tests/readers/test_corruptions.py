@@ -224,11 +224,11 @@ CORRUPTIONS = [
     Corruption(
         "a file doubled under another name",
         "verl",
-        r"its values are those of another log",
+        r"another log of the run has the same values",
         both(copy(f"{N8}.jsonl", "math/copy.jsonl"), copy(f"{N8}.yaml", "math/copy.yaml")),
     ),
     Corruption(
-        "a folder doubled", "easyr1", r"its values are those of another log", copy("n8-seed0", "copy")
+        "a folder doubled", "easyr1", r"another log of the run has the same values", copy("n8-seed0", "copy")
     ),
     Corruption(
         "a file behind itself", "verl", r"repeated with the same values", append(f"{N8}.jsonl", f"{N8}.jsonl")
