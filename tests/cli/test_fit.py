@@ -84,7 +84,7 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     )
     assert law.startswith("Law: ")
     assert following.startswith("Next: ")
-    assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; B_p = 32")
     assert re.fullmatch(
         rf"Law: {re.escape(str(out))}\. A larger budget: isolaw predict {re.escape(str(out))} --compute \d+",
         stdout.splitlines()[-1],

@@ -91,7 +91,7 @@ def test_a_plan_on_a_preset(preset_file: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_refusals(preset_file: Path) -> None:
-    with pytest.raises(InputError, match="either a preset or runs"):
+    with pytest.raises(InputError, match="both a preset and runs; expected one of them"):
         isolaw.plan(SWEEP, preset=preset_file, runs="nowhere")
     with pytest.raises(Refused, match="times the largest measured compute"):
         isolaw.plan(SWEEP, preset=preset_file, target=1e8, spend=0.6, jobs=1)

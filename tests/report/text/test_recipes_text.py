@@ -89,12 +89,12 @@ UP, DOWN, EITHER = row(0.02, (0.01, 0.03)), row(-0.02, (-0.03, -0.01)), row(0.01
 @pytest.mark.parametrize(
     ("end", "predicted", "parts"),
     [
-        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "first half predicts it")),
-        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "first half predicts it")),
+        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts it")),
+        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts it")),
         (UP, EITHER, ("new ends", "does not show it")),
         (UP, DOWN, ("new ends", "predicts the opposite")),
         (DOWN, UP, ("old ends", "predicts the opposite")),
-        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "first half predicts one")),
+        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "first half of the compute predicts one")),
         (EITHER, EITHER, ("no more than noise", "predicts no difference either")),
         (UP, TwoRecipes(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
         (EITHER, TwoRecipes(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),

@@ -111,7 +111,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
 def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
     text = "\n".join(law_text.law_summary(law.document))
-    assert "batch_rollouts = 1024" in text
+    assert "; B = 1024; B held" in text
     assert "n* (highest reward): at M = 1, " in text
     assert " C = " not in text
 
