@@ -208,10 +208,7 @@ def markdown(summary: dict[str, Any]) -> str:
     for version in sorted(versions - {summary["version"]}):
         number = sum(c.get("version") == version for c in summary["cells"].values())
         name = version.split("-simulator")[0].replace("-", " ")
-        parts.append(
-            f"{number} designs were measured with {name}. The current estimator differs from it only where "
-            "B_p varies independently of n; in eight of these designs it repeated the first answer exactly."
-        )
+        parts.append(f"{number} of these designs were measured with {name}.")
     return "\n\n".join(parts)
 
 

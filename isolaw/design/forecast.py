@@ -33,7 +33,7 @@ from isolaw.errors import DataError, InputError, option
 from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
-from isolaw.fits.reward_unit import PERCENT, unit_of
+from isolaw.fits.reward_unit import PERCENT
 from isolaw.fits.selection import (
     Configuration,
     Floats,
@@ -42,6 +42,7 @@ from isolaw.fits.selection import (
     hold,
     measured_points,
 )
+from isolaw.metrics import is_accuracy
 from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import Runs, full_names
@@ -267,12 +268,13 @@ def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration
 
 def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Configuration]:
     """Return runs with rewards in [0, 1], like those of the presets; raise `DataError` if they cannot be."""
-    low, high = (f(float(f(c.reward)) for c in known) for f in (min, max))
-    unit = unit_of(metric, known)
-    if low >= 0 and high <= unit and unit in (1.0, PERCENT):
-        return [replace(c, reward=c.reward / unit) for c in known]
+    low, high = min(float(c.reward.min()) for c in known), max(float(c.reward.max()) for c in known)
+    if low >= 0 and high <= 1:
+        return known
+    if low >= 0 and high <= PERCENT and is_accuracy(metric):
+        return [replace(c, reward=c.reward / PERCENT) for c in known]
     raise DataError(
-        f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or percent, "
+        f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or accuracies in percent, "
         "since plan compares runs with simulated accuracies; without the runs it plans from the presets alone"
     )
 

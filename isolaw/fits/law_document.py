@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,14 +64,10 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
     if not reason:
         return estimated(last)
     flags.append(Flag(Code.NO_SATURATION, reason))
-    if not comparison.monotone or _is(comparison, "turns") or path.censored[0, -1]:
+    turns = comparison.preferred is not None and LAWS[comparison.preferred].turns
+    if not comparison.monotone or turns or path.censored[0, -1]:
         return REFUSED
     return estimated(last, "lower_bound")
-
-
-def _is(comparison: Comparison, trait: Literal["rises", "turns"]) -> bool:
-    """Return whether the preferred law has a trait (`LawForm`)."""
-    return comparison.preferred is not None and bool(getattr(LAWS[comparison.preferred], trait))
 
 
 def _not_level(path: Path, comparison: Comparison) -> str:
@@ -87,7 +83,7 @@ def _not_level(path: Path, comparison: Comparison) -> str:
     share = levels_off(path)
     if share < LEVEL:
         return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
-    if _is(comparison, "rises"):
+    if comparison.preferred is not None and LAWS[comparison.preferred].rises:
         return "the preferred law does not level off"
     return ""
 

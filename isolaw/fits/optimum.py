@@ -198,12 +198,14 @@ def may_be_outside(cut: Slices) -> bool:
     return False
 
 
-def to_run_first(cut: Slices, measured: Sequence[int], along: Floats) -> list[int]:
-    """Return powers of two beyond the measured values, up to the median of the draws whose best is there.
+def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
+    """Return powers of two beyond the measured n, up to the median of the draws whose n* is there.
 
-    ``along`` is log2 of n or B_p of the allocations of ``cut``. There is none if few draws have their best
-    value there; draws with their best at a measured value do not enter the median.
+    There is none if n* is there in few draws; draws with n* at a measured n do not enter the median. In the
+    setting ``fixed-n`` they are values of B_p.
     """
+    along = cut.log2_b if document.setting == "fixed-n" else cut.log2_n
+    measured = [e.level(document.axis) for e in document.grid]
     best = along[cut.best[:, 0]]
     best = best[1:] if best.size > 1 else best
     low, high = math.log2(min(measured)), math.log2(max(measured))

@@ -106,7 +106,7 @@ def predict(
         candidates += outer
         cut = _cut(law, pool, budget, candidates)
         models = pool.weights(math.log(farthest) - float(pool.ends.max()))
-        run_first = to_run_first(cut, [e.level(document.axis) for e in document.grid], cut.along)
+        run_first = to_run_first(cut, document)
     flags += _extrapolation(document, farthest, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     unsure = document.method == "paper" and factor > INTERVALS
@@ -252,13 +252,11 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     batches = sorted({e.problems_per_batch for e in candidates if e.measured})
     if options and document.setting == "joint":  # at fixed B, B_p follows from n
         chosen = options[0].allocation.problems_per_batch
-        for at, past, side in (
-            (batches[-1], chosen >= batches[-1], "larg"),
-            (batches[0], chosen <= batches[0], "small"),
-        ):
-            if past and at > 1 and len(batches) > 1:
-                text = f"the best B_p may be {side}er than {at}, the {side}est measured"
-                out.append(Flag(Code.BATCH_EDGE, text))
+        smallest, largest = batches[0], batches[-1]
+        if smallest < largest and (chosen >= largest or chosen <= smallest > 1):
+            at, side = (largest, "larg") if chosen >= largest else (smallest, "small")
+            text = f"the best B_p may be {side}er than {at}, the {side}est measured"
+            out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_loss > document.tolerance:
         lost = in_reward(options[0].expected_loss, document.tolerance, 3)
         text = f"even the best choice is expected to lose {lost}; add seeds"

@@ -227,6 +227,8 @@ def test_runs_in_percent_are_compared_as_shares_and_scores_are_refused() -> None
 
     shares, percent = (forecast._as_shares(known(*r), "avg@4", "x") for r in ((0.1, 0.6), (10.0, 60.0)))
     np.testing.assert_allclose(shares[0].reward, percent[0].reward)
+    narrow = known(0.1, 0.12)  # any metric from 0 to 1 will do
+    assert forecast._as_shares(narrow, "score", "x") == narrow
     with pytest.raises(DataError, match=r"x: found score from -1 to 3; expected shares"):
         forecast._as_shares(known(-1.0, 3.0), "score", "x")
 
