@@ -274,8 +274,9 @@ def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Con
     if low >= 0 and high <= PERCENT and is_accuracy(metric):
         return [replace(c, reward=c.reward / PERCENT) for c in known]
     raise DataError(
-        f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or accuracies in percent, "
-        "since plan compares runs with simulated accuracies; without the runs it plans from the presets alone"
+        f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or accuracies "
+        "in percent, since plan compares runs with simulated accuracies; without the runs "
+        "it plans from the presets alone"
     )
 
 
