@@ -197,10 +197,12 @@ class Backend(Protocol):
         """Return the resources of one run."""
         return Needs()
 
-    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
+    def on_machines(
+        self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
+    ) -> AbstractContextManager[None]:
         """While entered, resolve and check runs for machines of this kind instead of for this machine.
 
-        ``gpu_bytes`` is the memory of one GPU, None if unknown.
+        ``gpu_bytes`` is the memory of one GPU and ``gpu`` its name, if they are known.
         """
         return nullcontext()
 

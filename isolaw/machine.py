@@ -19,6 +19,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -202,19 +203,60 @@ _MIB = {
 }
 
 
+class CardSpeed(NamedTuple):
+    """The peaks of a GPU on its data sheet."""
+
+    flops: float  # dense bfloat16 with float32 accumulation, FLOP/s
+    bandwidth: float  # of its memory, bytes/s
+
+
+# TFLOP/s and TB/s from NVIDIA's data sheets, which print twice the TFLOP/s for most of them, "with sparsity".
+# By a part of the name that nvidia-smi prints, or of a name of `_MIB`; the first match counts.
+_SPEEDS = {
+    "B200": (2250.0, 8.0),
+    "H200 NVL": (835.5, 4.8),
+    "H200": (989.4, 4.8),
+    "H100 NVL": (835.5, 3.9),
+    "H100 PCIe": (756.5, 2.0),
+    "H100": (989.4, 3.35),
+    "A100.*80": (312.0, 2.0),
+    "A100": (312.0, 1.555),
+    "A10G": (70.0, 0.6),
+    "L40S": (362.1, 0.864),
+    "L4": (121.0, 0.3),
+    "RTX ?4090": (165.2, 1.008),
+    "RTX ?3090": (71.2, 0.936),
+}
+
+
+def card_speed(name: str) -> CardSpeed | None:
+    """Return the peaks of a GPU; None for an unknown card, and for a part of one.
+
+    >>> card_speed("NVIDIA H100 80GB HBM3") == card_speed("h100-80g")
+    True
+    >>> card_speed("NVIDIA H100 PCIe").flops / 1e12, card_speed("NVIDIA H20")
+    (756.5, None)
+    """
+    if re.search(r"\bMIG\b", name):
+        return None
+    found = (peaks for card, peaks in _SPEEDS.items() if re.search(rf"\b{card}\b", name, re.IGNORECASE))
+    return next((CardSpeed(tflops * 1e12, tb * 1e12) for tflops, tb in found), None)
+
+
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of one machine: their number, and the memory of each in bytes."""
+    """The GPUs of one machine: their number, the memory of each in bytes, and their name if it is known."""
 
     count: int
     gpu_bytes: int
+    name: str = ""
 
 
 def cards(text: str, where: str = "--machine") -> Cards:
     """Return the GPUs of a machine from ``NAME:COUNT`` (default 1); raise `SpecError` for another form.
 
     >>> cards("h100-80g:8")
-    Cards(count=8, gpu_bytes=85520809984)
+    Cards(count=8, gpu_bytes=85520809984, name='h100-80g')
     >>> cards("80g:2").gpu_bytes / 2**30
     80.0
     """
@@ -225,4 +267,4 @@ def cards(text: str, where: str = "--machine") -> Cards:
         accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_MIB)}"
         close = nearest(name, _MIB) if name not in _MIB else ""
         raise SpecError([Issue(where, found=text, accepted=accepted, nearest=close)])
-    return Cards(int(count or 1), int(mib * 2**20))
+    return Cards(int(count or 1), int(mib * 2**20), "" if free else name)

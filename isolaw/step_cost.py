@@ -64,6 +64,7 @@ class CostOrigin(StrEnum):
     RECORDED = "recorded runs"
     DOCTOR = "doctor"
     TABLE = "table"
+    ESTIMATE = "estimate"  # from the sizes of model, batch and GPUs; nothing was timed
 
 
 class Estimate(NamedTuple):

@@ -19,6 +19,7 @@ from isolaw.cli.options import Destination, cost_of, further_cost_options, json_
 
 if TYPE_CHECKING:
     from isolaw.config import RunSpec, SweepSpec
+    from isolaw.costs.sweeps import Remaining
     from isolaw.design.schedule import Schedule
     from isolaw.engine import Plan
     from isolaw.errors import RunError
@@ -118,8 +119,11 @@ def sweep(
         spent = None if cost is None else costs.left(out, _runs(plan, assumed), cost, more["price"])
         if cost is not None:
             note(cost_text.spent(spent, cost))
+        with executors.planned_for(cards, spec.executor, spec.sweep.backend):
+            estimates = [] if cost else _estimates(plan, _runs(plan, assumed), out)
         lines = _next(plan, assumed)
         lines += [line for table in memory for line in text.memory_table(table)]
+        lines += cost_text.estimated(estimates)
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
         commands = _commands(plan, out)
         lines += [line for own in commands for line in ("", f"# {own['run']}", own["line"])]
@@ -128,6 +132,8 @@ def sweep(
             result["commands"] = commands
         result["schedule"] = assumed and assumed.to_dict()
         result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
+        if estimates:
+            result["cost"] = cost_text.estimated_dict(estimates)
         if not as_json:
             note(text.place_summary(place))
         print_result(as_json, result, ["", *lines])
@@ -271,6 +277,18 @@ def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
     with executors.machines(plan.spec.executor, "real"):
         unknown = planner.note(plan.runs[0])
         return planner.tables(plan.runs), [unknown] if unknown else []
+
+
+def _estimates(plan: Plan, runs: list[RunSpec], out: str) -> list[Remaining]:
+    """Return the estimated cost of what is left of the runs of each (B_p, n); empty if it is not known."""
+    if plan.spec.sweep.backend != "real":
+        return []
+    from isolaw import executors
+    from isolaw.backends.real.train.memory import planner
+    from isolaw.costs import sweeps as costs
+
+    with executors.machines(plan.spec.executor, "real"):
+        return costs.by_configuration(out, runs, planner.cost)
 
 
 def _commands(plan: Plan, out: str) -> list[dict[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isolaw.config import RunSpec
 from isolaw.costs.recorded import REST
@@ -38,6 +39,40 @@ def left(
             return None
         seconds += own.value
     return Spent(cost.estimate(seconds), cost, price)
+
+
+class Remaining(NamedTuple):
+    """What is left of the runs of one (B_p, n), and its estimated cost."""
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    runs: int
+    spent: Spent
+
+    @property
+    def tokens_per_gpu_s(self) -> float:
+        """Response tokens per second of a step, on each of its GPUs."""
+        cost, b, n = self.spent.cost, self.problems_per_batch, self.rollouts_per_problem
+        return cost.per_rollout * b * n / (cost.step(b, n) or math.inf) / (cost.gpus or 1)
+
+
+def by_configuration(
+    directory: str | Path,
+    runs: Iterable[RunSpec],
+    cost_of: Callable[[RunSpec], Cost | None],
+) -> list[Remaining]:
+    """Return the cost of what is left of ``runs`` for each (B_p, n), ascending; empty if any is not known."""
+    groups: dict[tuple[int, int], list[RunSpec]] = {}
+    for run in runs:
+        groups.setdefault((run.problems_per_batch, run.rollouts_per_problem), []).append(run)
+    out = []
+    for shape, own in sorted(groups.items()):
+        cost = cost_of(own[0])
+        spent = None if cost is None else left(directory, own, cost)
+        if spent is None:
+            return []
+        out.append(Remaining(*shape, len(own), spent))
+    return out
 
 
 def so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:

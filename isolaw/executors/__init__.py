@@ -69,7 +69,7 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
     total = chosen.nodes * (chosen.cpus or cards.count), chosen.nodes * (gpus or cards.count)
-    return backends.get(backend).on_machines(*total, cards.gpu_bytes)
+    return backends.get(backend).on_machines(*total, cards.gpu_bytes, cards.name)
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:

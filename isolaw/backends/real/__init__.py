@@ -135,9 +135,11 @@ class Real:
         shared = math.gcd(options.processes, options.streaming)
         return Needs(options.cores, options.cores if environment.gpus() else 0, state, shared)
 
-    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
+    def on_machines(
+        self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
+    ) -> AbstractContextManager[None]:
         """While entered, precision, sampler and placement are chosen for such machines."""
-        return environment.on_machines(cpus, gpus, gpu_bytes)
+        return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run; None for a single one."""

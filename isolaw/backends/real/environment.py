@@ -52,12 +52,25 @@ def gpu_memory() -> int:
     """Return the bytes of the smallest GPU visible to this process, from nvidia-smi; 0 without a GPU."""
     if _memory is not None:
         return _memory
-    listed = nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
-    rows = [[part.strip() for part in line.split(",")] for line in listed]
-    found = [row for row in rows if len(row) == 3 and row[2].isdigit()]
-    visible = visible_gpus()
-    mine = [row for row in found if any(row[0] == name or row[1].startswith(name) for name in visible)]
-    return min((int(row[2]) * 2**20 for row in mine or found), default=0)
+    return min((int(row[2]) * 2**20 for row in _listed() if row[2].isdigit()), default=0)
+
+
+@functools.cache
+def gpu_name() -> str:
+    """Return the name of the GPUs visible to this process; "" if it is unknown, or if there are several."""
+    if _memory is not None:
+        return _name
+    names = {row[3] for row in _listed()}
+    return names.pop() if len(names) == 1 else ""
+
+
+@functools.cache
+def _listed() -> list[list[str]]:
+    """Return number, UUID, MiB and name of the visible GPUs, or of all GPUs if none of them is listed."""
+    listed = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
+    rows = [[part.strip() for part in line.split(",", 3)] for line in listed]
+    found, visible = [row for row in rows if len(row) == 4], visible_gpus()
+    return [row for row in found if any(row[0] == own or row[1].startswith(own) for own in visible)] or found
 
 
 @functools.cache
@@ -74,24 +87,25 @@ def cores() -> int:
 # The machine that runs are planned for, if it is another one.
 _cores = 0
 _memory: int | None = None
+_name = ""
 
 
 @contextlib.contextmanager
-def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iterator[None]:
-    """While entered, `cores`, `gpus` and `gpu_memory` describe other machines.
+def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: str = "") -> Iterator[None]:
+    """While entered, `cores`, `gpus`, `gpu_memory` and `gpu_name` describe other machines.
 
-    A login node plans for GPU nodes: it knows the memory of their GPUs only from ``gpu_bytes``, given here or
-    at an enclosing call. Their host memory is unknown.
+    A login node plans for GPU nodes: it knows the memory and the name of their GPUs only from ``gpu_bytes``
+    and ``gpu``, given here or at an enclosing call. Their host memory is unknown.
     """
-    global _cores, _memory
-    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
+    global _cores, _memory, _name
+    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory, _name)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
-    _cores, _memory = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes
+    _cores, _memory, _name = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes, gpu or _name
     forget()
     try:
         yield
     finally:
-        _cores, _memory = kept
+        _cores, _memory, _name = kept
         del os.environ["CUDA_VISIBLE_DEVICES"]
         os.environ |= {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
         forget()
@@ -99,7 +113,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
 
 def forget() -> None:
     """Forget the GPUs, because the visible ones have changed."""
-    for known in (gpus, gpu_memory, host_memory):
+    for known in (gpus, gpu_memory, gpu_name, host_memory, _listed):
         known.cache_clear()
 
 

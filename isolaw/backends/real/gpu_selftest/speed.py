@@ -8,43 +8,11 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.train.memory import step_seconds
 from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.machine import card_speed
 
 _STEPS = 3  # the first warms up
-# Dense bfloat16 with float32 accumulation, TFLOP/s, from NVIDIA's data sheets (which print twice as much
-# for most of them, "with sparsity"). By the name that nvidia-smi prints; the first match counts.
-_PEAKS = {
-    "B200": 2250.0,
-    "H200 NVL": 835.5,
-    "H200": 989.4,
-    "H100 NVL": 835.5,
-    "H100 PCIe": 756.5,
-    "H100": 989.4,
-    "A100": 312.0,
-    "L40S": 362.1,
-    "RTX 4090": 165.2,
-    "RTX 3090": 71.2,
-}
-
-
-def peak_tflops(name: str) -> float | None:
-    """Return a card's peak in bfloat16, TFLOP/s, or None for an unknown card.
-
-    >>> peak_tflops("NVIDIA H100 80GB HBM3"), peak_tflops("NVIDIA H100 PCIe"), peak_tflops("NVIDIA H20")
-    (989.4, 756.5, None)
-    """
-    words = f"{name} "
-    return next((peak for card, peak in _PEAKS.items() if f"{card} " in words or f"{card}-" in words), None)
-
-
-def training_flops(model: Decoder, tokens: float, length: float) -> float:
-    """Return the FLOPs of forward and backward pass over ``tokens`` tokens in rows of ``length``.
-
-    These are 6 · parameters per token, and 6 · layers · query width · length for causal attention, which
-    covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has 12 without the
-    causal half). The second forward pass of gradient checkpointing does not count.
-    """
-    return tokens * 6 * (model.parameters + model.layers * model.query * length)
 
 
 def run(work: Workload, record: Record) -> None:
@@ -91,7 +59,7 @@ def _mfu(work: Workload, tokens: float, length: float, seconds: float) -> float 
         return None
     import torch
 
-    peak, model = peak_tflops(torch.cuda.get_device_name()), Decoder.read(work.model)
-    if peak is None or model is None or seconds <= 0:
+    card, model = card_speed(torch.cuda.get_device_name()), Decoder.read(work.model)
+    if card is None or model is None or seconds <= 0:
         return None
-    return round(training_flops(model, tokens, length) / seconds / (peak * 1e12), 4)
+    return round(tokens * step_seconds.flops(model, length, passes=3) / seconds / card.flops, 4)

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import division, planner
+from isolaw.backends.real.train.memory import division, planner, step_seconds
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
 from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
-from isolaw.machine import Cards, cards, examine
+from isolaw.machine import Cards, card_speed, cards, examine
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ("real-qwen-easy.toml", "real-qwen-hard.toml", "cluster/real-ray.toml", "cluster/real-slurm.toml")
@@ -231,7 +231,7 @@ def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine
 
 
 def test_gpus_by_name() -> None:
-    assert cards("A100-80g:4") == Cards(4, 80 * GIB)
+    assert cards("A100-80g:4") == Cards(4, 80 * GIB, "a100-80g")
     assert cards("48g") == Cards(1, 48 * GIB)
     with pytest.raises(SpecError, match="did you mean 'h100-80g'"):
         cards("h100-80:8")
@@ -240,24 +240,27 @@ def test_gpus_by_name() -> None:
             cards(wrong)
 
 
-def test_memory_is_that_of_the_smallest_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_name_are_those_of_the_visible_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, GPU-a, 81559'\necho '1, GPU-b, 40960'\n")
+    program.write_text(
+        "#!/bin/sh\necho '0, GPU-a, 81559, NVIDIA H100'\necho '1, GPU-b, 40960, NVIDIA A100'\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     try:
-        for visible, mib in (("0", 81_559), ("0,1", 40_960), ("GPU-a", 81_559)):
+        named = {"0": (81_559, "NVIDIA H100"), "0,1": (40_960, ""), "GPU-a": (81_559, "NVIDIA H100")}
+        for visible, (mib, name) in named.items():
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            environment.gpus.cache_clear()
-            environment.gpu_memory.cache_clear()
-            assert environment.gpu_memory() == mib * 2**20
+            environment.forget()
+            assert (environment.gpu_memory(), environment.gpu_name()) == (mib * 2**20, name)
         with environment.on_machines(8, 8):
             assert environment.gpu_memory() == 0  # those of other machines: not known
             with environment.on_machines(8, 4, 80 * GIB), environment.on_machines(8, 2):
                 assert environment.gpu_memory() == 80 * GIB
     finally:
-        environment.gpus.cache_clear()
-        environment.gpu_memory.cache_clear()
+        environment.forget()
 
 
 # -- what is chosen, and what is refused --------------------------------------------------------------------
@@ -350,8 +353,8 @@ def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan
     given = table(H100, "real.processes=4")
     assert (given["processes"], table(H100, "real.samplers=1")["samplers"]) == (4, 1)
     run = planned(example, H100, *asynchronous).runs[0]
-    sampled, trained = planner.token_seconds(run, None)
-    trained *= open_["row_tokens"] / run.recipe.max_response_tokens  # prompts
+    with executors.planned_for(cards(H100), ExecutorSection(), "real"):
+        sampled, trained = planner.token_seconds(run, RealOptions.of(run), planner._demand(run))
     assert sampled / given["samplers"] <= trained / 4 < sampled / (given["samplers"] - 1)
     plain = table(H100, "recipe.kl=0")  # without the reference model's pass
     assert plain["samplers"] / plain["processes"] >= open_["samplers"] / open_["processes"]
@@ -363,10 +366,77 @@ def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan
         table("16g:8", *small)
 
 
-def test_the_rates_of_the_division_are_the_measured_ones() -> None:
-    found = json.loads((ROOT / "docs" / "gpu" / "2026-11-27-h200-2" / "speed.json").read_text())
-    row = found["measured"]["speed"][-1]
-    assert (row["sampled_tokens_per_s"], row["trained_tokens_per_s"]) == (division.SAMPLED, division.TRAINED)
+GPU_RUNS = ROOT / "docs" / "gpu" / "2026-11-27-h200-2"
+H200 = card_speed(step_seconds.MEASURED)
+
+
+def test_the_constants_of_a_steps_time_are_the_measured_ones() -> None:
+    """Two batches of 0.5B, and two models with all activations kept, determine them."""
+    rows = json.loads((GPU_RUNS / "speed.json").read_text())["measured"]["speed"]
+    small = Decoder.of(BENCHMARK.MODELS["Qwen2.5-0.5B"])
+    few, many = (row["seconds_of_a_step"] for row in rows)
+    length = step_seconds.Lengths(4.8, 512, 512)
+    each = (many["generate"] - few["generate"]) / 256 / 512
+    assert step_seconds.sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
+    reading = 2 * small.parameters / (step_seconds.BANDWIDTH * H200.bandwidth)
+    assert few["generate"] / 512 - 256 * each == pytest.approx(step_seconds.DECODE_S + reading, rel=0.01)
+    slope = (many["train"] - few["train"]) / 256
+    assert few["train"] - 256 * slope == pytest.approx(step_seconds.UPDATE_S, rel=0.01)
+    assert few["sync"] == pytest.approx(step_seconds.SYNC_S, rel=0.02)
+    assert slope / 516.8 == pytest.approx(step_seconds.trained_s(small, H200, 516.8, 3), rel=0.05)
+
+
+def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
+    errors = {}
+    for case in json.loads((GPU_RUNS / "memory.json").read_text()):
+        model = Decoder.of(BENCHMARK.MODELS[case["model"]])
+        recomputed = case.get("gradient_checkpointing", True)
+        passes = 2 + (not case.get("lora_rank")) + recomputed + bool(case.get("kl"))
+        found = step_seconds.trained_s(model, H200, BENCHMARK.ROW, passes)
+        key = "stage 3" if case["zero_stage"] == 3 else "others" if recomputed else "kept"
+        errors.setdefault(key, []).append(case["passes_s"] / case["tokens"] / found)
+    assert errors["kept"] == pytest.approx([1, 1], abs=0.005)  # which determined the constants
+    assert 0.93 < min(errors["others"]) < max(errors["others"]) < 1.03
+    assert 1.1 < min(errors["stage 3"]) < max(errors["stage 3"]) < 1.65  # as the docstring says
+
+
+def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> None:
+    def step(machine: str, *settings: str) -> dict[str, float]:
+        (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *settings).runs
+        with executors.planned_for(cards(machine), ExecutorSection(), "real"):
+            found = planner.cost(run)
+        return found and {name: part.step_s for name, part in found.parts.items()} | {"gpus": found.gpus}
+
+    few, many = (step("h100-80g:8", f"grid.rollouts_per_problem=[{n}]") for n in (8, 512))
+    assert few["gpus"] == many["gpus"] == 8
+    assert many["train"] - step_seconds.UPDATE_S == pytest.approx(64 * (few["train"] - step_seconds.UPDATE_S))
+    assert few["generate"] > many["generate"] / 64  # a step is as long as its longest response
+    n8 = "grid.rollouts_per_problem=[8]"
+    assert step("h200-141g:8", n8)["generate"] < few["generate"]  # more bandwidth
+    assert step("h100-80g:8", n8, "recipe.kl=0")["train"] < few["train"]
+    own = step("h100-80g:8", n8, "real.generation=async", "recipe.staleness=1", "real.processes=4")
+    assert sorted(own.values())[0] == 0.0  # the faster side waits for the other
+    assert step("80g:8", n8) is None  # a card of unknown speed
+
+
+def test_a_dry_run_prints_the_estimated_cost(
+    planned: Callable[..., engine.Plan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(ROOT / "examples" / "real-qwen-easy.toml")
+    words = ["sweep", file, "--out", "out", "--dry-run", "--machine", H100]
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert run([*words, "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)["cost"]
+    assert cost["source"] == "estimate"
+    hours = [own["gpu_hours"]["value"] for own in cost["configurations"]]
+    assert cost["gpu_hours"] == pytest.approx(sum(hours))
+    assert [own["rollouts_per_problem"] for own in cost["configurations"]] == [2**k for k in range(3, 10)]
+    first = cost["configurations"][0]  # 3 runs of 3,906 steps
+    seconds = sum(first["seconds_of_a_step"].values())
+    assert hours[0] == pytest.approx(3 * 3_906 * seconds * 8 / 3_600, rel=1e-3)
+    assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / 8)
+    assert f"estimated cost: {cost['gpu_hours'] / 1000:.2f}".replace(".", ",") + "0 GPU hours\n" in text
 
 
 @given(

@@ -4,33 +4,40 @@ The two sides work at the same time (`train.pipeline`), so a step of T response 
 slower one. With W GPUs that train and S that sample,
 
     seconds(W, S) = T · max(s / S, t / W)
-    s = 1 / SAMPLED
-    t = 1 / TRAINED · (p + τ) / τ · epochs · (1 + reference / 3 + critic)
 
-GPU seconds of a response token, for responses of τ tokens and prompts of p. A reference model adds a forward
-pass, a third of a step's three, and a critic passes of its own. The rates are tokens a second of one H200
-with Qwen2.5-0.5B (docs/gpu/2026-11-27-h200-2); only their quotient matters, which model and GPU change less
-than either rate. Where a measured run contradicts it, ``real.samplers`` decides.
+for s and t, the GPU seconds to sample a response token and to train on it (`step_seconds`). The card is
+assumed to be an H200 if it is unknown, and both are assumed equal if the model is: only their quotient
+matters, which changes less from card to card than either. Where a measured run contradicts it,
+``real.samplers`` decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.train.memory import step_seconds
 from isolaw.backends.real.train.memory.footprint import Demand
 from isolaw.config import RunSpec
+from isolaw.machine import card_speed
 
-SAMPLED, TRAINED = 43_850.8, 43_916.4  # with 512 rollouts of 512 tokens
 
-
-def token_seconds(spec: RunSpec, demand: Demand | None) -> tuple[float, float]:
+def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
     """Return the GPU seconds of a response token to sample it, and to train on it: s and t."""
     recipe = spec.recipe
-    response = recipe.max_response_tokens or 1
-    rows = demand.row_tokens / response if demand else 1.0
-    passes = recipe.epochs * (1 + bool(recipe.kl) / 3 + (recipe.algorithm == "ppo"))
-    return 1 / SAMPLED, rows * passes / TRAINED
+    models = recipe.epochs * (2 if recipe.algorithm == "ppo" else 1)
+    if demand is None:
+        return 1.0, models * step_seconds.passes(spec, options) / 3
+    limit = recipe.max_response_tokens or 1
+    lengths = step_seconds.Lengths(demand.row_tokens - limit, limit, limit)
+    card = card_speed(environment.gpu_name()) or card_speed(step_seconds.MEASURED)
+    assert card
+    size = 2 if options.dtype == "bfloat16" else 4
+    sampled = step_seconds.sampled_s(demand.model, card, lengths, size)
+    passes = step_seconds.passes(spec, options)
+    trained = step_seconds.trained_s(demand.model, card, demand.row_tokens, passes)
+    return sampled, trained * models * demand.row_tokens / limit
 
 
 def divided(

@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,14 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
+from isolaw.backends.real.train.memory import step_seconds
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.division import divided, token_seconds
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
+from isolaw.machine import card_speed
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 # On a GPU of unknown memory.
 _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
@@ -213,7 +217,7 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
 def _with_samplers(
     spec: RunSpec, options: RealOptions, demand: Demand | None, processes: int | None
 ) -> RunSpec:
-    seconds, enough = token_seconds(spec, demand), -(-spec.batch_rollouts // _DRAWN)
+    seconds, enough = token_seconds(spec, options, demand), -(-spec.batch_rollouts // _DRAWN)
     if processes is not None and options.samplers is not None:
         return spec
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
@@ -251,6 +255,30 @@ def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
             table = own.to_dict()
             found.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
     return list(found.values())
+
+
+def cost(spec: RunSpec) -> Cost | None:
+    """Return the estimated cost of a resolved spec's steps (`step_seconds`); None without plan or card.
+
+    The mean response is assumed to have half of ``recipe.max_response_tokens``.
+    """
+    own, card = plan(spec), card_speed(environment.gpu_name())
+    if own is None or card is None:
+        return None
+    options, model = own.options, own.demand.model
+    limit = spec.recipe.max_response_tokens or 1
+    length = step_seconds.Lengths(own.demand.row_tokens - limit, limit / 2, limit)
+    size = 2 if options.dtype == "bfloat16" else 4
+    row = 2 * size * model.layers * model.key_value * (length.prompt + length.mean)
+    cache = own.phases["sample"].get("sampler's cache", 0) * (options.tensor_parallel or 1)
+    found = step_seconds.estimate(model, card, spec, options, length, cache / row or math.inf)
+    if options.streaming:
+        found = found._replace(**{min(("generate", "train"), key=lambda part: getattr(found, part)): 0.0})
+    parts = {name: StepPart(seconds, 0.0) for name, seconds in found._asdict().items()}
+    return Cost(
+        parts, length.mean, "tokens", CostOrigin.ESTIMATE, "", options.cores, environment.gpu_name(),
+        batches=(spec.batch_rollouts,), configurations=1,
+    )  # fmt: skip
 
 
 def _demand(spec: RunSpec) -> Demand | None:

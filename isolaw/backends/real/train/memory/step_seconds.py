@@ -1,0 +1,109 @@
+"""Estimate the seconds of a step from the sizes of the model, the batch and the GPUs, before anything runs.
+
+Each GPU that samples draws R rollouts, and each GPU that trains processes R' of them. Responses have τ tokens
+on average and at most l tokens, and prompts have p. The parts of a step take::
+
+    generate   k (D + b N / m) + R (τ (2 N / f + c (p + τ / 2) / m + S) + 2 N p / (n f))
+    train      R' (p + τ) (2 A (N + L Q (p + τ) / 2) / f + T) + U
+    sync       H
+
+    k = max(l, R τ / slots)      decoding steps; vLLM decodes at most ``slots`` rows at a time
+    f = 0.416 · the card's FLOP/s,    m = 0.7 · the bandwidth of its memory
+    N    parameters in matrix products: without the embedding, unless it is the head
+    A    passes: 1 forward, 2 backward (1 with LoRA), 1 if activations are recomputed, 1 of a reference model
+    c    bytes of a token in the key-value cache; b bytes of a number; L layers; Q width of a token's queries
+
+A colocated step takes the sum of its parts. An asynchronous one takes the larger of generate and train, and
+sync. The rollouts of an epoch are trained on once per epoch, and PPO trains a second model of the same size.
+
+D, S, T, U, H and the factor 0.416 are measurements of one H200 with Qwen2.5-0.5B, and 1.5B for T and 0.416
+(docs/gpu/2026-11-27-h200-2). The 0.7 is an assumption. Other cases that were measured there check the passes:
+with recomputed activations, with a reference model, and with LoRA on 7B they took 0.94 to 1.02 times the
+estimate, and with ZeRO-3 on one GPU 1.1 to 1.6 times. No step on several GPUs has been measured. The estimate
+excludes communication between GPUs, evaluations, and the start of a run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.config import RunSpec
+from isolaw.machine import CardSpeed
+
+EFFICIENCY, BANDWIDTH = 0.416, 0.7
+DECODE_S, SAMPLED_S, TRAINED_S, UPDATE_S, SYNC_S = 2.33e-3, 14.3e-6, 13.4e-6, 0.68, 1.45  # D, S, T, U, H
+SLOTS = 1_024  # vLLM's default on a card of 70 GiB or more
+MEASURED = "h200-141g"  # the card of the measurements
+
+
+class Lengths(NamedTuple):
+    """Tokens of a prompt, of the mean response and of the longest response: p, τ and l."""
+
+    prompt: float
+    mean: float
+    longest: float
+
+
+class StepSeconds(NamedTuple):
+    """The seconds of each part of a step."""
+
+    generate: float
+    train: float
+    sync: float = SYNC_S
+
+
+def flops(model: Decoder, length: float, passes: float) -> float:
+    """Return the FLOPs of a token in a row of ``length`` tokens: 2 A (N + L Q length / 2).
+
+    Causal attention covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has
+    12 L Q length for three passes, without the causal half).
+    """
+    return 2 * passes * (_products(model) + model.layers * model.query * length / 2)
+
+
+def sampled_s(model: Decoder, card: CardSpeed, length: Lengths, dtype_bytes: int) -> float:
+    """Return the seconds of a response token in a full batch, without the decoding step's own."""
+    cache = 2 * dtype_bytes * model.layers * model.key_value * (length.prompt + length.mean / 2)
+    compute = 2 * _products(model) / (EFFICIENCY * card.flops)
+    return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
+
+
+def trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
+    """Return the seconds to train on a token of a row of ``length`` tokens."""
+    return flops(model, length, passes) / (EFFICIENCY * card.flops) + TRAINED_S
+
+
+def passes(spec: RunSpec, options: RealOptions) -> float:
+    """Return A, the forward passes that training on a token takes as long as."""
+    recipe = spec.recipe
+    backward = 1 if recipe.lora_rank else 2
+    return 1 + backward + bool(options.gradient_checkpointing) + bool(recipe.kl)
+
+
+def estimate(
+    model: Decoder, card: CardSpeed, spec: RunSpec, options: RealOptions, length: Lengths, cache_rows: float
+) -> StepSeconds:
+    """Return the seconds of a step of a run on these GPUs.
+
+    ``cache_rows`` is the number of rows of mean length that a sampler's key-value cache holds.
+    """
+    size, batch = (2 if options.dtype == "bfloat16" else 4), spec.batch_rollouts
+    rollouts = batch / (options.streaming or options.processes)
+    reading = size * _products(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
+    steps = max(length.longest, rollouts * length.mean / max(min(SLOTS, cache_rows), 1.0))
+    prefill = 2 * _products(model) * length.prompt / spec.rollouts_per_problem / (EFFICIENCY * card.flops)
+    generate = steps * (DECODE_S + reading)
+    generate += rollouts * (length.mean * sampled_s(model, card, length, size) + prefill)
+    row = length.prompt + length.mean
+    own = trained_s(model, card, row, passes(spec, options))
+    models = 2 if spec.recipe.algorithm == "ppo" else 1
+    return StepSeconds(
+        generate, models * (spec.recipe.epochs * batch / options.processes * row * own + UPDATE_S)
+    )
+
+
+def _products(model: Decoder) -> int:
+    """Return N; looking up an embedding takes no matrix product."""
+    return model.parameters - (0 if model.tied else model.embedding)
