@@ -1,8 +1,9 @@
 """Count the calls between rooms on the way to a function: python scripts/trips.py FILE[:FUNCTION] COMMAND …
 
-Executes ``isolaw COMMAND …`` in this process and stops at the first call of the function (without FUNCTION: of
-any function in FILE). Prints the functions of isolaw on the stack, the number of calls from one room to another
-among them, and how often the most visited room occurs. A room is a folder or a module directly in ``isolaw/``.
+Executes ``isolaw COMMAND …`` in this process, and stops at the first call of the function (without FUNCTION:
+of any function in FILE). Prints the functions of isolaw on the stack, the number of calls from one room to
+another among them, and how often the most visited room occurs. A room is a folder, or a module directly in
+``isolaw/``.
 
     python scripts/trips.py simulators/interference.py:create sweep examples/bandit-easy.toml --out OUT \\
         --set executor.kind=inline
