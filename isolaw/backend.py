@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, RunError
+from isolaw.step_cost import Cost
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,19 @@ class RunContext:
     nodes: Nodes | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What a backend knows about runs before they execute, as JSON-able data.
+
+    ``memory`` has the distinct memory plans of GPUs, each with its number of ``runs``; ``commands`` has the
+    commands that would train, each with its ``run_id``; ``notes`` are for the user.
+    """
+
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 class UnreadableState(RunError):
     """A state is intact, with the right checksum, but the run cannot continue from it.
 
@@ -205,6 +219,14 @@ class Backend(Protocol):
         ``gpu_bytes`` is the memory of one GPU and ``gpu`` its name, if they are known.
         """
         return nullcontext()
+
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
+        """Return what is known about resolved runs; ``folder`` returns the folder that a run writes to."""
+        return Outlook()
+
+    def estimate(self, spec: RunSpec) -> Cost | None:
+        """Return the estimated cost of a resolved run's steps; None if the backend cannot estimate it."""
+        return None
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes that execute the run; None if `run` executes it in this process."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from isolaw.store.tables import attributes_of
 from isolaw.trackers import mirror
 
 if TYPE_CHECKING:
+    from isolaw.machine import Cards
     from isolaw.runs import Runs
 
 
@@ -42,6 +43,7 @@ class Plan:
     adaptive: Adaptive | None = (
         None  # the race that chooses runs; ``runs`` then holds the runs that it requested so far
     )
+    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: those of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -83,14 +85,21 @@ class Plan:
         }
 
 
-def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
+def plan(
+    spec: SweepSpec, out: str | Path, *, whole_directory: bool = False, cards: Cards | None = None
+) -> Plan:
     """Resolve a sweep, with the runs that its directory already has; isolaw writes nothing.
 
     The directory ``out`` need not exist. With ``whole_directory``, the plan also has the runs in the
-    directory that ``spec`` does not name. Raises `SpecError` with all issues, including the backend's, and
+    directory that ``spec`` does not name. ``cards`` are the GPUs of the machines to plan for, None for those
+    that the executor knows. Raises `SpecError` with all issues, including the backend's, and
     `StoreError` if the directory holds something else, or a sweep with another recipe.
     """
-    store = SweepStore(out)
+    with executors.planned_for(cards, spec.executor, spec.sweep.backend):
+        return replace(_plan(spec, SweepStore(out), whole_directory), cards=cards)
+
+
+def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
     store.claim()
     if spec.store.states is not None:  # an absolute path is the same folder from any working directory
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))

@@ -46,7 +46,7 @@ FLOORS = (
     {"executors"},
     {"trackers"},
     {"resolve"},
-    {"engine"},
+    {"engine", "preview"},
     {"recipe_check", "replication"},
     {"report"},
     {"cli"},

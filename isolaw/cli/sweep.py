@@ -18,9 +18,7 @@ from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
 
 if TYPE_CHECKING:
-    from isolaw.config import RunSpec, SweepSpec
-    from isolaw.costs.sweeps import Remaining
-    from isolaw.design.schedule import Schedule
+    from isolaw.config import SweepSpec
     from isolaw.engine import Plan
     from isolaw.errors import RunError
     from isolaw.machine import Cards
@@ -84,12 +82,12 @@ def sweep(
     The grid is in FILE, a sweep file (TOML); without it, isolaw runs a small simulated grid. The same command
     continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
-    from isolaw import engine, executors
-    from isolaw.costs import sweeps as costs
+    from isolaw import engine
     from isolaw.documents.validation import located
     from isolaw.errors import SpecError
     from isolaw.evidence import Simulated
-    from isolaw.report.text import costs as cost_text
+    from isolaw.preview import Preview
+    from isolaw.report.text import costs
     from isolaw.report.text import sweep as text
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
@@ -101,12 +99,9 @@ def sweep(
     if more["cost"] is not None and (spec.sweep.backend not in ("real", "command") or not dry_run):
         raise click.UsageError("--cost requires --dry-run and backend real or command")
     try:
-        with executors.planned_for(cards, spec.executor, spec.sweep.backend):
-            plan = engine.plan(spec, out, whole_directory=file is None and not settings)
-            memory, notes = _memory(plan)
-            by_id = {run.run_id: run for run in plan.runs}
-            todo = [by_id[run_id] for run_id in plan.todo]
-            place = executors.describe(Path(out), plan.spec.executor, todo) if dry_run else {}
+        plan = engine.plan(spec, out, whole_directory=file is None and not settings, cards=cards)
+        preview = Preview(plan, Path(out), cost_of(more) if dry_run else None, more["price"])
+        notes, place = preview.outlook.notes, preview.place if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
     planned = plan.to_dict()
@@ -114,29 +109,12 @@ def sweep(
     for line in simulated.lines([*text.plan_summary(planned, plan.spec.sweep.backend), *notes]):
         note(line)
     if dry_run:
-        assumed = _assumed(plan)
-        cost = cost_of(more)
-        spent = None if cost is None else costs.left(out, _runs(plan, assumed), cost, more["price"])
-        if cost is not None:
-            note(cost_text.spent(spent, cost))
-        with executors.planned_for(cards, spec.executor, spec.sweep.backend):
-            estimates = [] if cost else _estimates(plan, _runs(plan, assumed), out)
-        lines = _next(plan, assumed)
-        lines += [line for table in memory for line in text.memory_table(table)]
-        lines += cost_text.estimated(estimates)
-        lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
-        commands = _commands(plan, out)
-        lines += [line for own in commands for line in ("", f"# {own['run']}", own["line"])]
-        result = {**planned, "memory": memory, "executor": place, "dry_run": True}
-        if commands:
-            result["commands"] = commands
-        result["schedule"] = assumed and assumed.to_dict()
-        result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
-        if estimates:
-            result["cost"] = cost_text.estimated_dict(estimates)
+        if preview.cost is not None:
+            note(costs.spent(preview.spent, preview.cost))
+        lines = text.dry_run(preview)
         if not as_json:
             note(text.place_summary(place))
-        print_result(as_json, result, ["", *lines])
+        print_result(as_json, preview.to_dict(), ["", *lines])
         return 0
     if plan.todo and plan.spec.sweep.backend == "bandit":
         announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
@@ -163,35 +141,6 @@ def sweep(
     if plan.spec.executor.kind == "scripts" and not state["failed"]:
         return 0
     return 0 if not left else 3 if state["done"] else 1
-
-
-def _assumed(plan: Plan) -> Schedule | None:
-    """Return the schedule of a race under an assumed truth; None once the race has begun."""
-    if plan.adaptive is None or len(plan.adaptive.history) > 1 or plan.begun:
-        return None
-    from isolaw.design.schedule import schedule
-
-    return schedule(plan.adaptive, plan.spec)
-
-
-def _runs(plan: Plan, assumed: Schedule | None) -> list[RunSpec]:
-    """Return the runs that remain; for a race that has not begun, the runs of the assumed schedule."""
-    if assumed is not None and plan.adaptive is not None:
-        return plan.adaptive.asked(assumed.decisions)
-    left = set(plan.todo)
-    return [run for run in plan.runs if run.run_id in left]
-
-
-def _next(plan: Plan, assumed: Schedule | None) -> list[str]:
-    """Describe what a race would run: the assumed schedule, or once it has begun, its next decision."""
-    from isolaw.report.text import race
-
-    if plan.adaptive is None:
-        return []
-    if assumed is not None:
-        return race.schedule(assumed, plan.adaptive.whole)
-    history = plan.adaptive.history
-    return [race.decision(history[-1], len(history))]
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
@@ -265,41 +214,6 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
     if spec.executor.kind in ("inline", "processes") and not dry_run:
         raise click.UsageError("--machine requires --dry-run where runs execute on this machine")
     return cards(machine)
-
-
-def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the memory that runs need on each GPU, or a note why it is not known."""
-    if plan.spec.sweep.backend != "real" or not plan.runs:
-        return [], []
-    from isolaw import executors
-    from isolaw.backends.real.train.memory import planner
-
-    with executors.machines(plan.spec.executor, "real"):
-        unknown = planner.note(plan.runs[0])
-        return planner.tables(plan.runs), [unknown] if unknown else []
-
-
-def _estimates(plan: Plan, runs: list[RunSpec], out: str) -> list[Remaining]:
-    """Return the estimated cost of what is left of the runs of each (B_p, n); empty if it is not known."""
-    if plan.spec.sweep.backend != "real":
-        return []
-    from isolaw import executors
-    from isolaw.backends.real.train.memory import planner
-    from isolaw.costs import sweeps as costs
-
-    with executors.machines(plan.spec.executor, "real"):
-        return costs.by_configuration(out, runs, planner.cost)
-
-
-def _commands(plan: Plan, out: str) -> list[dict[str, Any]]:
-    """Return the commands that the command backend would start."""
-    if plan.spec.sweep.backend != "command":
-        return []
-    from isolaw.backends.command import preview
-    from isolaw.store import SweepStore
-
-    store, left = SweepStore(Path(out).absolute()), set(plan.todo)
-    return [preview(run, store.run(run.run_id).out) for run in plan.runs if run.run_id in left]
 
 
 def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:

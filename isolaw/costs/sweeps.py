@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from isolaw.config import RunSpec
 from isolaw.costs.recorded import REST
-from isolaw.step_cost import HOUR_S, Cost, Spent
+from isolaw.step_cost import HOUR_S, Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
 
 
@@ -73,6 +73,32 @@ def by_configuration(
             return []
         out.append(Remaining(*shape, len(own), spent))
     return out
+
+
+def gpu_hours(remaining: Sequence[Remaining]) -> float:
+    """Return the GPU hours of all configurations together."""
+    return sum(own.spent.gpu_hours.value for own in remaining if own.spent.gpu_hours)
+
+
+def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
+    """Return the estimated cost of what is left of a sweep as JSON-able data."""
+    return {
+        "source": str(CostOrigin.ESTIMATE),
+        "gpu_hours": gpu_hours(remaining),
+        "configurations": [
+            {
+                "problems_per_batch": own.problems_per_batch,
+                "rollouts_per_problem": own.rollouts_per_problem,
+                "runs": own.runs,
+                "gpus": own.spent.cost.gpus,
+                "seconds_of_a_step": {name: part.step_s for name, part in own.spent.cost.parts.items()},
+                "tokens_per_gpu_s": own.tokens_per_gpu_s,
+                "tokens_per_response": own.spent.cost.per_rollout,
+                **own.spent.to_dict(),
+            }
+            for own in remaining
+        ],
+    }
 
 
 def so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:

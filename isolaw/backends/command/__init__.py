@@ -10,10 +10,10 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from isolaw.backend import Backend, Checkpoint, Needs, RunContext
+from isolaw.backend import Backend, Checkpoint, Outlook, Needs, RunContext
 from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec
@@ -83,6 +83,27 @@ class CommandBackend(Backend):
         options = CommandOptions.of(spec)
         return Needs(options.cpus, options.gpus)
 
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
+        """Return the command of each run."""
+        from isolaw.backends.command.training import FIRST
+
+        found = []
+        for spec in runs:
+            options = CommandOptions.of(spec)
+            values = template.values_of(spec, options, str(folder(spec) / FIRST))
+            command = template.command_of(options, values)
+            found.append(
+                {
+                    "run_id": spec.run_id,
+                    "run": f"{_name(spec)}: {spec.steps:,} steps",
+                    "folder": options.folder,
+                    "words": list(command.words),
+                    "environment": dict(command.environment),
+                    "line": command.line,
+                }
+            )
+        return Outlook(commands=found)
+
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train by the command, from the start or from ``ctx.state``, and yield checkpoints from its logs."""
         from isolaw.backends.command.training import train
@@ -130,19 +151,3 @@ def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
 
 def _name(spec: RunSpec) -> str:
     return f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
-
-
-def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
-    """Return, as JSON-able data, the command of a run whose trainer would write to ``folder``."""
-    from isolaw.backends.command.training import FIRST
-
-    options = CommandOptions.of(spec)
-    command = template.command_of(options, template.values_of(spec, options, str(folder / FIRST)))
-    return {
-        "run_id": spec.run_id,
-        "run": f"{_name(spec)}: {spec.steps:,} steps",
-        "folder": options.folder,
-        "words": list(command.words),
-        "environment": dict(command.environment),
-        "line": command.line,
-    }

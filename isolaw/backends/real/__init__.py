@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from isolaw import commands, metrics
-from isolaw.backend import Checkpoint, Needs, Processes, RunContext
+from isolaw.backend import Checkpoint, Outlook, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
@@ -24,6 +24,7 @@ from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
+from isolaw.step_cost import Cost
 
 _NEEDED = ("torch", "transformers", "deepspeed")
 _COLDEST = 0.01  # vLLM raises lower temperatures to this value
@@ -140,6 +141,15 @@ class Real:
     ) -> AbstractContextManager[None]:
         """While entered, precision, sampler and placement are chosen for such machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
+
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
+        """Return the memory plans of the runs, or a note why there are none."""
+        unknown = planner.note(runs[0]) if runs else None
+        return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
+
+    def estimate(self, spec: RunSpec) -> Cost | None:
+        """Return the cost of a run's steps by the sizes of its model, its batch and its GPUs."""
+        return planner.cost(spec)
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run; None for a single one."""

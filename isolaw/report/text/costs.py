@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw.costs.sweeps import gpu_hours
 from isolaw.report.document import Caution, Document, Stanza, Table
 from isolaw.report.text.numbers import columns, count, interval, number, share
 from isolaw.step_cost import HOUR_S, CostOrigin
@@ -61,9 +62,9 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
     rows = [["B_p", "n", "runs", "GPUs of a run", "s per step", "tokens/s per GPU", "GPU hours"]]
     for own in configurations:
         cost, shape = own.spent.cost, (own.problems_per_batch, own.rollouts_per_problem)
-        numbers = (cost.step(*shape) or 0.0, own.tokens_per_gpu_s, _gpu_hours([own]))
+        numbers = (cost.step(*shape) or 0.0, own.tokens_per_gpu_s, gpu_hours([own]))
         rows.append([*map(str, shape), str(own.runs), str(cost.gpus), *map(number, numbers)])
-    total, tokens = _gpu_hours(configurations), configurations[0].spent.cost.per_rollout
+    total, tokens = gpu_hours(configurations), configurations[0].spent.cost.per_rollout
     return [
         f"estimated cost: {number(total)} GPU hours",
         *(f"  {line}" for line in columns(rows, ">>>>>>>")),
@@ -71,31 +72,6 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
         f"It assumes responses of {number(tokens)} tokens on average, half of recipe.max_response_tokens.",
         "For a reliable cost, pass measured seconds of a step, or a directory of finished runs, with --cost.",
     ]
-
-
-def estimated_dict(configurations: Sequence[Remaining]) -> dict[str, Any]:
-    """Return the estimated cost of a sweep as JSON-able data."""
-    return {
-        "source": str(CostOrigin.ESTIMATE),
-        "gpu_hours": _gpu_hours(configurations),
-        "configurations": [
-            {
-                "problems_per_batch": own.problems_per_batch,
-                "rollouts_per_problem": own.rollouts_per_problem,
-                "runs": own.runs,
-                "gpus": own.spent.cost.gpus,
-                "seconds_of_a_step": {name: part.step_s for name, part in own.spent.cost.parts.items()},
-                "tokens_per_gpu_s": own.tokens_per_gpu_s,
-                "tokens_per_response": own.spent.cost.per_rollout,
-                **own.spent.to_dict(),
-            }
-            for own in configurations
-        ],
-    }
-
-
-def _gpu_hours(configurations: Sequence[Remaining]) -> float:
-    return sum(own.spent.gpu_hours.value for own in configurations if own.spent.gpu_hours)
 
 
 _MODELS = {

@@ -13,6 +13,7 @@ from isolaw.report.text.numbers import columns, count, number
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.health import Health
+    from isolaw.preview import Preview
 
 _HASH = 64  # digits of a run id, which is a hash
 _SHORTEST = 8
@@ -122,6 +123,20 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
     )
     chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _CHOSEN)
     return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), about, f"  {chosen}"))]
+
+
+def dry_run(preview: Preview) -> list[str]:
+    """Return what executing a plan would take, line by line."""
+    plan, lines = preview.plan, []
+    if plan.adaptive is not None and preview.schedule is not None:
+        lines += race.schedule(preview.schedule, plan.adaptive.whole)
+    elif plan.adaptive is not None:  # the race has begun: its next decision
+        history = plan.adaptive.history
+        lines.append(race.decision(history[-1], len(history)))
+    lines += [line for table in preview.outlook.memory for line in memory_table(table)]
+    lines += costs.estimated(preview.estimates)
+    lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
+    return lines + [line for own in preview.commands for line in ("", f"# {own['run']}", own["line"])]
 
 
 def _gib(size: float | None) -> str:
