@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from isolaw.backend import Backend, Checkpoint, Outlook, Needs, RunContext
+from isolaw.backend import Backend, Checkpoint, Needs, Outlook, RunContext
 from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from isolaw import commands, metrics
-from isolaw.backend import Checkpoint, Outlook, Needs, Processes, RunContext
+from isolaw.backend import Checkpoint, Needs, Outlook, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
