@@ -94,5 +94,8 @@ def _of_sweep(path: Path) -> list[Timed]:
         if lines := store.run(run_id).recorded().checkpoints:
             model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
             own = (run_id, spec.problems_per_batch, spec.rollouts_per_problem)
-            out.append(recorded.Timed.of_lines(*own, lines, model))
+            if spec.backend != "command":
+                out.append(recorded.Timed.of_lines(*own, lines, model))
+            elif timed := recorded.Timed.of_trainer(*own, lines):
+                out.append(timed)
     return out

@@ -45,6 +45,7 @@ GENERATE = "generate"
 LEAST_SQUARES = "least squares"
 _LEAST = 3  # batch sizes that cross-validation needs
 _LEAST_CELLS = 6  # configurations with independent B_p and n that the tail and the effects need
+APART_S = 5.0  # least seconds between two lines of a command's log that count: isolaw polls it every 0.25 s
 StepParts = dict[str, StepPart]
 
 
@@ -94,6 +95,31 @@ class Timed:
             model,
         )
 
+    @classmethod
+    def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> Timed | None:
+        """Return the times of a run of the command backend; None if none is known.
+
+        They are the seconds of a step that the trainer logs, or else the times at which its steps appeared in
+        the log while isolaw followed it. These come in bursts, so lines less than `APART_S` after the last
+        one are left out. A step of such a trainer includes its evaluation.
+        """
+        name = ("train", STEP_SECONDS)
+        rows = [row for line in lines for row in line["rows"]]
+        logged = [row["value"] for row in rows if (row["eval_set"], row["metric"]) == name]
+        seen: list[Mapping[str, Any]] = []
+        for line in lines:
+            if "machine" in line and (not seen or line["wall_s"] >= seen[-1]["wall_s"] + APART_S):
+                seen.append(line)
+        gpus = next((line["machine"]["gpus"] for line in lines if "machine" in line), None)
+        step = np.array([line["step"] for line in seen], float)
+        wall_s: Floats = np.array([line["wall_s"] for line in seen], float)
+        if logged:
+            step = np.arange(len(logged) + 1.0)
+            wall_s = np.append(0.0, np.cumsum(logged)).astype(np.float64)
+        if step.size < 2:
+            return None
+        return cls(run_id, b, n, step, None, wall_s, np.zeros(step.size, bool), {}, gpus)
+
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
     """Return the cost of a step from a table of runs with ``wall_s``; the GPUs of the runs are unknown.
@@ -106,11 +132,13 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
     told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
     counted = {run_id: own["value"].to_numpy(float) for run_id, own in told.groupby("run_id")}
     timed = []
-    for own in runs.attributes.values():
-        check_backend(str(own.get("backend", "real")), where or runs.source)
+    backends = {run_id: str(own.get("backend", "real")) for run_id, own in runs.attributes.items()}
+    for backend in backends.values():
+        check_backend(backend, where or runs.source)
     for run_id, own in points.groupby("run_id"):
         b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
-        if own["wall_s"].isna().any():
+        # The clock of a command's runs is isolaw's, which reads several steps at once.
+        if own["wall_s"].isna().any() or backends.get(run_id) == "command":
             if (seconds := counted.get(run_id)) is not None:
                 # Only some steps are measured. Their times are summed as if they were consecutive.
                 step = np.cumsum(np.ones(len(seconds) + 1))
@@ -127,7 +155,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 
 def check_backend(backend: str, where: str) -> None:
     """Raise `DataError` for simulated or replayed runs, whose time is not that of training a model."""
-    if backend != "real":
+    if backend not in ("real", "command"):
         raise DataError(f"{where}: runs of backend {backend}; their time is not that of training a model")
 
 

@@ -329,3 +329,20 @@ def test_seconds_that_a_log_counts_are_times(tmp_path: Path) -> None:
     assert (cost.runs, cost.unit) == (2, "rollouts")
     assert cost.step(8, 8) == pytest.approx(20)
     assert cost.step(32, 8) == pytest.approx(20 + 14 * 192 / 448)
+
+
+def test_the_times_of_a_trainer_of_ones_own() -> None:
+    def line(step: int, wall_s: float, seen: bool = True, **train: float) -> dict[str, Any]:
+        rows = [{"eval_set": "train", "metric": name, "value": value} for name, value in train.items()]
+        return {"step": step, "wall_s": wall_s, "rows": rows, **({"machine": {"gpus": 8}} if seen else {})}
+
+    bursts = [line(k, 20.0 * (k // 10) + k / 100) for k in range(1, 41)]
+    timed = Timed.of_trainer("r", 4, 8, bursts)
+    assert timed is not None
+    assert timed.gpus == 8
+    assert np.diff(timed.wall_s) / np.diff(timed.step) == pytest.approx([2, 2, 2, 2], rel=0.2)
+    # The seconds that the trainer counted, whenever isolaw read them.
+    logged = Timed.of_trainer("r", 4, 8, [line(k, 0.1, False, step_seconds=k) for k in (2, 3, 4)])
+    assert logged is not None
+    assert np.diff(logged.wall_s).tolist() == [2, 3, 4]
+    assert Timed.of_trainer("r", 4, 8, [line(k, k, False) for k in range(9)]) is None

@@ -137,7 +137,8 @@ class _Pace:
                 (folder / "state.json").write_text(json.dumps({"step": step}))
 
             keep = save if step <= kept else None
-            yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps)
+            machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
+            yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps, machine=machine)
 
     def is_over(self) -> bool:
         """Return whether the command has made all steps and has had its time to end by itself."""

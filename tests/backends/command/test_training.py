@@ -17,11 +17,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from isolaw import engine
+from isolaw import costs, engine
 from isolaw.backends.command import training
 from isolaw.config import SweepSpec
 from isolaw.config.writing import toml_text
-from isolaw.errors import RunError, SpecError
+from isolaw.costs import recorded
+from isolaw.errors import DataError, RunError, SpecError
 from isolaw.store import SweepStore
 
 SIMPLE = {"n": (2,), "compute": 160}
@@ -55,6 +56,19 @@ def test_a_sweep_has_the_values_of_the_logs(sweep_of: Callable[..., Any], tmp_pa
         own = table[table["run_id"] == log.parts[-4]]
         logged = {record["step"]: record["reward"] for record in records if "reward" in record}
         assert dict(own[own["metric"] == "reward"][["step", "value"]].values) == logged
+
+
+def test_its_steps_have_a_cost(
+    sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "APART_S", 0.5)
+    engine.sweep(sweep_of("pause=0.06", gpus=0, compute=320, n=(2, 4)), tmp_path / "s")
+    cost = costs.read(tmp_path / "s")
+    assert (cost.runs, cost.gpus, cost.batches) == (2, None, (8, 16))
+    assert 0.055 < cost.step(4, 2) < 0.12  # bursts do not count as steps that take no time
+    monkeypatch.setattr(recorded, "APART_S", 1e9)
+    with pytest.raises(DataError, match="its cost is not known"):
+        costs.read(tmp_path / "s")
 
 
 def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tmp_path: Path) -> None:

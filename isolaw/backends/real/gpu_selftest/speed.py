@@ -8,7 +8,7 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.train.memory import step_seconds
+from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.machine import card_speed
 
@@ -62,4 +62,4 @@ def _mfu(work: Workload, tokens: float, length: float, seconds: float) -> float 
     card, model = card_speed(torch.cuda.get_device_name()), Decoder.read(work.model)
     if card is None or model is None or seconds <= 0:
         return None
-    return round(tokens * step_seconds.flops(model, length, passes=3) / seconds / card.flops, 4)
+    return round(tokens * step_time.flops(model, length, passes=3) / seconds / card.flops, 4)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import division, planner, step_seconds
+from isolaw.backends.real.train.memory import division, planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
@@ -367,7 +367,7 @@ def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan
 
 
 GPU_RUNS = ROOT / "docs" / "gpu" / "2026-11-27-h200-2"
-H200 = card_speed(step_seconds.MEASURED)
+H200 = card_speed(step_time.MEASURED)
 
 
 def test_the_constants_of_a_steps_time_are_the_measured_ones() -> None:
@@ -375,15 +375,15 @@ def test_the_constants_of_a_steps_time_are_the_measured_ones() -> None:
     rows = json.loads((GPU_RUNS / "speed.json").read_text())["measured"]["speed"]
     small = Decoder.of(BENCHMARK.MODELS["Qwen2.5-0.5B"])
     few, many = (row["seconds_of_a_step"] for row in rows)
-    length = step_seconds.Lengths(4.8, 512, 512)
+    length = step_time.Lengths(4.8, 512, 512)
     each = (many["generate"] - few["generate"]) / 256 / 512
-    assert step_seconds.sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
-    reading = 2 * small.parameters / (step_seconds.BANDWIDTH * H200.bandwidth)
-    assert few["generate"] / 512 - 256 * each == pytest.approx(step_seconds.DECODE_S + reading, rel=0.01)
+    assert step_time.sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
+    reading = 2 * small.parameters / (step_time.BANDWIDTH * H200.bandwidth)
+    assert few["generate"] / 512 - 256 * each == pytest.approx(step_time.DECODE_S + reading, rel=0.01)
     slope = (many["train"] - few["train"]) / 256
-    assert few["train"] - 256 * slope == pytest.approx(step_seconds.UPDATE_S, rel=0.01)
-    assert few["sync"] == pytest.approx(step_seconds.SYNC_S, rel=0.02)
-    assert slope / 516.8 == pytest.approx(step_seconds.trained_s(small, H200, 516.8, 3), rel=0.05)
+    assert few["train"] - 256 * slope == pytest.approx(step_time.UPDATE_S, rel=0.01)
+    assert few["sync"] == pytest.approx(step_time.SYNC_S, rel=0.02)
+    assert slope / 516.8 == pytest.approx(step_time.trained_s(small, H200, 516.8, 3), rel=0.05)
 
 
 def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
@@ -392,7 +392,7 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
         model = Decoder.of(BENCHMARK.MODELS[case["model"]])
         recomputed = case.get("gradient_checkpointing", True)
         passes = 2 + (not case.get("lora_rank")) + recomputed + bool(case.get("kl"))
-        found = step_seconds.trained_s(model, H200, BENCHMARK.ROW, passes)
+        found = step_time.trained_s(model, H200, BENCHMARK.ROW, passes)
         key = "stage 3" if case["zero_stage"] == 3 else "others" if recomputed else "kept"
         errors.setdefault(key, []).append(case["passes_s"] / case["tokens"] / found)
     assert errors["kept"] == pytest.approx([1, 1], abs=0.005)  # which determined the constants
@@ -409,7 +409,7 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> No
 
     few, many = (step("h100-80g:8", f"grid.rollouts_per_problem=[{n}]") for n in (8, 512))
     assert few["gpus"] == many["gpus"] == 8
-    assert many["train"] - step_seconds.UPDATE_S == pytest.approx(64 * (few["train"] - step_seconds.UPDATE_S))
+    assert many["train"] - step_time.UPDATE_S == pytest.approx(64 * (few["train"] - step_time.UPDATE_S))
     assert few["generate"] > many["generate"] / 64  # a step is as long as its longest response
     n8 = "grid.rollouts_per_problem=[8]"
     assert step("h200-141g:8", n8)["generate"] < few["generate"]  # more bandwidth

@@ -5,7 +5,7 @@ slower one. With W GPUs that train and S that sample,
 
     seconds(W, S) = T · max(s / S, t / W)
 
-for s and t, the GPU seconds to sample a response token and to train on it (`step_seconds`). The card is
+for s and t, the GPU seconds to sample a response token and to train on it (`step_time`). The card is
 assumed to be an H200 if it is unknown, and both are assumed equal if the model is: only their quotient
 matters, which changes less from card to card than either. Where a measured run contradicts it,
 ``real.samplers`` decides.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import step_seconds
+from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.footprint import Demand
 from isolaw.config import RunSpec
 from isolaw.machine import card_speed
@@ -28,15 +28,15 @@ def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) ->
     recipe = spec.recipe
     models = recipe.epochs * (2 if recipe.algorithm == "ppo" else 1)
     if demand is None:
-        return 1.0, models * step_seconds.passes(spec, options) / 3
+        return 1.0, models * step_time.passes(spec, options) / 3
     limit = recipe.max_response_tokens or 1
-    lengths = step_seconds.Lengths(demand.row_tokens - limit, limit, limit)
-    card = card_speed(environment.gpu_name()) or card_speed(step_seconds.MEASURED)
+    lengths = step_time.Lengths(demand.row_tokens - limit, limit, limit)
+    card = card_speed(environment.gpu_name()) or card_speed(step_time.MEASURED)
     assert card
     size = 2 if options.dtype == "bfloat16" else 4
-    sampled = step_seconds.sampled_s(demand.model, card, lengths, size)
-    passes = step_seconds.passes(spec, options)
-    trained = step_seconds.trained_s(demand.model, card, demand.row_tokens, passes)
+    sampled = step_time.sampled_s(demand.model, card, lengths, size)
+    passes = step_time.passes(spec, options)
+    trained = step_time.trained_s(demand.model, card, demand.row_tokens, passes)
     return sampled, trained * models * demand.row_tokens / limit
 
 

@@ -23,7 +23,7 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
-from isolaw.backends.real.train.memory import step_seconds
+from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.division import divided, token_seconds
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
@@ -258,7 +258,7 @@ def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
 
 
 def cost(spec: RunSpec) -> Cost | None:
-    """Return the estimated cost of a resolved spec's steps (`step_seconds`); None without plan or card.
+    """Return the estimated cost of a resolved spec's steps (`step_time`); None without plan or card.
 
     The mean response is assumed to have half of ``recipe.max_response_tokens``.
     """
@@ -267,11 +267,11 @@ def cost(spec: RunSpec) -> Cost | None:
         return None
     options, model = own.options, own.demand.model
     limit = spec.recipe.max_response_tokens or 1
-    length = step_seconds.Lengths(own.demand.row_tokens - limit, limit / 2, limit)
+    length = step_time.Lengths(own.demand.row_tokens - limit, limit / 2, limit)
     size = 2 if options.dtype == "bfloat16" else 4
     row = 2 * size * model.layers * model.key_value * (length.prompt + length.mean)
     cache = own.phases["sample"].get("sampler's cache", 0) * (options.tensor_parallel or 1)
-    found = step_seconds.estimate(model, card, spec, options, length, cache / row or math.inf)
+    found = step_time.estimate(model, card, spec, options, length, cache / row or math.inf)
     if options.streaming:
         found = found._replace(**{min(("generate", "train"), key=lambda part: getattr(found, part)): 0.0})
     parts = {name: StepPart(seconds, 0.0) for name, seconds in found._asdict().items()}
