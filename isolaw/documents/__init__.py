@@ -1,7 +1,7 @@
 """Documents: files that isolaw writes and reads back, and files that users write for isolaw.
 
 `reading` reads TOML, JSON and NPZ files within limits, whatever they contain. `validation` checks the content
-against a pydantic model, and names every wrong key. `seal` adds an owner and a checksum.
+against a pydantic model and reports every wrong key. `seal` adds an owner and a checksum.
 
 ==================  ======  ==========================================================================
 a document          sealed  why
