@@ -1,8 +1,9 @@
 """JSON lines with metrics: the files of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar files.
 
 veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``. EasyR1 nests the parts of its keys, as in
-``{"step": 1, "reward": {"overall": 0.5}}``. prime-rl writes flat keys, as in ``{"step": 1, "time": …,
-"optim/lr": …}``, with several lines per step. A first line ``{"config": {…}}`` contains the configuration.
+``{"step": 1, "reward": {"overall": 0.5}}``. prime-rl writes flat keys and several lines per
+step, as in ``{"step": 1, "time": …, "optim/lr": …}``. A first line ``{"config": {…}}`` contains the
+configuration.
 """
 
 from __future__ import annotations

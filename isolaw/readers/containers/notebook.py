@@ -1,8 +1,9 @@
 """Jupyter notebooks: their printed output, and the tables that show the Trainer's progress.
 
-In a notebook, the Trainer of transformers shows an HTML table with a row per log entry: ``Step``, ``Training
-Loss``, ``reward``, ``rewards / correct / mean``. Printed text is read like a console. The configuration comes
-from a printed banner and from the arguments of a ``GRPOConfig(…)`` in the code.
+In a notebook, the Trainer of transformers shows an HTML table with one row per log entry. Its columns are
+``Step``, ``Training Loss``, ``reward``, ``rewards / correct / mean`` and so on. Printed text is read like a
+console. The configuration comes from a printed banner and from the arguments of a ``GRPOConfig(…)`` in the
+code.
 """
 
 from __future__ import annotations

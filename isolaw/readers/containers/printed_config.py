@@ -1,9 +1,9 @@
 """Configurations that a trainer prints to its console, and the command that started it.
 
 `PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, and EasyR1 prints
-JSON or YAML. Shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo
-data.train_batch_size=512 …``, and Hydra prints the overrides of a run that fails. Ray prefixes each line, and
-prints lines of other workers between them.
+JSON or YAML. Shell scripts under ``set -x`` print commands such as
+``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``, and Hydra prints the overrides of a run that
+fails. Ray prefixes each line, and prints lines of other workers between them.
 
 `PrintedArguments`: the Trainer prints the sizes of a batch, such as ``Total optimization steps = 1,875``. The
 Trainer and Megatron print one argument per line::
