@@ -252,20 +252,20 @@ def calibrate(
     Parameters
     ----------
     source
-        `Runs`, or anything that `isolaw.read` takes.
+        `Runs`, or anything that `isolaw.read` accepts.
     metric, eval_set
-        a metric that is a mean of successes, and its evaluation set; by default ``avg@4`` on ``validation``.
+        the reward, which must be a mean of successes, and its evaluation set; by default ``avg@4`` on
+        ``validation``.
     where
         use only runs with these values, such as ``{"lr": 1e-3}``.
     problems
-        the difficulty of the problems if it is known, as ``problems.set`` takes it; by default isolaw fits
-        it.
+        the difficulty of the problems, if known, in the form of ``problems.set``; by default isolaw fits it.
     n_train
         the number of training problems D, if the runs did not record it.
     until
         use only the checkpoints up to this C.
     out
-        the preset file to write. A killed calibration continues from the rounds that are stored next to it.
+        the preset file to write. Rounds are stored next to it, so that a killed calibration can continue.
     jobs
         number of processes; by default one per core.
 

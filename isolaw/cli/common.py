@@ -160,7 +160,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:
-    """Return a function like that of `progress_bar`, which prints lines instead."""
+    """Return an update function as from `progress_bar`, but one that prints lines."""
     state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
     began = last = time.monotonic()
 

@@ -1,8 +1,15 @@
 """Candidate sweeps: the designs that a plan compares, each within the allowed spend.
 
-A cell is one (B_p, n) of the grid. The candidates are the grid (all seeds of all cells), all cells with fewer
-seeds, every second n with as many seeds as the spend allows, all n at one B_p, and the race. If the spend is
-too small for a design's runs up to the target, the runs end earlier, and the fit extrapolates.
+A cell is one (B_p, n) of the grid. The candidates are
+
+- the grid, i.e. all seeds of all cells;
+- all cells with fewer seeds;
+- every second n, with as many seeds as the spend allows;
+- all n at one B_p;
+- the race.
+
+If the spend is too small for a design's runs up to the target, the runs end earlier, and the fit
+extrapolates.
 """
 
 from __future__ import annotations

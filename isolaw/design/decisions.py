@@ -1,8 +1,8 @@
 """`Decision`: which runs a design requests next, and why.
 
 A decision depends only on earlier decisions and on the measurements of the requested runs up to their
-requested horizons. The same results therefore give the same decisions, wherever and in whatever order the
-runs execute, so decisions can be audited, and reproduced after a crash.
+requested horizons. The same results therefore give the same decisions, regardless of where and in which order
+the runs execute. Decisions can therefore be audited, and reproduced after a crash.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Design(Protocol):
     ) -> Decision:
         """Return the decision that follows ``history``.
 
-        ``measured`` contains the requested runs up to their requested horizons and no further. ``failed``
-        contains the (B_p, n, seed) of failed runs.
+        ``measured`` contains the requested runs, only up to their requested horizons. ``failed`` contains the
+        (B_p, n, seed) of failed runs.
         """
 
 

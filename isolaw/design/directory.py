@@ -1,8 +1,8 @@
 """`Adaptive`: a race stored in a sweep's directory.
 
 ``decisions.jsonl`` contains the race's decisions, one per line with a checksum. If lines are missing or
-damaged, isolaw recomputes the decisions from the results. Since decisions depend only on the results, they
-are the same again.
+damaged, isolaw recomputes the decisions from the results. Since decisions depend only on the results, the
+recomputed decisions are identical.
 """
 
 from __future__ import annotations

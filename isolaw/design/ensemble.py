@@ -100,8 +100,8 @@ def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, memb
 def decomposed(rewards: Floats) -> tuple[Floats, Floats, Floats]:
     """Split the rewards of S seeds, of shape (S, K, P), into the three parts of a `Truth`.
 
-    Returns the mean, of shape (K, P), the effects shared by runs with the same seed, of shape (`PARTS`, K,
-    P), and the standard deviation of a single run's deviation, of shape (K, P).
+    Returns three arrays: the mean, the effects shared by runs with the same seed, and the standard deviation
+    of a single run's deviation. Their shapes are (K, P), (`PARTS`, K, P) and (K, P).
     """
     seeds = len(rewards)
     mean = rewards.mean(axis=0)

@@ -176,7 +176,7 @@ def plan(
     sweep
         a sweep file, a `SweepSpec`, or a mapping of its sections.
     target
-        C in rollouts for which you need an allocation; by default ``sweep.compute``.
+        the budget C, in rollouts, for which you need an allocation; by default ``sweep.compute``.
     spend
         limit on the sweep: a share of the grid's rollouts (``"20%"``, ``0.2``), a number of rollouts, or,
         with ``cost``, GPU hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
@@ -184,13 +184,14 @@ def plan(
         the number of GPUs, and the wall time on them. With a ``cost`` they limit the sweep; without one the
         forecast reports the throughput that they require. Without ``gpus`` runs execute one at a time.
     cost
-        anything that `isolaw.read_cost` takes.
+        anything that `isolaw.read_cost` accepts.
     runs
-        earlier runs, in any form that `isolaw.read` takes; truths that disagree with them get less weight.
+        earlier runs, in any form that `isolaw.read` accepts; truths that disagree with them get less weight.
     where
         use only the ``runs`` with these values, such as ``{"lr": 1e-3}``.
     preset
-        a file from `isolaw.calibrate`, whose members become the truths; not together with ``runs``.
+        a file from `isolaw.calibrate`; the members of its ensemble become the truths. Not together with
+        ``runs``.
     settings
         ``section.key=value`` pairs that override the file.
     repetitions

@@ -24,7 +24,7 @@ DifficultyKind = Literal["easy", "hard"]
 class Basis(StrEnum):
     """How isolaw derived the n* of a source and its range."""
 
-    POINTS = "points"  #: a law through the points of a figure; 95 % prediction interval for a further point
+    POINTS = "points"  #: a law through the points of a figure; 95 % prediction interval for a new point
     CURVES = "curves"  #: the highest of the fitted curves that the paper draws; no uncertainty
     RUNS = "runs"  #: a reward surface fitted to recorded runs; 95 % interval over posterior draws
 

@@ -1,7 +1,8 @@
 """Truths: assumed rewards of all cells of a grid, from which isolaw draws simulated runs.
 
-For each cell (B_p, n) and each C up to the target, a truth has the mean reward m, the effects f_k shared by
-runs with the same seed, the standard deviation σ of a single run's deviation, and the noise of an evaluation:
+For each cell (B_p, n) and each C up to the target, a truth has the mean reward m and the effects f_k shared
+by runs with the same seed. It also has the standard deviation σ of a single run's deviation, and the noise of
+an evaluation:
 
     p_s(C) = m(C) + Σ_k z_sk f_k(C) + σ(C) e(C)
     measured = p_s(C) + noise of variance v(C) m (1 − m) / answers

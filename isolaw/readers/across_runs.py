@@ -103,7 +103,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
-    """If on-policy and off-policy runs are mixed, leave out the smaller group: no law holds for both."""
+    """Leave out the smaller group if on-policy and off-policy runs are mixed, since no law fits both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
@@ -129,7 +129,7 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
 
 
 def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
-    """If lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep.
+    """Replace lr by the base lr at B = 1,024 if lr follows √B, as in an isolaw sweep.
 
     All runs then share one recipe.
     """
@@ -149,7 +149,7 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
 
 
 def without_copies(runs: Sequence[LoggedRun]) -> None:
-    """If a run has two logs, such as a console and event files, keep the more complete one.
+    """Keep the more complete of two logs of one run, such as a console and event files.
 
     Duplicates have equal values at shared steps. Facts recorded in either log apply to both.
     """

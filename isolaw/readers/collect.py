@@ -39,7 +39,7 @@ class Collector:
         self.several = several  # whether there are several places; tables are then named by their files
         self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
         self.logs: list[RawLog] = []
-        self.candidates: list[FoundLog] = []  # except those of logs
+        self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
         self.of_tables: dict[str, tuple[FoundLog, pd.DataFrame]] = {}  # run → its candidate and its rows
         self.used: set[Rule] = set()
@@ -88,7 +88,7 @@ class Collector:
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
-        """Add the runs of a table or a sweep, of which only one can have a given name."""
+        """Add the runs of a table or a sweep. Only one run can have a given name."""
         for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue

@@ -185,7 +185,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def home(folder: str | Path) -> Path:
-    """Return the run's directory for a log's folder: the one above ``checkpoint-500``, ``files`` etc."""
+    """Return the run's directory for a log's folder: the parent of ``checkpoint-500``, ``files`` etc."""
     found = _upwards(Path(folder))[-1]
     here = Path.cwd()
     named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)

@@ -1,8 +1,8 @@
 """`RawLog`: one log as written, as records of numbers under the framework's own keys.
 
 A *container* reads a file format: JSON lines, a console, TensorBoard events (`isolaw.readers.containers`). A
-*framework* interprets names: veRL, TRL (`isolaw.readers.frameworks`). Any container can hold any framework's
-names; only this module connects the two.
+*framework* interprets names: veRL, TRL (`isolaw.readers.frameworks`). Any container can contain any
+framework's names; only this module connects the two.
 """
 
 from __future__ import annotations

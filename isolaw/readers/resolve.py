@@ -135,7 +135,7 @@ def only(run: str, among: Iterable[str] = ()) -> str:
 
 
 def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment], one_file: bool) -> None:
-    """Add a fact from one part of a run's log, and report it if it differs from that of another part."""
+    """Add a fact from one part of a run's log, and report it if another part has a different value."""
     if fact.value is None:  # the origin describes which values would determine it
         if name in SPLIT and fact.origin:
             out.hints.setdefault(name, fact.origin)

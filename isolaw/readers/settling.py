@@ -61,7 +61,7 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
 
 
 def _framework(runs: Sequence[FoundLog]) -> str:
-    """Return the only framework that fits all these logs and is in their names, or else all candidates.
+    """Return the only framework that fits all these logs and is in their names, otherwise all candidates.
 
     A name is no proof, so the user has to confirm the choice.
     """

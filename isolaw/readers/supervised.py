@@ -21,7 +21,7 @@ _OF_RL = re.compile(
 
 
 def is_supervised(keys: Iterable[str]) -> bool:
-    """Return whether metric keys are those of supervised training.
+    """Return whether metric keys belong to supervised training.
 
     >>> is_supervised(["loss", "eval_loss", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
     (True, False)

@@ -23,7 +23,7 @@ from isolaw.readers.names import RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_NONE = "none"  # stands for values that only some names contain
+_NONE = "none"  # placeholder for values that only some names contain
 _SHOWN = 4
 _SEGMENT, _RANK = "_segment", "_rank"  # columns of the table while its runs are joined
 

@@ -1,7 +1,7 @@
 """Comparison of the rewards of recipes, with a test of which differences exceed noise.
 
-The reward of recipe k with seed s is ``r_ks = μ_k + σ_s + ε_ks``, where μ_k is the recipe's mean, σ_s the
-effect shared by all runs of a seed (problems, their order, evaluations) and ε_ks noise. For K recipes and S
+The reward of recipe k with seed s is ``r_ks = μ_k + σ_s + ε_ks``. Here μ_k is the recipe's mean, σ_s the
+effect shared by all runs of a seed (problems, their order, evaluations), and ε_ks noise. For K recipes and S
 seeds, the variance of ε is estimated from all rewards together, where a dot replaces an index that is
 averaged::
 

@@ -2,10 +2,10 @@
 
 For a calibrated preset, these are the members of its ensemble, which differ in what the runs do not
 determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
-nonzero constant, including η and β but not integers such as the number of features, by its own 2^U, with U
-uniform in [−1, 1], and clips it to the bounds of the model. The same rules judge each preset on a smaller
-battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds, intervals are
-wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
+nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. This
+includes η and β, but not integers such as the number of features. The same rules judge each preset on a
+smaller battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds,
+intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def study(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge ``presets`` presets around that of a battery, and count their verdicts.
+    """Judge ``presets`` presets around a battery's own preset, and count their verdicts.
 
     The parameters are those of `document.judge`. ``out/jitter`` stores the verdicts of each preset but not
     its runs; stored presets are not judged again. Returns ``presets``, ``members`` (whether they are members

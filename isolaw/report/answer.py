@@ -182,21 +182,20 @@ def answer(
     Parameters
     ----------
     source
-        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, its file, or a
-        folder with ``law.json`` and no runs.
-        A law has no runs, so nothing is backtested.
+        logs, a sweep's directory or a table, as for `isolaw.read`; `Runs`; or a law, its file, or a folder
+        with ``law.json`` and no runs. Without runs, isolaw does not backtest.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
     hold
-        ``B_p``, ``B`` or ``nothing``; by default chosen by how B_p and n vary.
+        ``B_p``, ``B`` or ``nothing``; by default chosen from how B_p and n vary.
     max_batch_rollouts
-        the hardware's cap on B_p · n; by default the cap in the sweep file.
+        the hardware limit on B_p · n; by default the limit in the sweep file.
     metric, eval_set, where, draws, seed, reading
-        as for `isolaw.fit`.
+        as in `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
     again
-        the command that repeats the question, quoted in ``next``; by default built from ``source`` and
+        the command that repeats this call, shown in ``next``; by default built from ``source`` and
         ``compute``.
 
     Raises
@@ -258,7 +257,7 @@ def answer(
 
 
 def _as_law(source: Source | Law) -> Law | None:
-    """Return the source as a law, if it is one or names its file; else None."""
+    """Return the law that ``source`` is or names, or None if it is neither."""
     if isinstance(source, Law):
         return source
     path = law_file(source) if isinstance(source, str | os.PathLike) else None
@@ -266,7 +265,9 @@ def _as_law(source: Source | Law) -> Law | None:
 
 
 def law_file(source: str | os.PathLike[str]) -> Path | None:
-    """Return the law file of a source: itself, or ``law.json`` in a folder without runs; else None.
+    """Return the law file that ``source`` names, or None.
+
+    It is the file itself, or ``law.json`` in a folder that has no runs.
 
     >>> law_file("examples/data")
     """

@@ -3,8 +3,8 @@
 A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions, snippets and
 drawings. Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it).
 A command prints `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page.document` renders
-the HTML page and the notebook view. This module alone labels simulated results (`isolaw.evidence.Simulated`):
-the label starts the text, the page, the page's title and the JSON.
+the HTML page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`),
+at the start of the text, the page, its title and the JSON.
 
 >>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
 ...                  {"n": 8, "simulated": True})

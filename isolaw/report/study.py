@@ -166,8 +166,8 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     """Return a table of the measured reward of each configuration at C = ``compute``.
 
     ``points`` contains rows of one metric on one evaluation set. The reward is first averaged within each
-    run, between 0.8 C and 1.1 C, and then over runs. The columns are those of `PLACE`, ``runs``, ``value``,
-    and ``error``, the standard error over runs (NaN for a single run).
+    run, between 0.8 C and 1.1 C, and then over runs. The columns are `PLACE`, ``runs``, ``value`` and
+    ``error``, which is the standard error over runs (NaN for a single run).
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
     ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})

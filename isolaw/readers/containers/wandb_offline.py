@@ -10,7 +10,7 @@
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
 buffers. isolaw reads the blocks itself, because the wandb library has no reader for them; the library decodes
 the messages. Without a history, or without the library, isolaw reads `files/output.log` if it is a known
-console. Without a configuration, it uses the one that W&B quotes in `logs/debug.log`.
+console. If there is no configuration, isolaw uses the configuration that W&B quotes in `logs/debug.log`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BLOCK = 32_768
 _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST = 2 << 20  # bytes of a record; a logged table can be large, the numbers of a step are not
-_LARGEST_CONFIG = 4 * limits.MB  # of all configuration records; each change is logged again
+_LARGEST_CONFIG = 4 * limits.MB  # of all records; a changed configuration is logged again
 _OWN = "_wandb"
 _CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,250000}\})$", re.M)
 

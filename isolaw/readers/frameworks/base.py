@@ -188,7 +188,7 @@ def _so_far(key: str) -> bool:
 
 
 def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> bool:
-    """Return whether there is a tuple of which every pattern matches a name."""
+    """Return whether, for some tuple, every pattern matches a name."""
     return any(
         all(any(map(re.compile(pattern, re.S).fullmatch, names)) for pattern in own) for own in patterns
     )

@@ -37,7 +37,9 @@ def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
 
 
 def _spread(size: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spaced indices below ``size``: the last and, unless alone, the first.
+    """Return up to ``count`` evenly spaced indices below ``size``.
+
+    The last index is always included and, if there are two or more, the first index.
 
     >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
     ([0, 3, 6], [6], [0, 1])

@@ -27,8 +27,8 @@ _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "d
 def grid(study: Study) -> Chart:
     """Return the reward of every (B_p, n) at one compute, as a map, or as a line if B_p is constant.
 
-    The best configuration is the recommended one (`Law.predict`); without a law, the one with the highest
-    mean.
+    The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
+    the highest mean.
     """
     rows = study.rows()
     compute = common_compute(rows)

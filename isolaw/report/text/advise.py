@@ -48,7 +48,7 @@ _UNPUBLISHED = (
 
 
 def document(advice: Advice, out: str | None = None, again: str | None = None) -> Document:
-    """Return the document of an advice, whose first sentence names the evidence.
+    """Return the document of an advice. Its first sentence names the evidence.
 
     ``out`` is the file of the recommended sweep. Without it, ``again`` is the command that writes such a
     file.
@@ -78,7 +78,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
 
 
 def _data(advice: Advice) -> dict[str, Any]:
-    """Return the advice as JSON-able data, in which ``evidence`` is ``published``."""
+    """Return the advice as JSON-able data. The value of ``evidence`` is ``published``."""
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",

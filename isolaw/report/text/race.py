@@ -82,7 +82,7 @@ def found(last: Decision) -> str:
 
 
 def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
-    """Return the result of a race over ``grid``, whose runs would cost ``whole`` rollouts in full."""
+    """Return the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
         return [found(last)]

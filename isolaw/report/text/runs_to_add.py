@@ -212,7 +212,7 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
 
 
 def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
-    """Recommend to extend configurations that ended early, whose later rewards are extrapolated."""
+    """Recommend extending configurations that ended early, since their later rewards are extrapolated."""
     end = max(g.measured[1] for g in grid)
     axis = axis_of(grid)
     names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})
