@@ -76,7 +76,7 @@ def predict_by_simulation(
     Raises
     ------
     InputError
-        the budget does not pay for a step, or the law is of another reward or not in rollouts.
+        the budget is below one step, or the law is for another reward or not in rollouts.
     Refused
         the budget is more than 100 times the largest measured compute.
     """

@@ -145,7 +145,7 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
         if len({n for _, n in cells}) < LEAST_CURVES:
             continue
         counts = [k for k in range(most, 0, -1) if pays(cells, k, race.target)]
-        if counts and not (kind is DesignKind.ALL and counts[0] == most):  # with all seeds it is the grid
+        if counts and not (kind is DesignKind.ALL and counts[0] == most):  # with all seeds, it is the grid
             yield design(kind, cells, counts[0], race.target)
         elif not counts and most > 1:
             end = _longest(race, lambda end, cells=cells: pays(cells, 1, end))  # type: ignore[misc]

@@ -45,14 +45,14 @@ class Question:
 
     @property
     def cells(self) -> tuple[BatchShape, ...]:
-        """The (B_p, n) that can be recommended."""
+        """The cells (B_p, n) that a plan can recommend."""
         return tuple(
             sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
         )
 
     @property
     def target(self) -> int:
-        """The compute C in rollouts for which the user needs an allocation."""
+        """The budget C, in rollouts, for which the user needs an allocation."""
         return self.spec.sweep.compute
 
     @property

@@ -54,7 +54,7 @@ class Race:
     start
         the B_p of the rungs.
     target
-        C in rollouts of the longest runs.
+        horizon of the longest runs: C, in rollouts.
     seeds
         the seeds, in the order in which the race uses them.
     spend
@@ -66,7 +66,7 @@ class Race:
     pinned
         cells that the race always runs to the target.
     missing
-        runs that cannot be made: a sweep that replays recorded runs need not have all runs of the grid.
+        runs that cannot execute: a sweep that replays recorded runs need not have all runs of the grid.
     """
 
     cells: tuple[BatchShape, ...]

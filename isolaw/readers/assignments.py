@@ -25,7 +25,7 @@ from isolaw.runs import COLUMNS, SYMBOLS
 # Symbols and other spellings, mapped to names in code.
 ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_step"}
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
-ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default, and of a value in a name
+ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default and of a value in a run name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
 WHOLE = {  # integer facts → their minimum
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),

@@ -48,7 +48,7 @@ class FoundLog:
     # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin.
     facts: dict[str, Fact] = field(default_factory=dict)
     metrics: dict[str, dict[str, int]] = field(default_factory=dict)  # evaluation set → metric → values
-    steps: tuple[int, int] | None = None  # the first and the last
+    steps: tuple[int, int] | None = None  # the first and the last step
     compute: tuple[int, int] | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
     notes: list[str] = field(default_factory=list)  # assumptions and changes

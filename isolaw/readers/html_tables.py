@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-HtmlTable = tuple[list[str], list[list[str]]]  # header, rows of as many cells
+HtmlTable = tuple[list[str], list[list[str]]]  # header, and rows with as many cells
 _MOST_CELLS = 5_000_000
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-# The best first.
+# Names of the step counter, the best first.
 STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
 # Columns of the data model → their names elsewhere.
 CALLED = {

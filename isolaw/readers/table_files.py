@@ -29,7 +29,7 @@ from isolaw.readers.raw_log import HEAD
 PARQUET_MAGIC = b"PAR1"
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
-_LONGEST_LINE = 1 * MB  # of JSON
+_LONGEST_LINE = 1 * MB  # bytes of one JSON line
 _DEEPEST = 4  # levels above a document's list
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000

@@ -19,7 +19,7 @@ from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
 from isolaw.readers.table_segments import names_of
 
-_SHOWN = 60  # columns
+_SHOWN = 60  # columns to list in the message
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 

@@ -124,7 +124,8 @@ def check_recipe(
     spec
         as for `isolaw.sweep`.
     out
-        the check's directory, in which each stage has a folder with its sweep. A second call continues there.
+        the directory of the check. Each stage has a folder with its sweep there, and a second call continues
+        the stages.
     on_event
         called with each `Event`.
 

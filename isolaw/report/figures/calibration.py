@@ -51,7 +51,7 @@ def calibration_figure(found: Calibration) -> Figure:
             axes.set_xscale("log")
         for axes in grid.flat[len(panels) :]:
             axes.remove()
-        for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:  # the lowest of each column
+        for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:  # the lowest panel of each column
             axes.tick_params(labelbottom=True)
         figure.supxlabel("C, rollouts generated", fontsize=9)
         figure.supylabel(plain(f"{seen.metric} ({seen.eval_set})"), fontsize=9)

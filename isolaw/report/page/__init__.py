@@ -67,16 +67,16 @@ def write_report(
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
     cost, price
-        as for `Law.predict`; with them the page shows the hours of allocations.
+        as in `Law.predict`; the page then shows the hours of allocations.
     backtest
-        from `isolaw.backtest`, or why there is none.
+        the result of `isolaw.backtest`, or the reason why there is none.
     reading
         keywords of `isolaw.read`, if ``runs`` is a source.
 
     Raises
     ------
     DataError
-        ``law`` was fitted to other runs, or ``path`` is something else or cannot be written.
+        ``law`` was fitted to other runs, or ``path`` is a file other than such a page, or cannot be written.
     InputError
         ``compute`` is less than one step.
     """

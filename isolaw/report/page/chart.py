@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """A chart of the page.
 
     ``data`` and ``layout`` are for plotly.js. The ``meta`` of a trace can contain ``n`` and ``b``, which the
     page uses to show or hide the trace.

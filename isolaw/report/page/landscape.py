@@ -59,7 +59,7 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
     shares = shares[[*step_0, *later[np.unique(wanted.clip(max=len(later) - 1))]]]
     data = [
         {
-            "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # 12k
+            "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # e.g. 12k
             "y": rounded(shares.index), "z": [rounded(row) for row in shares.to_numpy(np.float64)],
             "colorscale": _SCALE, "zmin": 0, "zmax": round(most, 3),
             "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
