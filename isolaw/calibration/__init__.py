@@ -1,1 +1,1 @@
-"""Fit a simulator to runs: the result is an ensemble of simulated models that reproduce the rewards."""
+"""Fitting a simulator to runs. The result is an ensemble of simulated models that reproduce the rewards."""

@@ -1,9 +1,9 @@
-"""Forecast rewards at budgets that no run has reached, with a calibrated ensemble.
+"""Forecasting rewards at budgets that no run has reached, with a calibrated ensemble.
 
 Each member of the ensemble trains through the whole budget in every cell (B_p, n), on the same problems. A
 cell's expected reward is the mean over members. Forecasts are **simulated**: isolaw assumes that the
-mechanism continues as it was fitted. Members differ in the constants that the runs do not determine, and in
-their draws of the model discrepancy (`isolaw.calibration.discrepancy`).
+mechanism continues as fitted. Members differ in the constants that the runs do not determine, and in their
+draws of the model discrepancy (`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from isolaw.simulators.presets import Preset
 from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
-POINTS = 24  # number of C values
+POINTS = 24  # number of C
 FARTHEST = 100.0  # largest budget of a forecast, as a multiple of the largest measured C
 _FORECAST = 2**21  # first index of the random streams, distinct from the streams of a calibration
 
 
 @dataclass(frozen=True)
 class RewardForecast:
-    """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of which is the budget.
+    """Forecast rewards of the ensemble's members over a budget.
 
-    Rewards are NaN before a cell's first step. ``steps`` (K,) are the steps that the budget pays for.
+    ``rewards`` has shape (E, K, P), for E members in K cells (B_p, n) at P values of C, the last of which is
+    the budget. It is NaN before a cell's first step. ``steps``, of length K, contains the steps that the
+    budget pays for.
     """
 
     preset: Preset
@@ -47,12 +49,12 @@ class RewardForecast:
 
     @property
     def final(self) -> Floats:
-        """The rewards at the budget, (E, K)."""
+        """The rewards at the budget, an array of shape (E, K)."""
         return self.rewards[:, :, -1]
 
     @property
     def best(self) -> BatchShape:
-        """The cell with the highest expected reward, and so with the least expected regret."""
+        """The cell with the highest expected reward, which also has the least expected regret."""
         return self.cells[int(self.final.mean(axis=0).argmax())]
 
 
@@ -67,8 +69,9 @@ def forecast(
 ) -> RewardForecast:
     """Simulate the members of a preset through a budget in each of the cells (B_p, n).
 
-    One unit of the budget pays for ``rates`` (K,) rollouts in a cell, by default one. Raises `InputError` if
-    the budget does not pay for one step of a cell, or if the discrepancy in the preset's file is damaged.
+    In each cell, one unit of the budget pays for the number of rollouts in ``rates``, by default one. Raises
+    `InputError` if the budget is below one step of a cell, or if the discrepancy in the preset's file is
+    damaged.
     """
     rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
     cells = tuple(sorted(rate))
@@ -109,7 +112,7 @@ def discrepancy_of(preset: Preset) -> Discrepancy:
 def check_reach(preset: Preset, compute: float) -> float:
     """Return ``compute`` as a multiple of the largest C of the preset's runs.
 
-    Raises `Refused` if it is more than `FARTHEST`.
+    Raises `Refused` if this multiple exceeds `FARTHEST`.
     """
     factor = compute / preset.measured
     if factor > FARTHEST:
@@ -122,7 +125,7 @@ def check_reach(preset: Preset, compute: float) -> float:
 
 
 def protocol_of(preset: Preset, rate: Mapping[BatchShape, float], grid: Floats) -> Protocol:
-    """Return a protocol of the cells in ``rate``, sorted, measured at the steps that each budget pays for."""
+    """Return a protocol of the sorted cells in ``rate``, evaluated at the steps that each budget allows."""
     recipe = dict(preset.recipe)
     rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
     out = []

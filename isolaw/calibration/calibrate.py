@@ -1,4 +1,4 @@
-"""`calibrate`: fit the constants of the simulator to runs, with an ensemble as the result."""
+"""`calibrate`: fit the constants of the simulator to runs, as an ensemble."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Constant:
     """The posterior of one constant: its median and 90 % interval, and how much the runs narrow the prior.
 
     ``narrowed`` is the posterior standard deviation of the constant's coordinate x, which is 1 under the
-    prior. ``identified`` is true if it is below one half, and ``at_edge`` if the median is outside the
-    central 95 % of the prior.
+    prior. ``identified`` is true if ``narrowed`` is below one half, and ``at_edge`` if the median is outside
+    the central 95 % of the prior.
     """
 
     name: str
@@ -72,9 +72,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Calibration(Shown):
-    """The result of a calibration: an ensemble (E, d) of equally likely points in ``observed.space``.
+    """The result of a calibration: an ensemble of equally likely constants.
 
-    The first member is the central one. ``replayed`` (E, P) has the rewards that each member measures when it
+    ``x`` has shape (E, d), for E members and the d coordinates of ``observed.space``. The first member is the
+    central one. ``replayed`` has shape (E, P) and contains the rewards that each member measures when it
     repeats the runs.
     """
 
@@ -91,7 +92,7 @@ class Calibration(Shown):
 
     @property
     def simulated(self) -> Simulated:
-        """The label of results that combine the runs and the ensemble: simulated, or partly simulated."""
+        """The label of results that combine the runs and the ensemble: simulated or partly simulated."""
         return Simulated.among([self.observed.runs.simulated, Simulated.YES])
 
     @property
@@ -123,7 +124,7 @@ class Calibration(Shown):
 
     @property
     def covered(self) -> float:
-        """Share of the measured rewards inside the ensemble's 90 % band, which includes the noise of runs."""
+        """Share of measured rewards inside the ensemble's 90 % band, which includes the noise of runs."""
         low, high = np.quantile(self.replayed, BANDS, axis=0)
         return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
 
@@ -132,8 +133,8 @@ class Calibration(Shown):
         """Whether training changed the reward of at least one configuration by more than noise.
 
         A change is the difference between the mean of the first three evaluations and the mean of any three
-        later ones. It exceeds noise if it is larger than `MOVED` standard deviations of this difference over
-        simulated repetitions of the runs.
+        later ones. It counts as more than noise if it exceeds `MOVED` standard deviations of the same
+        difference over simulated repetitions of the runs.
         """
         end = 0
         for cell in self.observed.protocol.cells:
@@ -150,11 +151,11 @@ class Calibration(Shown):
 
     @property
     def seeds_apart(self) -> tuple[float, float] | None:
-        """The measured and the simulated spread over seeds, if the measured one is `MOVED` times larger.
+        """The measured and simulated spread over seeds if the measured one is `MOVED` times larger, else
+        None.
 
-        The spread is the standard deviation, over the runs of one configuration, of a run's mean reward. The
-        ensemble describes only the mean over seeds, so a larger spread means that it is not enough. None if
-        the measured spread is not that large.
+        The spread is the standard deviation of a run's mean reward over the runs of one configuration. Since
+        the ensemble describes only the mean over seeds, it does not explain a much larger measured spread.
         """
         between, cells = self.observed.between, self.observed.protocol.cells
         known = np.isfinite(between)
@@ -179,7 +180,7 @@ class Calibration(Shown):
         return Discrepancy.of(of.discrepancy, self.observed.protocol.cells, left, of.covariance)
 
     def save(self, path: str | Path) -> None:
-        """Write the preset file; raise `DataError` rather than replace another kind of file."""
+        """Write the preset file; raise `DataError` if the path holds another kind of file."""
         file = Path(path)
         check_replaceable(file, "a preset", "preset.toml", is_preset)
         text = HEAD + self.toml()
@@ -187,7 +188,7 @@ class Calibration(Shown):
             temporary.write_text(text, encoding="utf-8")
 
     def toml(self) -> str:
-        """Return the preset file's text."""
+        """Return the text of the preset file."""
         members = self.members
         central = parameters(self.space.values(self.x[0]))
         cells = self.observed.protocol.cells
@@ -226,7 +227,7 @@ class Calibration(Shown):
             "discrepancy": self.discrepancy.to_dict(),
             "ensemble": columns,
         }
-        # The checksum is of the data as they are read back, since keys without a value are not written.
+        # The checksum covers the data as they are read back, since keys without a value are not written.
         data["preset"]["crc"] = preset_file.checksum(parse_toml(toml_text(data), "the preset"))
         return toml_text(data)
 
@@ -251,20 +252,20 @@ def calibrate(
     Parameters
     ----------
     source
-        `Runs`, or anything that `isolaw.read` takes.
+        `Runs`, or anything that `isolaw.read` accepts.
     metric, eval_set
-        a metric that is a mean of successes, and its evaluation set; by default ``avg@4`` on ``validation``.
+        the reward, which must be a mean of successes, and its evaluation set; by default ``avg@4`` on
+        ``validation``.
     where
         use only runs with these values, such as ``{"lr": 1e-3}``.
     problems
-        the difficulty of the problems if it is known, as ``problems.set`` takes it; by default isolaw fits
-        it.
+        the difficulty of the problems, if known, in the form of ``problems.set``; by default isolaw fits it.
     n_train
         the number of training problems D, if the runs did not record it.
     until
         use only the checkpoints up to this C.
     out
-        the preset file to write. A killed calibration continues from the rounds that are stored next to it.
+        the preset file to write. Rounds are stored next to it, so that a killed calibration can continue.
     jobs
         number of processes; by default one per core.
 
@@ -305,7 +306,7 @@ def calibrate(
 
 
 def _ensemble(draws: Floats, seed: int) -> Floats:
-    """Draw the ensemble from the posterior, and put the draw that is nearest to the mean first."""
+    """Draw the ensemble from the posterior, with the draw nearest to the mean first."""
     rng = np.random.default_rng([seed, _REPLAYED])
     chosen = draws[rng.choice(len(draws), MEMBERS, replace=False)]
     away = (chosen - draws.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(draws.T))).T
@@ -314,7 +315,7 @@ def _ensemble(draws: Floats, seed: int) -> Floats:
 
 
 def _mark(seen: Observed, seed: int) -> str:
-    """Return a hash of everything that a calibration depends on."""
+    """Return a hash of everything that determines the result of a calibration."""
     protocol = asdict(seen.protocol)
     space = [asdict(c) for c in seen.space.coordinates], seen.space.problems
     key = [VERSION, FIRST, NEXT, ROUNDS, seed, protocol, space, [float(v) for v in seen.reward]]
@@ -328,7 +329,7 @@ def _keep(path: Path, mark: str, done: list[Round]) -> None:
 
 
 def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
-    """Return the stored rounds of an earlier call with the same input; empty if there are none."""
+    """Return the stored rounds of an earlier call with the same input, or an empty list."""
     if not path.is_file():
         return []
     try:

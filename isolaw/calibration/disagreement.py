@@ -1,9 +1,10 @@
-"""Decide whether a calibrated ensemble and a fitted law contradict each other at a budget.
+"""Whether a calibrated ensemble and a fitted law contradict each other at a budget.
 
-Both give draws of the reward of a cell (B_p, n). Among the cells that both contain, they disagree
+The ensemble and the law each give draws of the reward of a cell (B_p, n). They are compared on the cells that
+both contain, and disagree
 
-- about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the
-  draws of the other;
+- about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the draws
+  of the other;
 - about rewards, if their 95 % intervals do not overlap in some cell.
 """
 
@@ -32,8 +33,8 @@ def disagreements(
 ) -> list[Flag]:
     """Return a flag for each contradiction between an ensemble and the draws of a law.
 
-    Returns no flag if the law recommends nothing, or if fewer than two cells are in both. ``rates`` maps each
-    cell to its rollouts per unit of the budget.
+    Returns no flags if the law recommends nothing, or if fewer than two cells are common to both. ``rates``
+    maps each cell to its rollouts per unit of the budget.
     """
     a = found.allocation
     if a is None:

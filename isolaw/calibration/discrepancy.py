@@ -1,16 +1,17 @@
-"""Model discrepancy: reward that no constants of the simulator reproduce, and its extrapolation.
+"""Model discrepancy: the part of the reward that no constants of the simulator reproduce.
 
-Let e_p be the p-th measured reward minus the ensemble's mean, at compute C in the cell (B_p, n). The model is
+This module also extrapolates the discrepancy. Let e_p be the p-th measured reward minus the ensemble's mean,
+at compute C in the cell (B_p, n). The model is
 
     e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
     r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
 
 (Kennedy and O'Hagan 2001, JRSS B 63, 425), where d is the discrepancy, δ its standard deviation, r its
-correlation, and Δ the difference between two points. δ comes from the calibration, and so do the variances of
-level, cell level and noise, which are those over simulated repetitions of the runs. The length scales l_C and
-l maximise the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each
-forecast adds a draw of d given e. It therefore begins where the runs ended, and returns to the simulated
-mechanism within about l_C in log C, or l in log n. With δ = 0 nothing is added.
+correlation, and Δ the difference between two points. The calibration determines δ. The variances of level,
+cell level and noise are those over simulated repetitions of the runs. The length scales l_C and l maximize
+the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a
+draw of d given e. It therefore starts where the runs ended, and returns to the simulated mechanism within
+about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from isolaw.simulators.model import Floats
 
 _LENGTHS, _LENGTHS_SD = np.log([2.0, 1.0]), np.sqrt(0.5)  # prior of log l_C and log l
 _NAMES = "compute", "rollouts_per_problem", "problems_per_batch"
-_LEAST = 1e-8  # variance of a reward, added so that covariances can be factored
+_LEAST = 1e-8  # variance added to each reward, so that covariances can be factored
 
 
 @dataclass(frozen=True)
 class Discrepancy:
     """The discrepancy d, given the residuals of the runs.
 
-    ``size`` is δ. ``left`` holds the residuals e (P,) at the points ``where`` (P, 3), whose columns are the
-    logs of C, n and B_p. ``noise`` holds the variances of the level, of a cell's level and of the noise, and
-    ``lengths`` the length scales l_C and l.
+    ``size`` is δ. ``left`` contains the residuals e, of shape (P,), at the points ``where``, of shape (P, 3),
+    whose columns are the logs of C, n and B_p. ``noise`` contains the variances of the level, of a cell's
+    level and of the noise, and ``lengths`` the length scales l_C and l.
     """
 
     size: float
@@ -49,10 +50,10 @@ class Discrepancy:
 
     @classmethod
     def of(cls, size: float, cells: Sequence[SimulatedCell], left: Floats, noise: Floats) -> Discrepancy:
-        """Return d given the residuals ``left`` (P,) of the rewards of all ``cells``, concatenated.
+        """Return d given the residuals ``left`` of the rewards of all ``cells``, concatenated to shape (P,).
 
-        ``noise`` (P, P) is the covariance of the rewards over repetitions of the runs. Rewards before the
-        first step are not used.
+        ``noise``, of shape (P, P), is the covariance of the rewards over repetitions of the runs. Rewards
+        before the first step are ignored.
         """
         where = np.concatenate(
             [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]
@@ -63,9 +64,9 @@ class Discrepancy:
 
     @classmethod
     def read(cls, size: float, data: Mapping[str, Any]) -> Discrepancy:
-        """Return the discrepancy that `to_dict` encoded; without data it has only its size.
+        """Return the discrepancy encoded by `to_dict`; if ``data`` is empty, it has only its size.
 
-        Raises `KeyError`, `TypeError` or `ValueError` if the data are anything else.
+        Raises `KeyError`, `TypeError` or `ValueError` for any other data.
         """
         if not data:
             return cls(size, np.zeros(0), np.zeros((0, 3)))
@@ -87,7 +88,10 @@ class Discrepancy:
     def draws(
         self, cells: Sequence[BatchShape], compute: Floats, members: int, rng: np.random.Generator
     ) -> Floats:
-        """Return E draws of d given e, (E, K, P), in K cells at C (K, P); they average to the mean of d."""
+        """Return draws of d given e, of shape (E, K, P), in K cells at C of shape (K, P).
+
+        The draws of the E members average to the posterior mean of d.
+        """
         shape = members, *compute.shape
         if self.size == 0:
             return np.zeros(shape)
@@ -111,7 +115,7 @@ class Discrepancy:
         return level + of_cell * _same(self.where) + (rest + _LEAST) * np.eye(len(self.left))
 
     def _fitted(self) -> Discrepancy:
-        """Return the discrepancy with the most likely length scales."""
+        """Return the discrepancy with the most probable length scales."""
 
         def minus_log(logs: Floats) -> float:
             own = replace(self, lengths=(float(np.exp(logs[0])), float(np.exp(logs[1]))))
@@ -131,12 +135,12 @@ def _where(key: BatchShape, compute: Floats) -> Floats:
 
 
 def _same(where: Floats) -> Floats:
-    """Return a matrix (P, P) that is 1 where two points belong to one cell, and 0 elsewhere."""
+    """Return a (P, P) matrix that is 1 where two points belong to the same cell, and 0 elsewhere."""
     return np.asarray((where[:, None, 1:] == where[None, :, 1:]).all(axis=-1), dtype=np.float64)
 
 
 def _parts(where: Floats, noise: Floats) -> tuple[float, float, float]:
-    """Split a covariance (P, P) into the variances of the level, of a cell's level and of the noise."""
+    """Split a (P, P) covariance into the variances of the level, of a cell's level and of the noise."""
     own, single = _same(where) > 0, np.eye(len(where), dtype=bool)
     means = [noise[mask].mean() if mask.any() else 0.0 for mask in (~own, own & ~single, single)]
     level = max(means[0], 0.0)

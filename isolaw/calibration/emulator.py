@@ -1,26 +1,26 @@
-"""Emulate the simulator by a Gaussian process in its constants, and compute the posterior of the constants.
+"""A Gaussian process that emulates the simulator, and the posterior of the simulator's constants.
 
-Let x be the d coordinates of a simulated population, and z (K,) the principal components of its rewards. A
-linear fit in x with coefficients β_k leaves residuals of standard deviation s_k in component k:
+Let x be the d coordinates of a simulated population, and z, of shape (K,), the principal components of its
+rewards. A linear fit in x with coefficients β_k leaves residuals with standard deviation s_k in component k:
 
     z_k = β_k'(1, x) + s_k (f_k(x) + e_k),   f_k ~ GP(0, σ_k² r),   e_k ~ N(0, ν_k²)
     r(x, x') = exp(−½ Σ_i (x_i − x'_i)² / l_i²)
 
-All components share the correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), so one
-eigendecomposition serves them all. The length scales l, signal variances σ² and noise variances ν² maximise
-the marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation
-has its own problems, rollouts and answers, so ν² measures how two sets of runs of one population differ,
-including levels of a problem set that all configurations share. With z₀ the measured rewards, and ẑ and v the
-process's mean and variance at x,
+All components share the correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), so a
+single eigendecomposition serves them all. The length scales l, signal variances σ² and noise variances ν²
+maximize the marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each
+simulation has its own problems, rollouts and answers. ν² therefore measures how two sets of runs of one
+population differ, including the level of a problem set that all configurations share. Let z₀ be the measured
+rewards, and ẑ and v the mean and variance of the process at x. Then
 
     −2 log p(x | z₀) = |x|² + Σ_k (z₀ − ẑ)² / (v + s²ν² + δ²) + log (v + s²ν² + δ²)
 
 (the synthetic likelihood of Wood 2010, Nature 466, 1102, with a process instead of repeated simulations, as
-in Meeds and Welling 2014, arXiv 1401.2838). v grows away from simulations, also between simulations that no
-polynomial joins, so constants that no round tried stay possible. δ is the model discrepancy in each
-component: the part of the rewards that the mechanism cannot reproduce with any constants (Kennedy and O'Hagan
-2001, JRSS B 63, 425). It is estimated from simulations j: e_j = z₀ − z_j has the noise of two sets of runs,
-and δ is the smallest value with
+in Meeds and Welling 2014, arXiv 1401.2838). v grows away from simulations, including between simulations that
+no polynomial joins, so constants that no round tried remain possible. δ is the model discrepancy in each
+component: the part of the rewards that no constants of the mechanism reproduce (Kennedy and O'Hagan 2001,
+JRSS B 63, 425). It is estimated from simulations j: the difference e_j = z₀ − z_j has the noise of two sets
+of runs, and δ is the smallest value with
 
     5 % quantile over j of Σ_k e_jk² / (2 s²ν² + δ²) ≤ K
 """
@@ -36,9 +36,9 @@ from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
 
 COMPONENTS = 14
-_MOST = 1200  # number of the latest simulations that are used: the best ones would be selected by noise
+_MOST = 1200  # uses this many of the latest simulations; choosing the best ones would select for noise
 _FITTED = 300
-_STEPS = 40  # limit on the search for l, σ² and ν²
+_STEPS = 40  # limit on the iterations of the search for l, σ² and ν²
 _NEAREST = 0.05  # share of the simulations that determines δ
 _LEAST = 1e-4  # lower end of the search for δ
 _LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # prior of log l and log ν²
@@ -48,10 +48,10 @@ _LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # prior of log l and log ν²
 class Emulator:
     """The Gaussian process after one round of a calibration.
 
-    In the symbols of the module's docstring, ``measured`` is z₀ (K,), ``noise2`` is s²ν² (K,) and
-    ``discrepancy`` is δ. ``residual`` is the root mean square of the part of the measured rewards that no
-    component contains, and ``covariance`` (P, P) is the covariance of the rewards over repetitions of the
-    runs. `fit` computes the other fields.
+    In the symbols of the module's docstring, ``measured`` is z₀ and ``noise2`` is s²ν², both of shape (K,),
+    and ``discrepancy`` is δ. ``residual`` is the root mean square of the part of the measured rewards that no
+    component contains. ``covariance``, of shape (P, P), is the covariance of the rewards over repetitions of
+    the runs. `fit` computes the other fields.
     """
 
     points: Floats
@@ -69,7 +69,11 @@ class Emulator:
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
-        """Fit the process to ``rewards`` (J, P) simulated at points ``x`` (J, d), given ``measured`` (P,)."""
+        """Fit the process to simulated rewards.
+
+        ``rewards``, of shape (J, P), were simulated at the points ``x``, of shape (J, d). ``measured`` has
+        shape (P,).
+        """
         x, rewards = x[-_MOST:], rewards[-_MOST:]
         middle = rewards.mean(axis=0)
         components = min(COMPONENTS, len(measured))
@@ -94,13 +98,19 @@ class Emulator:
         return cls(x, *fitted, z0, residual, discrepancy, covariance)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the variance, (J, K) each, of the components without noise at points (J, d)."""
+        """Return the mean and variance of the components, without noise, at points of shape (J, d).
+
+        Both arrays have shape (J, K).
+        """
         near = correlation(x, self.points, self.lengths)
         known = (near @ self.axes) ** 2 @ self.shares
         return _with_one(x) @ self.plane + near @ self.weights, self.signal2 * np.maximum(1 - known, 0)
 
     def log_posterior(self, x: Floats) -> Floats:
-        """Return the log posterior log p(x | z₀) of points (J, d) up to a constant, (J,)."""
+        """Return the log posterior log p(x | z₀), up to a constant, at points of shape (J, d).
+
+        The array has shape (J,).
+        """
         mean, variance = self.predict(x)
         variance = variance + self.noise2 + self.discrepancy**2
         far = np.sum((self.measured - mean) ** 2 / variance + np.log(variance), axis=1)
@@ -109,7 +119,7 @@ class Emulator:
 
 
 def correlation(x: Floats, other: Floats, lengths: Floats) -> Floats:
-    """Return the correlation r, (J, L), between points (J, d) and (L, d).
+    """Return the correlation r between points of shape (J, d) and (L, d), as an array of shape (J, L).
 
     >>> correlation(np.zeros((1, 2)), np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([2.0, 1.0])).round(3)
     array([[1.   , 0.607]])
@@ -124,7 +134,10 @@ def _with_one(x: Floats) -> Floats:
 
 
 def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return l (d,), σ² (K,) and ν² (K,) that maximise the marginal likelihood of z (J, K) at x (J, d)."""
+    """Return l, σ² and ν² that maximize the marginal likelihood of z at x.
+
+    x has shape (J, d) and z has shape (J, K). l has shape (d,); σ² and ν² have shape (K,).
+    """
     d, components = x.shape[1], z.shape[1]
     square = (x[:, None] - x[None]) ** 2
 
@@ -156,9 +169,9 @@ def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _discrepancy(square: Floats, variance: Floats) -> float:
-    """Return δ from the squared differences (J, K) between measured rewards and simulations.
+    """Return δ, given the squared differences between measured and simulated rewards, of shape (J, K).
 
-    ``variance`` (K,) is the variance of these differences without δ.
+    ``variance``, of shape (K,), is the variance of these differences if δ is 0.
     """
 
     def excess(log_delta: float) -> float:

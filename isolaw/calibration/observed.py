@@ -1,4 +1,4 @@
-"""Prepare runs for a calibration: how they were trained, what they measured, and what isolaw assumes."""
+"""The input of a calibration: how runs were trained, what they measured, and what isolaw assumes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from isolaw.simulators.problems import difficulty
 
 BINS = 14  # number of bins of log C for each configuration
 LEAST_CELLS = 2
-# Prior standard deviations if runs were not evaluated before their first step; the mean's is in logits.
+# Prior standard deviations if runs were not evaluated before their first step. That of the mean is in logits.
 _UNMEASURED_SD = 0.5
 _SPREAD, _SPREAD_SD, _MEASURED_SPREAD_SD = 4.0, 1.0, 0.3
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The input of a calibration: the measured rewards, and how to repeat the runs in a simulation.
+    """The measured rewards of runs, and what a simulation needs to repeat the runs.
 
-    ``reward`` (P,) holds the rewards at the steps of ``protocol``, one cell after the other. ``lr_scaling``
-    is the rule that lr(B) follows. ``ends`` (K,) is the largest measured C of each cell, and ``between`` (K,)
-    is the variance over its runs of a run's mean reward, NaN for a single run. ``assumed`` has a sentence for
-    each value that the runs did not record.
+    ``reward``, of shape (P,), contains the rewards at the steps of ``protocol``, one cell after the other.
+    ``lr_scaling`` is the rule for lr(B). ``ends``, of length K, contains the largest measured C of each cell.
+    ``between``, of shape (K,), is the variance of a run's mean reward over the runs of a cell, and NaN for a
+    single run. ``assumed`` contains a sentence for each value that the runs did not record.
     """
 
     runs: Runs
@@ -51,7 +51,7 @@ class Observed:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The part of the runs' recipe that a simulation repeats, with the rule that lr(B) follows."""
+        """The part of the recipe that a simulation repeats, with the rule for lr(B)."""
         return {
             "lr_scaling": self.lr_scaling,
             "replacement": self.protocol.replacement,
@@ -68,7 +68,7 @@ def observe(
     n_train: int | None = None,
     until: float | None = None,
 ) -> Observed:
-    """Return the input of a calibration; the parameters are those of `isolaw.calibrate`.
+    """Return the input of a calibration. The parameters are those of `isolaw.calibrate`.
 
     Raises
     ------
@@ -146,8 +146,9 @@ def observe(
 
 
 def _between(configuration: Configuration) -> float:
-    """Return the variance over runs of a run's mean reward at the checkpoints after step 0 that all runs
-    have.
+    """Return the variance, over runs, of a run's mean reward; NaN if it cannot be computed.
+
+    The mean is over the checkpoints after step 0 that all runs have.
     """
     shared = (configuration.runs_at == configuration.runs) & (configuration.checkpoints > 0)
     if configuration.runs < 2 or not shared.any():
@@ -158,7 +159,7 @@ def _between(configuration: Configuration) -> float:
 
 
 def _left_early(configuration: Configuration) -> str:
-    """Return the assumption about runs that end at less than half the C of others of their configuration."""
+    """Describe the assumption about runs that end before half the C of others in their configuration."""
     ends = np.array([configuration.compute[configuration.run == i].max() for i in range(configuration.runs)])
     short = ends < ends.max() / 2
     if not short.any():
@@ -170,13 +171,13 @@ def _left_early(configuration: Configuration) -> str:
 
 
 def _follows_batch(table: pd.DataFrame, name: str) -> bool:
-    """Return whether lr differs only between configurations, as it does if lr follows B."""
+    """Return whether lr differs only between configurations, as with an lr that follows B."""
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])[name].nunique()
     return name == "lr" and bool((own == 1).all())
 
 
 def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[SimulatedCell, Floats]:
-    """Bin a configuration's checkpoints by log C into at most `BINS` bins, and return the mean rewards."""
+    """Return a cell and its mean rewards, with the checkpoints binned by log C into at most `BINS` bins."""
     batch = configuration.problems_per_batch * configuration.rollouts_per_problem
     compute, reward = configuration.checkpoints, configuration.mean
     step = np.round(compute / batch).astype(int)
@@ -200,9 +201,9 @@ def _beforehand(
     runs: Runs, found: list[Configuration], table: pd.DataFrame, metric: str, eval_set: str, validation: int,
     assumed: list[str],
 ) -> Beforehand:  # fmt: skip
-    """Estimate μ and ν, the problems' success before training, from the evaluation at step 0.
+    """Estimate μ and ν of the problems' success before training, from the evaluation at step 0.
 
-    μ comes from the reward, and ν from best@k, worst@k or the counts of single problems.
+    μ comes from the reward. ν comes from best@k and worst@k, or from the counts of single problems.
     """
     at_start = [c.mean[0] for c in found if c.checkpoints[0] == 0]
     if not at_start:
@@ -243,8 +244,8 @@ def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[s
 def _spread(mean: float, known: Mapping[tuple[str, int], float]) -> float | None:
     """Return the ν for which Beta(μ ν, (1 − μ) ν) comes closest to the measured best@k and worst@k.
 
-    For Beta(a, b), worst@k is E[p^k] = Π_{i<k} (a + i) / (a + b + i). best@k is 1 − E[(1 − p)^k], in which a
-    and b change places.
+    For Beta(a, b), worst@k is E[p^k] = Π_{i<k} (a + i) / (a + b + i). best@k is 1 − E[(1 − p)^k], where a and
+    b are swapped.
 
     >>> round(_spread(0.5, {("worst", 2): 1 / 3, ("best", 2): 2 / 3}), 1)  # uniform
     2.0

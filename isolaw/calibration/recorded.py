@@ -1,4 +1,4 @@
-"""Read from the logs how runs were trained: the part that a simulation of them repeats."""
+"""The recorded training settings that a simulation of the runs repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import ADVANTAGES
 
 _VALIDATION = 300
-_NEAR = np.log(1.1)  # largest distance between log lr and a rule of B at which the lr follows the rule
+_NEAR = np.log(1.1)  # an lr follows a rule of B if its log is at most this far from the rule
 
 
 def _positive(value: Any) -> bool:
@@ -32,7 +32,7 @@ def _number(value: Any) -> bool:
         return False
 
 
-# Each column of runs, and of their points, that a simulation uses, with the accepted values and a test.
+# The columns of runs and of their points that a simulation uses, each with its accepted values and a test.
 _RUNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "lr": ("a positive number", _positive),
     "n_train_problems": ("1 or more", lambda v: _number(v) and float(v) >= 1),
@@ -50,9 +50,7 @@ _UPDATE: dict[str, Callable[[Any], Any]] = {"advantage": str, "zero_variance_fil
 
 @dataclass(frozen=True)
 class Sizes:
-    """The number of training problems D, of validation problems, and of answers to a problem in an
-    evaluation.
-    """
+    """The numbers of training problems D, validation problems, and answers per problem in an evaluation."""
 
     train: int
     validation: int
@@ -75,8 +73,9 @@ def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
 def sizes(
     points: pd.DataFrame, table: pd.DataFrame, metric: str, n_train: int | None, assumed: list[str]
 ) -> Sizes:
-    """Return the sizes that runs recorded, or assume them; ``assumed`` receives a sentence for each
-    assumption.
+    """Return the sizes that the runs recorded, or assumed sizes.
+
+    ``assumed`` receives a sentence for each assumption.
     """
     recorded = table.get("n_train_problems", pd.Series(dtype=float)).dropna()
     train = n_train or (int(float(recorded.iloc[0])) if len(recorded) else 0)
@@ -97,7 +96,8 @@ def sizes(
 def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
     """Return the rule in `isolaw.config.run.EXPONENTS` that lr(B_p, n) follows.
 
-    Raises `DataError` if the recorded lr follows no rule, since the lr at other batch sizes is then unknown.
+    Raises `DataError` if the recorded lr follows no rule, because the lr at other batch sizes is then
+    unknown.
     """
     recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
     if recorded in EXPONENTS:
@@ -121,14 +121,12 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
 
 
 def lr_factor(problems: float, rollouts: float, rule: str = "sqrt") -> float:
-    """Return lr(B_p, n) / η, where η is the square-root rule's lr at B = 1 whichever rule applies."""
+    """Return lr(B_p, n) / η. For every rule, η is the lr that the square-root rule gives at B = 1."""
     return float(np.sqrt(REFERENCE_BATCH)) * lr_ratio(problems, rollouts, rule)
 
 
 def update_of(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the recorded fields of `isolaw.simulators.model.Update`, the part of a recipe that all models
-    share.
-    """
+    """Return the recorded fields of `isolaw.simulators.model.Update`, which all simulated models share."""
     return {
         key: kind(plain(table[key].iloc[0]))
         for key, kind in _UPDATE.items()
@@ -137,7 +135,7 @@ def update_of(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
-    """Return whether the runs had a KL penalty, which isolaw assumes if they did not record it."""
+    """Return whether the runs had a KL penalty; isolaw assumes so if they did not record it."""
     if "kl" not in table.columns or table["kl"].isna().any():
         assumed.append("the weight of the KL penalty is not recorded: it is fitted")
         return True

@@ -1,9 +1,9 @@
-"""Simulate in rounds that approach the constants with which the simulator reproduces the measurements.
+"""Rounds of simulation that approach the constants with which the simulator reproduces the measurements.
 
 The first round draws constants from the prior. Each later round draws them from the posterior of an
-`Emulator` of all simulations so far, so simulations concentrate where the posterior is high. Where there are
-no simulations the emulator is uncertain and the posterior wide, so later rounds explore these regions, too.
-emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
+`Emulator` fitted to the latest simulations, so simulations concentrate where the posterior is high. Where
+there are no simulations, the emulator is uncertain and the posterior wide, so later rounds also explore these
+regions. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from isolaw.simulators.problems import difficulty
 FIRST, NEXT, ROUNDS = 400, 200, 8
 MEMBERS = 100
 _WALKERS, _THIN = 128, 20
-_STEPS = {False: (150, 200), True: (300, 500)}  # emcee's burn-in and kept steps; True: after the last round
+_STEPS = {False: (150, 200), True: (300, 500)}  # burn-in and kept steps of emcee; True: after the last round
 _WALK, _CHOICE = 1, 2  # random streams
 
 
 @dataclass(frozen=True)
 class Round:
-    """The points (J, d) of one round, and the rewards (J, P) simulated at them."""
+    """The points of one round, of shape (J, d), and the rewards simulated there, of shape (J, P)."""
 
     x: Floats
     rewards: Floats
@@ -39,7 +39,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (J, d) from a posterior, with the emulator's δ and residual as root mean squares in reward."""
+    """Posterior draws, of shape (J, d), with the emulator's δ and residual as root mean squares in reward."""
 
     draws: Floats
     discrepancy: float
@@ -60,7 +60,10 @@ def simulated(
     jobs: int | None,
     report: Callable[[int], None],
 ) -> Floats:
-    """Simulate the runs at each point of ``x`` (J, d) with its own seed, and return the rewards (J, P)."""
+    """Simulate the runs at each point of ``x`` with its own seed and return the rewards.
+
+    ``x`` has shape (J, d), and the rewards have shape (J, P).
+    """
     values = [space.values(own) for own in x]
     populations = [(parameters(own), difficulty(space.problems_of(own))) for own in values]
     arguments = [(*own, seed) for own, seed in zip(populations, seeds, strict=True)]
@@ -71,9 +74,9 @@ def rounds(
     protocol: Protocol, space: Space, measured: Floats, seed: int, done: list[Round],
     jobs: int | None = None, report: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Round | Posterior]:  # fmt: skip
-    """Yield each `Round` that is not in ``done`` yet, and finally the `Posterior` given all rounds.
+    """Yield each `Round` that is not yet in ``done``, and finally the `Posterior` given all rounds.
 
-    ``report`` is called with the number of simulations so far.
+    ``report`` is called with the number of completed simulations.
     """
     found = list(done)
     now = posterior(found, measured, seed, last=len(found) == ROUNDS)
@@ -102,9 +105,9 @@ def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
 
 @one_blas_thread()
 def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True) -> Posterior | None:
-    """Return draws from the posterior given these rounds; None without rounds.
+    """Return posterior draws given these rounds, or None without rounds.
 
-    After the ``last`` round there are more draws.
+    The posterior after the ``last`` round has more draws.
     """
     import emcee
 
@@ -128,5 +131,5 @@ def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True
 
 
 def hash_of(seed: int, index: int) -> int:
-    """Return the random seed of a simulation, below 2³² and distinct for each index."""
+    """Return the random seed of a simulation, below 2³² and different for each index."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

@@ -1,4 +1,4 @@
-"""Simulate the rewards that a population would have measured if it had been trained like existing runs."""
+"""Simulating the rewards of a population that is trained and evaluated like existing runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ROLLOUTS, _EVALUATION = range(2)
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """One configuration: its (B_p, n), its lr(B) / η, and the steps at which it is measured.
+    """One configuration: its (B_p, n), its lr(B) / η, and the steps at which it is evaluated.
 
-    ``answers`` is the number of answers per problem in each measured reward of one run; 0 for exact rewards.
+    ``answers`` is the number of answers per problem in each measured reward of one run; 0 means exact
+    rewards.
     """
 
     problems_per_batch: int
@@ -33,18 +34,18 @@ class SimulatedCell:
 
     @property
     def compute(self) -> Floats:
-        """The compute C at each measurement, in rollouts."""
+        """The compute C of each evaluation, in rollouts."""
         batch = self.problems_per_batch * self.rollouts_per_problem
         return np.array(self.steps, dtype=np.float64) * batch
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How runs were trained and measured, so that a simulation can repeat it.
+    """How runs were trained and evaluated, so that a simulation can repeat it.
 
-    ``shared`` is true if the runs of all seeds have the same problems, as those of a language model do.
-    ``update`` is the part of a recipe that all simulated models share (`isolaw.simulators.model.Update`); the
-    weight β of the KL penalty belongs to the population.
+    ``shared`` is true if runs with different seeds have the same problems, as the runs of a language model
+    do. ``update`` is the part of a recipe that all simulated models share (`isolaw.simulators.model.Update`).
+    The weight β of the KL penalty belongs to the population instead.
     """
 
     cells: tuple[SimulatedCell, ...]
@@ -56,20 +57,20 @@ class Protocol:
 
     @property
     def visits(self) -> int:
-        """The number of problem visits in all runs up to their ends: the cost of a simulation."""
+        """The number of problem visits in all runs up to their ends, which is the cost of a simulation."""
         return sum(cell.steps[-1] * cell.problems_per_batch * cell.runs for cell in self.cells)
 
     def simulate(self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int) -> Floats:
         """Return the mean reward over the runs of each cell at each of its steps, as one array for all cells.
 
-        If a population diverges, its reward is 0 from then on.
+        If a population diverges, its later rewards are 0.
         """
         return np.concatenate(self.simulate_cells(parameters, difficulty, seed))
 
     def simulate_cells(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[Floats]:
-        """Return the rewards of `simulate` as one array for each cell."""
+        """Return the rewards of `simulate` as one array per cell."""
         out = []
         for cell in self.cells:
             rows = [self._run(parameters, difficulty, cell, seed, run) for run in range(cell.runs)]
@@ -79,11 +80,11 @@ class Protocol:
     def moments(
         self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
     ) -> list[tuple[Floats, Floats]]:
-        """Return the mean and the variance of p over problems, at each step of the first run of each cell."""
+        """Return the mean and variance of p over problems, at each step of the first run of each cell."""
         out = []
         for cell in self.cells:
             found = [p for p, _ in self._successes(parameters, difficulty, cell, seed, 0)]
-            left = [0.0] * (len(cell.steps) - len(found))  # after the run diverged
+            left = [0.0] * (len(cell.steps) - len(found))  # for steps after the run diverged
             mean, variance = ([own(p) for p in found] + left for own in (np.mean, np.var))
             out.append((np.array(mean), np.array(variance)))
         return out
@@ -110,8 +111,9 @@ class Protocol:
         seed: int,
         run: int,
     ) -> Iterator[tuple[Floats, np.random.Generator]]:
-        """Yield p (V,) of the validation problems and the random stream of answers at each step, until p
-        diverges.
+        """Yield p of the validation problems and the random stream of answers at each step, until p diverges.
+
+        p has shape (V,).
         """
         b, n = cell.problems_per_batch, cell.rollouts_per_problem
         problems = seed if self.shared else seed + (run << 32)

@@ -1,13 +1,14 @@
 """The constants that a calibration varies, and their prior.
 
-Each constant is a function of its own coordinate x, which is standard normal and independent a priori:
+Each constant is a function of its own coordinate x. The coordinates are standard normal and independent a
+priori:
 
     log    value = centre · exp(sd · x)                for positive constants
     logit  value = σ(logit(centre) + sd · x)           for shares, with σ the logistic function
 
-The prior has 5 % of its mass at |x| > 2, and excludes |x| > 3. The centres are round numbers between those of
-three presets that were set by hand. Most standard deviations allow a factor of 10 in either direction. The
-prior is wide because the runs of one model say little about another.
+The prior has 5 % of its mass at |x| > 2, and excludes |x| > 3. The centers are round numbers between the
+values of three presets set by hand. Most standard deviations allow a factor of 10 in either direction. The
+prior is wide because the runs of one model say little about another model.
 
 Before training, the success probabilities of problems follow Beta(μ ν, (1 − μ) ν). isolaw estimates the mean
 μ and the concentration ν, with their uncertainty, from the runs' evaluations before the first step
@@ -27,15 +28,16 @@ from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats
 
 BOUND = 3.0  # limit of |x|
-EDGE = 2.0  # a constant whose |x| is larger is at the edge of its prior
-IDENTIFIED = 0.5  # runs determine a constant if the posterior standard deviation of its x is smaller
-# Limits of ν: problems neither all have one success probability, nor are they always or never solved.
+EDGE = 2.0  # a constant with a larger |x| is at the edge of its prior
+IDENTIFIED = 0.5  # a constant is identified if the posterior standard deviation of its x is smaller
+# Limits of ν: neither do all problems have one success probability, nor is each problem always or never
+# solved.
 _WIDEST, _NARROWEST = 0.05, 1000.0
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One constant with its prior; ``kind`` is ``log`` or ``logit``, as in the module's docstring."""
+    """One constant with its prior. ``kind`` is ``log`` or ``logit``, as in the module's docstring."""
 
     name: str
     kind: Literal["log", "logit"]
@@ -44,7 +46,7 @@ class Coordinate:
     meaning: str
 
     def value(self, x: Any) -> Any:
-        """Return the constant at x, an array of any shape."""
+        """Return the constant at ``x``, an array of any shape."""
         if self.kind == "log":
             return self.centre * np.exp(self.sd * x)
         return expit(logit(self.centre) + self.sd * x)
@@ -81,7 +83,7 @@ class Beforehand:
 class Space:
     """The coordinates that a calibration varies.
 
-    If the difficulty of the problems is known, ``problems`` names it
+    If the difficulty of the problems is known, ``problems`` contains its name
     (`isolaw.simulators.problems.difficulty`), and the calibration does not vary it. If the runs had no KL
     penalty, there is no coordinate ``kl``.
     """
@@ -104,7 +106,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """The number of coordinates, d."""
+        """d, the number of coordinates."""
         return len(self.coordinates)
 
     @property
@@ -113,11 +115,11 @@ class Space:
         return tuple(c.name for c in self.coordinates)
 
     def values(self, x: Floats) -> dict[str, float]:
-        """Return the constants at one point, shape (d,)."""
+        """Return the constants at the point ``x``, of shape (d,)."""
         return {c.name: float(c.value(at)) for c, at in zip(self.coordinates, x, strict=True)}
 
     def problems_of(self, values: Mapping[str, float]) -> str:
-        """Return the problem set with these constants, as ``problems.set`` takes it."""
+        """Return the problem set with these constants, in the form that ``problems.set`` accepts."""
         if self.problems is not None:
             return self.problems
         mean, spread = values[_MEAN], float(np.clip(values[_SPREAD], _WIDEST, _NARROWEST))

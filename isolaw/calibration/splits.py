@@ -1,9 +1,9 @@
-"""`predict_by_simulation`: recommend an allocation from a calibrated preset, and compare it with a law's.
+"""`predict_by_simulation`: recommend an allocation from a calibrated preset, and compare it with a law.
 
 A law's reward surface describes rewards near the measurements. A preset's ensemble extrapolates a simulated
 mechanism (`isolaw.calibration.ahead`) to budgets up to a hundred times the measured compute, and to n up to
-four times the largest measured n. If both give an answer, `isolaw.calibration.disagreement` decides whether
-they contradict each other.
+four times the largest measured n. If there are recommendations from both, `isolaw.calibration.disagreement`
+decides whether they contradict each other.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from isolaw.fits.surface.slices import Slices
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import Cost, checked_price, parse_budget
 
-MISSED = 3.0  # an ensemble misfits its runs if its error is a larger multiple of noise and discrepancy
-POOR = TOLERANCE  # with a larger discrepancy, a preset cannot resolve differences in reward that matter
+MISSED = 3.0  # an ensemble misfits its runs if its error exceeds noise and discrepancy by this factor
+POOR = TOLERANCE  # with a larger discrepancy, a preset cannot resolve relevant differences in reward
 
 
 def predict_by_simulation(
@@ -49,10 +49,10 @@ def predict_by_simulation(
     jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Prediction:
-    """Return the allocation that a calibrated preset recommends for a budget; the result is **simulated**.
+    """Recommend an allocation for a budget from a calibrated preset. The result is **simulated**.
 
-    The measured configurations compete, and with them n of two and four times the largest measured n: at each
-    B_p, or at constant B if all configurations have the same B.
+    The measured configurations compete with configurations whose n is two and four times the largest measured
+    n. These have the same B_p or, if all measured configurations have the same B, the same B.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def predict_by_simulation(
     Raises
     ------
     InputError
-        the budget does not pay for a step, or the law is of another reward or not in rollouts.
+        the budget is below one step, or the law is for another reward or not in rollouts.
     Refused
         the budget is more than 100 times the largest measured compute.
     """
@@ -150,20 +150,20 @@ def predict_by_simulation(
 
 
 def _cut(ahead: RewardForecast) -> Slices:
-    """Return the rewards of an ensemble at the budget in the form of a law's: the mean, then the members."""
+    """Return an ensemble's rewards at the budget in the form used for laws: the mean, then the members."""
     log2_b, log2_n = np.log2(ahead.cells).T
     reward = np.vstack([ahead.final.mean(axis=0), ahead.final])
     return Slices(ahead.compute[-1:], log2_n, log2_b, reward[:, None], np.arange(len(ahead.cells)))
 
 
 def _batches(cut: Slices) -> tuple[int, int] | None:
-    """Return the smallest and the largest B_p, if it varies independently of n."""
+    """Return the smallest and largest B_p if B_p varies independently of n, else None."""
     low, high = (round(float(np.exp2(v))) for v in (cut.log2_b.min(), cut.log2_b.max()))
     return (low, high) if varies_in_batch(cut.log2_n, cut.log2_b) else None
 
 
 def _star(values: Floats, cut: Slices) -> Quantity:
-    """Return the n, B_p or M with the highest reward; it is a bound at the smallest and the largest value."""
+    """Return the n, B_p or M with the highest reward, as a bound if it is the smallest or largest value."""
     levels = np.unique(np.round(values)).astype(np.int64)
     best = np.round(values[cut.best[:, 0]])
     return from_draws(best[0], best[1:], levels=levels) if levels.size > 1 else Quantity(float(levels[0]))
@@ -172,7 +172,7 @@ def _star(values: Floats, cut: Slices) -> Quantity:
 def extended(measured: Collection[BatchShape]) -> set[BatchShape]:
     """Return the measured cells (B_p, n), and cells with 2 and 4 times the largest n.
 
-    The further cells have the same B_p, or the same B = B_p · n if it is constant over the measured cells.
+    The additional cells have the same B_p, or the same B = B_p · n if B is constant over the measured cells.
 
     >>> sorted(extended({(32, 8), (32, 16)}))
     [(32, 8), (32, 16), (32, 32), (32, 64)]
@@ -214,9 +214,7 @@ def _flags_of(preset: Preset) -> list[Flag]:
 
 
 def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> list[Flag]:
-    """Return a flag if runs ended so early that isolaw extrapolates them more than twice as far as the
-    longest.
-    """
+    """Return a flag if some runs ended so early that they are extrapolated twice as far as the longest."""
     ends = preset.ends
     far = {key: spent[key] / ends[key] for key in sorted(ends.keys() & spent.keys())}
     short = [key for key, times in far.items() if times > 2 * max(factor, 1.0)]

@@ -1,6 +1,6 @@
-"""The command line: one file per command.
+"""The command line, with one file per command.
 
-Data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 failed or refused,
+Results go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 failed or refused,
 2 wrong usage or input, 3 partly done, 130 interrupted.
 """
 
@@ -73,11 +73,11 @@ for _title, _members in _SECTIONS.items():
     cli.sections[_title] = [str(_command.name) for _command in _members]
     for _command in _members:
         cli.add_command(_command)
-cli.add_command(run_one)  # cluster jobs call it; --help does not list it
+cli.add_command(run_one)  # cluster jobs call this command; --help does not list it
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
+    """Run the command line and return its exit code. User mistakes print one message and no traceback."""
     options = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
     before, without = at_command_line.set(True), options_here.set(None)
     try:
@@ -86,7 +86,7 @@ def run(arguments: list[str] | None = None) -> int:
             note(f"warning: {text}; the next release removes the old name")
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
-        error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file's name
+        error.message = shown(error.message)  # may contain a file name
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -95,7 +95,7 @@ def run(arguments: list[str] | None = None) -> int:
     except IsolawError as error:
         click.echo(f"isolaw: {shown(str(error))}", err=True)
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output is gone
+    except BrokenPipeError:  # whatever reads the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory

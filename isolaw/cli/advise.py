@@ -1,4 +1,4 @@
-"""``isolaw advise``: where to start without any run."""
+"""The command ``isolaw advise``: recommend a starting point without any runs."""
 
 from __future__ import annotations
 

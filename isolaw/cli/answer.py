@@ -1,4 +1,4 @@
-"""``isolaw answer``: how to spend a budget, from logs, a sweep or a law."""
+"""The command ``isolaw answer``: recommend how to spend a budget, from logs, a sweep or a law."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
     from isolaw.report.answer import Answer
 
-# The options that a law accepts.
+# Options that apply to a law.
 _OF_A_LAW = {
     "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json"
 }  # fmt: skip
@@ -65,7 +65,7 @@ def answer(
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
         own = {name: options[name] for name in (*shared.ANSWER_NAMES, "hold")}
-        status = Console(stderr=True).status("fitting, predicting, backtesting")  # only on a terminal
+        status = Console(stderr=True).status("fitting, predicting, backtesting")  # shows only on a terminal
         with status, notes_on_failure(reading.runs.notes):
             found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
     print_result(as_json, found.to_dict(), found.lines())
@@ -76,7 +76,7 @@ def answer(
 
 
 def _check_of_law(ctx: click.Context) -> None:
-    """Refuse options that choose runs if the source is a law."""
+    """Reject options that select runs if the source is a law."""
     from click.core import ParameterSource
 
     for option in ctx.command.params:
@@ -89,7 +89,7 @@ def _check_of_law(ctx: click.Context) -> None:
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
-    """Print the output of isolaw read if no log can be fitted."""
+    """Print what isolaw read prints if no log can be fitted, and return the exit code."""
     from isolaw.report.text.reading import found_lines, none_fitted
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):
@@ -99,7 +99,7 @@ def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], met
 
 
 def _files(out: str) -> tuple[Path, Path]:
-    """Return the files to write to --out; isolaw replaces no other file there."""
+    """Return the paths to write in --out. Raises `DataError` if isolaw may not replace a file there."""
     from isolaw.fits.document.files import check_writable
     from isolaw.report.page import check_replaceable
 
@@ -113,7 +113,7 @@ def _files(out: str) -> tuple[Path, Path]:
 
 
 def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
-    """Write the law, and the page of its runs."""
+    """Write the law and, if there are runs, their page."""
     from isolaw.cli.report import facts_of
     from isolaw.report.page import render, write
     from isolaw.report.page.budgets import budgets
@@ -125,7 +125,7 @@ def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], comm
         return
     prediction, best = found.prediction, found.prediction.allocation
     budget: float | None = prediction.compute
-    if prediction.asked:  # the page's slider is in rollouts
+    if prediction.asked:  # the slider of the page is in rollouts
         budget = None if best is None else best.compute
     predicted = budgets(found.law, budget, **found.limits)
     write(render(found.study, facts_of(reading, predicted, found.backtest, command)), page)

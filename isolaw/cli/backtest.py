@@ -1,4 +1,4 @@
-"""``isolaw backtest``: would small runs have predicted the best allocation?"""
+"""The command ``isolaw backtest``: test whether small runs would have predicted the best allocation."""
 
 from __future__ import annotations
 

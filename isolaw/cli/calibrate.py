@@ -1,4 +1,4 @@
-"""``isolaw calibrate``: fit a simulator to runs."""
+"""The command ``isolaw calibrate``: fit a simulator to runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands print, show progress, and end on Ctrl-C."""
+"""Printing, progress bars and the handling of Ctrl-C for all commands."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from isolaw.evidence import Simulated
 if TYPE_CHECKING:
     from isolaw.report.document import Document
 
-_LONGEST = 100_000  # characters of a line or a message that are printed
-# Where there is no terminal: seconds between two lines of progress, and at most while `repeated`.
+_LONGEST = 100_000  # most characters to print of one line or message
+# Without a terminal: seconds between two progress lines, and the longest silence while `repeated` is active.
 _EVERY, _SILENCE = 60.0, 300.0
-# What a terminal would obey or could not print: control characters, characters that turn the text's
-# direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
+# Characters that a terminal would execute or cannot print: control characters, characters that change the
+# text direction, and lone surrogates. isolaw indents the line after each of its own line breaks, so any other
+# line break comes from a name.
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\n(?! )"
 )
 
 
 def shown(text: str) -> str:
-    r"""Return text that is safe on a terminal, whatever names and logs contain.
+    r"""Return text that is safe to print on a terminal, whatever names and logs contain.
 
     >>> print(shown("a\x1b[31m\n  b"))
     a\u001b[31m
@@ -52,15 +53,16 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON to standard output; NaN is a defect, not a value."""
+    """Print ``value`` as JSON to standard output; raise `ValueError` if it contains NaN or infinity."""
     print_lines(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
 
 
 def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) -> None:
     """Print a result to standard output, as JSON or as text.
 
-    A result that rests on runs has the key ``simulated`` (`isolaw.evidence`): JSON begins with it, and the
-    first line of the text reports it. ``format`` in JSON names the command, unless it is a file's format.
+    A result that depends on runs has the key ``simulated`` (`isolaw.evidence`). This key comes first in JSON,
+    and the first line of the text states it. In JSON, ``format`` names the command, unless the value is a
+    file with its own format.
     """
     if as_json:
         first = {name: value[name] for name in ("simulated",) if name in value}
@@ -71,7 +73,7 @@ def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) 
 
 
 def is_page(path: str | None) -> bool:
-    """Return whether a command's ``--out`` names a page; raise `DataError` if isolaw may not write it."""
+    """Return whether ``--out`` names an HTML page; raise `DataError` if isolaw must not write to it."""
     if path is None or not path.endswith((".html", ".htm")):
         return False
     from isolaw.report.page import check_replaceable
@@ -83,7 +85,7 @@ def is_page(path: str | None) -> bool:
 def write_page(
     document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
 ) -> None:
-    """Write the page with the result of the command line ``words`` for the ``sources``."""
+    """Write a page with the result of the command line ``words`` on ``sources``."""
     from isolaw import commands
     from isolaw.report.page import document as page
     from isolaw.report.page import provenance
@@ -101,13 +103,13 @@ def print_document(as_json: bool, document: Document) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note as one line to standard error, apart from the results."""
+    """Print a note as one line to standard error, so that standard output contains only results."""
     click.echo(shown(text), err=True)
 
 
 @contextmanager
 def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
-    """Print the notes about the runs if their fit fails; otherwise they are among the law's flags."""
+    """Print the notes about the runs if their fit fails; otherwise the law's flags contain them."""
     try:
         yield
     except IsolawError:
@@ -118,7 +120,7 @@ def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Any, *numbers: int) -> Iterator[None]:
-    """Handle signals with this handler inside the context; only the main thread can set one."""
+    """Handle signals with ``handler`` inside the context. Only the main thread can set signal handlers."""
     ours = numbers if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, handler) for number in ours}
     try:
@@ -130,24 +132,23 @@ def handling(handler: Any, *numbers: int) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into an exception inside the context, which then ends child processes and temporary
-    folders."""
-    ignored = not callable(signal.getsignal(signal.SIGINT))  # in the background
+    """Raise `KeyboardInterrupt` on Ctrl-C inside the context, so that cleanup code runs."""
+    ignored = not callable(signal.getsignal(signal.SIGINT))  # a process in the background ignores SIGINT
     with handling(signal.default_int_handler, *(() if ignored else (signal.SIGINT,))):
         yield
 
 
 @contextmanager
 def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
-    """Show a bar with the time left on a terminal; elsewhere print it as a line, at most once a minute.
+    """Show a progress bar with the time left; without a terminal, print a line at most once a minute.
 
-    Yields a function that takes ``advance``, ``completed``, ``total`` or ``description``.
+    Yields a function that accepts ``advance``, ``completed``, ``total`` or ``description``.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:  # a log, which should not end in silence
+    if not console.is_terminal:  # e.g. a log file, which should show progress, too
         yield _lines(task, total)
         return
     columns = (
@@ -159,14 +160,14 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:
-    """Return a function like the one `progress_bar` yields, but one that prints lines."""
+    """Return an update function as from `progress_bar`, but one that prints lines."""
     state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
     began = last = time.monotonic()
 
     def update(advance: float = 0.0, **given: Any) -> None:
         nonlocal last
         state.update(given)
-        if advance:  # `repeated` passes none from another thread
+        if advance:  # calls from the thread of `repeated` have no ``advance``
             state["completed"] += advance
         now, share = time.monotonic(), min(state["completed"] / (state["total"] or 1.0), 1.0)
         if now - last < _EVERY:
@@ -182,9 +183,10 @@ def _lines(description: str, total: float) -> Callable[..., None]:
 
 @contextmanager
 def repeated(update: Callable[..., None]) -> Iterator[None]:
-    """While entered, call the function of a `progress_bar` every five minutes, from a thread of its own.
+    """Call the update function of a `progress_bar` every five minutes, from a separate thread.
 
-    A log should not be silent for longer, and a checkpoint of a large model takes longer.
+    The thread runs inside the context. A log should not be silent for longer, but a checkpoint of a large
+    model takes longer.
     """
     ended = threading.Event()
 
@@ -200,7 +202,7 @@ def repeated(update: Callable[..., None]) -> Iterator[None]:
 
 
 def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:
-    """Print a note if a kernel will be compiled, at its first use after an installation."""
+    """Print a note if a kernel will be compiled, which happens at the first use after an installation."""
     package, _, name = module.rpartition(".")
     cache = Path(importlib.import_module(package).__path__[0]) / "__pycache__"
     if os.access(cache, os.W_OK) and not any(cache.glob(f"{name}.*.nbi")):

@@ -1,4 +1,4 @@
-"""``isolaw compare``: two recipes, models or problem sets side by side."""
+"""The command ``isolaw compare``: compare two recipes, models, problem sets or configurations."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def compare(
         for text in dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes):
             note(f"note: {text}")
         return
-    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # the mapping
+    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the mapping is for the table
     without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
     one, other = (
         read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
@@ -151,7 +151,7 @@ def _costs(
     a: dict[str, int] | None, b: dict[str, int] | None, steps: int, first: str | None,
     options: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    """Print what the steps of two configurations cost."""
+    """Print the cost of the steps of two configurations."""
     from isolaw.report.text import costs
 
     whole = a is not None and b is not None and len(a) == len(b) == 2
@@ -188,7 +188,7 @@ def _shapes(
 
 
 def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
-    """Return (B_p, n); the option may omit one of them if all runs share its value."""
+    """Return (B_p, n). The option can omit one of them if all runs share its value."""
     out = []
     for name, symbol in (("problems_per_batch", "B_p"), ("rollouts_per_problem", "n")):
         known = sorted({int(value) for value in runs.table()[name]})
@@ -200,7 +200,7 @@ def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
-    """Return the last part of each path, or more parts where these are equal."""
+    """Return a label for each path: its last part, or the path as given if both have the same."""
     a, b = Path(first).resolve(), Path(second).resolve()
     if a == b:
         return "first", "second"

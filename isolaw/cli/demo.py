@@ -1,4 +1,4 @@
-"""``isolaw demo``: a simulated sweep and its answer, to see what isolaw does."""
+"""The command ``isolaw demo``: simulate a sweep and print its answer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def demo(ctx: click.Context, directory: Path) -> int:
     def run(*words: str) -> int:
         return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
 
-    said = io.StringIO()  # what is printed begins with the answer
-    with Console(stderr=True).status("simulating and fitting 45 runs"):  # only on a terminal
+    said = io.StringIO()  # output that is only shown on failure, so that the answer comes first
+    with Console(stderr=True).status("simulating and fitting 45 runs"):  # shows only on a terminal
         with redirect_stdout(said), redirect_stderr(said):
             code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
         if code == 0:
@@ -43,5 +43,5 @@ def demo(ctx: click.Context, directory: Path) -> int:
         note(said.getvalue().rstrip())
         return code
     print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
-    note(said.getvalue().splitlines()[-1])  # where the law and the page are
+    note(said.getvalue().splitlines()[-1])  # says where the law and the page are
     return 0

@@ -1,4 +1,4 @@
-"""``isolaw doctor``: check this machine for backends and readers, and print a fix for each fault."""
+"""The command ``isolaw doctor``: check this machine for backends and readers, with a fix for each fault."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
 
 
 def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]) -> int:
-    """Run the checkup, print and write its report; return 1 if a check failed."""
+    """Run the self-test, print and write its report, and return 1 if a check failed."""
     from isolaw.backends.real import gpu_selftest
     from isolaw.backends.real.gpu_selftest import text
     from isolaw.doctor import diagnose, examine, to_dict

@@ -1,4 +1,4 @@
-"""``isolaw export``: the model of a run as a Hugging Face folder."""
+"""The command ``isolaw export``: write the model of a run as a Hugging Face folder."""
 
 from __future__ import annotations
 

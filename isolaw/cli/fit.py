@@ -1,4 +1,4 @@
-"""``isolaw fit``: fit a law to runs, or to ready-made points."""
+"""The command ``isolaw fit``: fit a law to runs or to ready-made points."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _fit_one(
 
 
 def _next(law: Law, out: str) -> str:
-    """Return the command that predicts a budget beyond the runs, if the law recommends something there."""
+    """Return the command that predicts a budget beyond the runs, if the law has a recommendation there."""
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)
@@ -230,5 +230,5 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
 
 
 def _retuned(out: str) -> str:
-    """Return the file for the second law of ``--retune``."""
+    """Return the path of the second law that ``--retune`` writes."""
     return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))

@@ -1,7 +1,7 @@
-"""The short ``--help``: the options that most people need, and a line that names the others.
+"""The short ``--help``, which lists the options that most people need and a line that names the others.
 
-The others are `Further` options, each in a group such as `READING`. ``--help`` names their groups, and
-``--help-all`` lists everything. The commands of ``isolaw --help`` have groups, too (`Commands`).
+The others are `Further` options, each in a group such as `READING`. ``--help`` only names the groups, and
+``--help-all`` lists all options. ``isolaw --help`` lists the commands by group (`Commands`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ READING = "how logs are read"
 CURVES = "how curves and intervals are fitted"
 COSTS = "limits, hours and costs"
 EXECUTING = "how isolaw executes it"
-_NAMED = 3  # options of a group in the last line of --help
+_NAMED = 3  # options of each group to name in the last line of --help
 
 
 class Further(click.Option):
-    """An option that only ``--help-all`` lists, under the heading of its group."""
+    """An option that only ``--help-all`` lists, under the title of its group."""
 
     def __init__(self, *args: Any, group: str = READING, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -46,12 +46,12 @@ class ShortHelp(click.Command):
 
     @property
     def listed(self) -> list[click.Option]:
-        """Return the options that ``--help`` lists."""
+        """The options that ``--help`` lists."""
         return [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
 
     @property
     def groups(self) -> dict[str, list[click.Option]]:
-        """Return the `Further` options by their group."""
+        """The `Further` options, by group."""
         out: dict[str, list[click.Option]] = {}
         for option in self.params:
             if isinstance(option, Further) and not option.hidden:
@@ -59,7 +59,7 @@ class ShortHelp(click.Command):
         return out
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and the groups of `Further` options as sections or in a last line."""
+        """Write the main options, then the groups of `Further` options as sections or as one line."""
         _section("Options", self.listed, ctx, formatter)
         if __name__ in ctx.meta:
             for title, options in self.groups.items():
@@ -83,14 +83,14 @@ def _section(title: str, options: list[Any], ctx: click.Context, formatter: clic
 
 
 class Commands(click.Group):
-    """The commands, in groups; messages suggest only options of the command that runs."""
+    """The commands by group. Error messages suggest only options of the command that is running."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.sections: dict[str, list[str]] = {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, a section for each group, without the hidden ones."""
+        """Write the listed commands, with a section for each group."""
         for title, names in self.sections.items():
             rows = [(name, self.commands[name].get_short_help_str(78)) for name in names]
             with formatter.section(title):
@@ -99,7 +99,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, and record its options for messages."""
+        """Return the command, and record its options so that error messages can suggest them."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             options_here.set(frozenset(flag for option in command.params for flag in option.opts))

@@ -1,4 +1,4 @@
-"""``isolaw model-size``: how fast models of different sizes learn."""
+"""The command ``isolaw model-size``: fit how fast models of different sizes learn."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def model_size(
     for condition in where:
         table = _selected(table, condition, file)
     single = None
-    if runs is not None:  # it may lack columns that only the means have
+    if runs is not None:  # single runs can lack columns that only the means have
         single = load(runs)
         known = {name: column for name, column in mapping.columns.items() if column in single.columns}
         single = mapping.model_copy(update={"columns": known}).apply(single, runs)
@@ -104,7 +104,7 @@ def model_size(
 
 
 def _selected(table: pd.DataFrame, condition: str, path: str) -> pd.DataFrame:
-    """Return the rows that meet NAME=VALUE, NAME<=VALUE or NAME>=VALUE."""
+    """Return the rows that satisfy NAME=VALUE, NAME<=VALUE or NAME>=VALUE."""
     import pandas as pd
 
     from isolaw.errors import DataError, unknown

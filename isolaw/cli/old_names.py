@@ -1,6 +1,6 @@
-"""Names of earlier versions; they work for one more minor release, and a warning gives the new name.
+"""Names from earlier versions, which work for one more minor release with a warning that gives the new name.
 
-One table for commands and one for options; `modern` replaces them before the command line is parsed.
+One table lists commands, another options. `modern` replaces them before the command line is parsed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import click
 
 COMMANDS = {"split": "problems", "size": "model-size", "findings": "replicate", "figures": "report"}
 OPTIONS = {"--setting": "--hold", "--fixed": "--where", "--bootstrap": "--draws"}
-# Options renamed in one command alone; `figures` became `report --figures`, so its --out changes, too.
+# Options renamed in a single command. The command `figures` became `report --figures`, so its --out changed,
+# too.
 _OF = {"figures": {"--out": "--figures", "-o": "--figures"}, "plan": {"--target": "--compute"}}
 VALUES = {"--hold": {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}}
-# Options that still work but that no --help lists, and their replacements.
+# Options that still work but are not in any --help, and their replacements.
 REPLACED = {
     "--mapping": "isolaw.toml next to the table (isolaw read --save writes it)",
     "--settings": "isolaw.toml next to the logs (isolaw read --save writes it)",
@@ -24,10 +25,10 @@ REPLACED = {
 
 
 def modern(words: Sequence[str], options: dict[str, frozenset[str]]) -> tuple[list[str], list[str]]:
-    """Return a command line with today's names, and a warning for each old one.
+    """Return a command line with current names, and a warning for each old name.
 
-    ``options`` are the options of each command, by its name. Raises `click.UsageError` if a command line has
-    an option under both names.
+    ``options`` maps each command to its options. Raises `click.UsageError` if a command line has an option
+    under both its names.
 
     >>> modern(["fit", "DIR", "--setting=joint"], {"fit": frozenset({"--hold"})})
     (['fit', 'DIR', '--hold=nothing'], ['--setting joint is now --hold nothing'])

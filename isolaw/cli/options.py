@@ -1,4 +1,4 @@
-"""Options that several commands share, and their conversion to keywords."""
+"""Options that several commands share, and the conversion of their values to keyword arguments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Destination(click.Path):
-    """A file or folder that a command writes, which may not be part of a sweep (`isolaw.files`)."""
+    """The path of an output file or folder, which must not be inside a sweep (`isolaw.files`)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of an output; raise `DataError` if the file would be part of a sweep."""
+        """Return the path of an output; raise `DataError` if it is inside a sweep."""
         from isolaw.files import check_destination
 
-        # The command itself reports a path that does not exist, together with all other mistakes.
+        # The command itself reports an unusable path, together with all other mistakes.
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             Path(value).resolve().exists()
             check_destination(value)
@@ -33,7 +33,7 @@ class Destination(click.Path):
 
 
 class BudgetOption(click.ParamType):  # type: ignore[type-arg]
-    """A budget: rollouts (``1e6``, ``1M``), and with ``hours`` also ``384gpuh`` or ``48h``, as text."""
+    """A budget in rollouts (``1e6``, ``1M``) or, if ``hours`` is true, in hours (``384gpuh``, ``48h``)."""
 
     name = "budget"
 
@@ -45,7 +45,7 @@ class BudgetOption(click.ParamType):  # type: ignore[type-arg]
         return "1e6|1M|384gpuh" if self.hours else "1e6|1M"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return a budget in rollouts as a number, and a budget in hours as text."""
+        """Return a budget in rollouts as a number, or a budget in hours as text."""
         from isolaw.errors import InputError
         from isolaw.step_cost import parse_budget, parse_rollouts
 
@@ -61,7 +61,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """Return the NAME=VALUE pairs of a repeatable option as a dictionary."""
+    """Return the NAME=VALUE values of a repeatable option as a dictionary."""
     out = {}
     for text in values:
         name, _equals, value = (part.strip() for part in text.partition("="))
@@ -78,7 +78,7 @@ column_option = click.option(
 
 
 def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
-    """Return NAME=VALUE options as a dictionary, with numbers as numbers."""
+    """Return NAME=VALUE options as a dictionary, in which numbers are converted."""
     from isolaw.readers.assignments import as_number
 
     return {name: as_number(text) for name, text in _pairs(ctx, option, values).items()}
@@ -101,7 +101,7 @@ def _records(_: click.Context, option: click.Parameter, text: str) -> float | Li
 
 
 def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
-    """Return the listed rewards: an empty list for ``auto``, None without the option."""
+    """Return the listed rewards, an empty list for ``auto``, or None without the option."""
     if text is None or text == "auto":
         return None if text is None else []
     try:
@@ -112,7 +112,7 @@ def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list
 
 
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds options to a command, in their order."""
+    """Return a decorator that adds options to a command in the given order."""
 
     def add(command: Decorated) -> Decorated:
         for option in reversed(options):
@@ -150,7 +150,7 @@ def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
 
 
 def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds the options of reading, with ``kind`` passed to each `click.option`."""
+    """Return a decorator that adds the reading options, with ``kind`` passed to each `click.option`."""
     return add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         click.option(
@@ -220,15 +220,13 @@ def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 
 cost_options = _cost_options({})
-# For commands whose short --help omits them.
+# For commands that list these options only in --help-all.
 further_budget_options = _budget_options({"cls": Further, "group": COSTS})
 further_cost_options = _cost_options({"cls": Further, "group": COSTS})
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
-    """Return the cost from the sources that the user's `cost_options` name, and print which runs it leaves
-    out.
-    """
+    """Return the cost from the source in `cost_options`, and print a note about runs it leaves out."""
     from isolaw.cli.common import note
     from isolaw.costs import read
     from isolaw.step_cost import checked_price
@@ -245,7 +243,10 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 
 def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds ``--hold``; with None the command chooses, without n: a page shows n*."""
+    """Return a decorator that adds ``--hold``.
+
+    If ``default`` is None, the command chooses the value, and n is not accepted, since a page shows n*.
+    """
     holds = ["B_p", "B", *(["n"] if default else []), "nothing"]
     return click.option(
         "--hold", type=click.Choice(holds), default=default,
@@ -301,18 +302,18 @@ LAW_NAMES = tuple(_LAW)
 law_options = add_options(*_LAW.values())
 
 
-# `isolaw answer` offers these and keeps the defaults of the others.
+# `isolaw answer` has these options and uses the defaults of the others.
 ANSWER_NAMES = ("metric", "eval_set", "where", "draws", "seed")
 answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of `law_options` as keywords of `isolaw.fit`."""
+    """Return the values of `law_options` as keyword arguments of `isolaw.fit`."""
     return {name: options[name] for name in LAW_NAMES}
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
-    """Return these sources and the given options of `source_options`, as words of another command."""
+    """Return the sources and the given `source_options` as arguments of another command."""
     words = list(sources)
     for option in ctx.command.params:
         given = ctx.params[str(option.name)] if option.name in _OF_SOURCES else None
@@ -325,14 +326,14 @@ def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
 
 
 def column_mapping(options: dict[str, Any]) -> ColumnMapping:
-    """Return the mapping that `mapping_options` describe."""
+    """Return the column mapping that `mapping_options` describe."""
     from isolaw.readers.mapping import ColumnMapping
 
     return ColumnMapping(**{name: options[name] for name in ("columns", "derive", "constants")})
 
 
 def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
-    """Read the sources of a command that has `source_options` and ``--metric``."""
+    """Read the sources of a command with `source_options` and ``--metric``."""
     from isolaw.readers.read import survey
 
     names = _OF_SOURCES - {"columns", "derive", "constants", "metric"}
@@ -341,7 +342,7 @@ def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
 
 
 def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
-    """Read the sources of a command that fits, and print the notes."""
+    """Read the sources of a command that fits them, and print the notes."""
     from isolaw.cli.common import announce_compilation, note
 
     reading = read_sources(sources, options)

@@ -1,4 +1,4 @@
-"""``isolaw plan``: which sweep to run, before anything is spent."""
+"""The command ``isolaw plan``: choose a sweep before spending anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``isolaw predict``: the allocation for a budget."""
+"""The command ``isolaw predict``: recommend an allocation for a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``isolaw problems``: problems by how often a base model solves them."""
+"""The command ``isolaw problems``: sort problems by how often a base model solves them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAMPLING = "how responses are sampled"
 def _arguments(
     _: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> dict[str, bool | int | float | str] | None:
-    """Return NAME=VALUE options as a dictionary, with values parsed as in a sweep file; None without any."""
+    """Return NAME=VALUE options as a dictionary, with values parsed as in a sweep file, or None if empty."""
     from isolaw.documents.reading import parse_toml
     from isolaw.errors import InputError
 
@@ -154,7 +154,7 @@ def _dead_groups(counts: str, as_json: bool) -> None:
 
 
 def _load(model: str, work: SplitFolder) -> Draw:
-    """Load the model; the output of its libraries goes to a file."""
+    """Load the model, and redirect the output of its libraries to a file."""
     from isolaw.backends.real.rollout.split import open_draw
     from isolaw.errors import RunError
 
@@ -166,7 +166,7 @@ def _load(model: str, work: SplitFolder) -> Draw:
             os.dup2(file.fileno(), stream)
     try:
         return open_draw(model, work.problems, work.settings)
-    except Exception as error:  # of torch, transformers or vLLM
+    except Exception as error:  # raised by torch, transformers or vLLM
         raise RunError(f"{model}: loading failed: {error} (see {log})") from error
     finally:
         for stream, copy in kept:

@@ -1,4 +1,4 @@
-"""``isolaw read``: the logs in a folder, which of them can be fitted, and the origin of each fact."""
+"""The command ``isolaw read``: list logs, which of them can be fitted, and the source of each value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MORE = "the reward's column and the origin of values"
 _MOST_NAMED = 8
-_FEW = 3  # up to this many logs are shown in full without --verbose
+_FEW = 3  # up to this many logs are printed in full without --verbose
 
 
 @click.command(cls=ShortHelp)
@@ -147,7 +147,7 @@ def _print(run: FoundLog) -> None:
 
 
 def _wrapped(label: str, text: str) -> str:
-    """Fold a long row under its label on a terminal; elsewhere it stays one line."""
+    """Wrap a long row under its label on a terminal; elsewhere, keep it on one line."""
     if not sys.stdout.isatty():
         return label + text
     width, indent = max(shutil.get_terminal_size().columns, 60), " " * len(label)
@@ -166,7 +166,7 @@ def _is_table_of_runs(path: Path) -> bool:
 
 
 def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], as_json: bool) -> bool:
-    """Write ``isolaw.toml``; return whether there is something to fill in."""
+    """Write ``isolaw.toml`` and return whether the user must fill in values."""
     from isolaw.errors import DataError
     from isolaw.files import check_destination
     from isolaw.readers.assignments import parse
@@ -233,7 +233,7 @@ def _write_new(file: str, text: str) -> None:
     from isolaw.errors import DataError
 
     try:
-        with open(file, "x", encoding="utf-8") as out:  # never overwritten: the user may have edited it
+        with open(file, "x", encoding="utf-8") as out:  # not overwritten: it may have been edited
             out.write(text)
     except FileExistsError:
         raise DataError(f"{file}: exists; it is left unchanged") from None

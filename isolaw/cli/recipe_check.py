@@ -1,4 +1,4 @@
-"""``isolaw sweep --recipe-check``: find the learning rate before the sweep."""
+"""The option ``isolaw sweep --recipe-check``: find the learning rate before the sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callable[[Plan, str], None]) -> int:
-    """Check the recipe of a sweep file; ``execute`` runs one stage in its folder, with a progress bar."""
+    """Check the recipe of a sweep file. ``execute`` runs one stage in its folder, with a progress bar."""
     from isolaw.recipe_check.check import check, first
     from isolaw.recipe_check.stages import CheckSweep, setup
     from isolaw.report.text import recipe_check as text

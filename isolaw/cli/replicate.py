@@ -1,4 +1,4 @@
-"""``isolaw replicate``: do the paper's findings emerge on a simulator?"""
+"""The command ``isolaw replicate``: test whether the paper's findings emerge on a simulator."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def replicate(
     for name in ("tabular", *MODELS):
         if name in ("tabular", model):
             common.announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
-    threads = jobs or (os.cpu_count() or 1) + 2  # more threads than cores, as some wait for the disk
+    threads = jobs or (os.cpu_count() or 1) + 2  # more threads than cores, since some wait for the disk
     with common.progress_bar("the battery", 1 + (jitter > 0)) as update:
         more["progress"] = lambda task, share: update(description=task, advance=share)
         found = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, **more)

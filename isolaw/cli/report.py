@@ -1,4 +1,4 @@
-"""``isolaw report``: a page about the runs and their law."""
+"""The command ``isolaw report``: write a page about runs and their law."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
-# Options of the page or its law, rejected with --figures alone.
+# Options of the page or its law, which are rejected if only figures are drawn.
 _OF_A_PAGE = {
     *("law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below", "x"),
     "hold",
@@ -104,7 +104,7 @@ def report(
     given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given and options["law_file"] is not None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --law")
-    with Console(stderr=True).status("reading") as status:  # shows nothing without a terminal
+    with Console(stderr=True).status("reading") as status:  # shows only on a terminal
         reading = shared.read_to_fit(sources, options)
         status.update("fitting")
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
@@ -136,14 +136,14 @@ def report(
 
 
 def _only_for_a_page(ctx: click.Context) -> None:
-    """Refuse options of the page if only figures are drawn."""
+    """Reject options of the page if only figures are drawn."""
     for option in ctx.command.params:
         if option.name in _OF_A_PAGE and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
 
 
 def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Draw the paper's figures; return the files, and for each other figure the reason."""
+    """Draw the paper's figures; return the files, and the reason for each figure that was not drawn."""
     from isolaw.report.figures.paper import paper_figures
 
     files, reasons = paper_figures(runs, folder, **shared.law_keywords(options))
@@ -151,7 +151,7 @@ def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str],
 
 
 def _figure_lines(files: Sequence[str]) -> list[str]:
-    """Return a line for each figure, with the formats of its files."""
+    """Return one line per figure, with the formats of its files."""
     kinds: dict[str, list[str]] = {}
     for file in files:
         name, _, kind = file.rpartition(".")
@@ -165,7 +165,7 @@ def _say_why(reasons: Mapping[str, str]) -> None:
 
 
 def _states(reading: Reading) -> list[dict[str, Any]]:
-    """Return the progress of the sweeps that were read."""
+    """Return the progress of each sweep that was read."""
     from isolaw import engine
 
     sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
@@ -179,7 +179,7 @@ def facts_of(
     command: str,
     states: list[dict[str, Any]] | None = None,
 ) -> PageContent:
-    """Return the facts that the page shows next to the study of runs; ``command`` recreates the page."""
+    """Return what the page shows in addition to the study; ``command`` recreates the page."""
     from isolaw.report.page import PageContent, provenance
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
@@ -207,7 +207,7 @@ def facts_of(
 
 
 def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:
-    """Return the decisions of a race, and what more spend would buy if it can continue."""
+    """Return the decisions of a race and, if it can continue, the value of more spend."""
     from isolaw.design.directory import ahead, read
     from isolaw.store import SweepStore
 
@@ -217,7 +217,7 @@ def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
-    """Return the cost that --cost names or, if the source is one real sweep, its own."""
+    """Return the cost named by --cost or, if the source is a single real sweep, the cost of that sweep."""
     from isolaw.costs import read
     from isolaw.errors import DataError
 
@@ -225,12 +225,12 @@ def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
         return shared.cost_of(options)
     try:
         return read(states[0]["directory"])
-    except DataError:  # no run has made a step
+    except DataError:  # no run has completed a step
         return None
 
 
 def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:
-    """Return the law of --law, or the sweep's law.json if it was fitted to these runs, and the law's file."""
+    """Return the law and its path: from --law, or the sweep's law.json if it was fitted to these runs."""
     from isolaw.errors import DataError
     from isolaw.fits.law import Law
     from isolaw.report.study import is_of
@@ -249,7 +249,7 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
 
 
 def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
-    """Return the runs with their law, or with the reason why there is none."""
+    """Return the runs with their law or the reason why there is none, and print a note about the fit."""
     from isolaw.report.study import Study
 
     keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}

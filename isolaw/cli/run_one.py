@@ -1,4 +1,4 @@
-"""``isolaw run-one``: execute one run of a sweep; cluster jobs call it."""
+"""The command ``isolaw run-one``: execute one run of a sweep. Cluster jobs call this command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
     check.run(run.open())
     spec = run.read_spec()
     nodes = None
-    # A task of a job on several nodes, not a shell inside one.
+    # True in a task of a job on several nodes, but not in a shell inside such a job.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
         from isolaw.executors.slurm_nodes import SlurmNodes
 
@@ -66,16 +66,17 @@ def _execute(directory: str, stop: threading.Event) -> int:
 
 @contextmanager
 def _stop_at_signal() -> Iterator[threading.Event]:
-    """Yield an event that a signal sets, and keep SIGUSR2 from the processes that the run starts.
+    """Yield an event that a signal sets, and shield child processes from SIGUSR2.
 
-    SLURM sends SIGUSR2 to all processes of a job, and the signal ends those without a handler. Blocking it
-    here protects the child processes, which inherit the mask.
+    SLURM sends SIGUSR2 to all processes of a job, and the signal kills any process without a handler. Child
+    processes inherit the signal mask, so blocking the signal here protects them.
     """
     stop, ended = threading.Event(), threading.Event()
 
     def wait() -> None:
         while not ended.wait(0.2):
-            # Not sigtimedwait: when a stopped process continues, it returns a signal that nobody sent.
+            # Not sigtimedwait: when a stopped process continues, sigtimedwait reports a signal that nobody
+            # sent.
             if signal.SIGUSR2 in signal.sigpending():
                 signal.sigwait({signal.SIGUSR2})
                 stop.set()
@@ -89,6 +90,6 @@ def _stop_at_signal() -> Iterator[threading.Event]:
     finally:
         ended.set()
         thread.join()
-        if signal.SIGUSR2 in signal.sigpending():  # it would end the process once unblocked
+        if signal.SIGUSR2 in signal.sigpending():  # a pending signal would kill the process once unblocked
             signal.sigwait({signal.SIGUSR2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

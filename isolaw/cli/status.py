@@ -1,4 +1,4 @@
-"""``isolaw status``: the progress of a sweep."""
+"""The command ``isolaw status``: show the progress of a sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from isolaw.report.watch import Watch
 
-_LINES_EVERY_S = 30.0  # where the output is no terminal
+_LINES_EVERY_S = 30.0  # interval of output that does not go to a terminal
 
 
 @click.command(cls=ShortHelp)
@@ -36,7 +36,7 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     if watch:
         from isolaw.report.watch import Watch
 
-        leave = threading.Event()  # an exception would be lost inside a library's callback
+        leave = threading.Event()  # an exception would be lost inside a library callback
         with handling(lambda *_: leave.set(), signal.SIGINT):
             _watch(Watch(directory), leave)
     else:
@@ -45,7 +45,7 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
 
 
 def _watch(watch: Watch, leave: threading.Event) -> None:
-    """Refresh one picture on a terminal; elsewhere print lines at intervals."""
+    """Refresh one display on a terminal; elsewhere, print lines at intervals."""
     from rich.console import Console
     from rich.live import Live
 
@@ -78,7 +78,7 @@ def _picture(watch: Watch) -> Table:
 
     head, *rest = (Text(shown(line)) for line in watch.lines())
     planned, done = watch.state["rollouts_planned"], watch.state["rollouts"]
-    table = Table.grid()  # a group would lose the line after the bar, since the bar ends without a newline
+    table = Table.grid()  # a Group would lose the line after the bar, since the bar ends without a newline
     table.add_row(head)
     table.add_row(ProgressBar(total=max(planned, 1), completed=done))
     for line in rest:

@@ -1,4 +1,4 @@
-"""``isolaw sweep``: execute a grid of runs."""
+"""The command ``isolaw sweep``: execute a grid of runs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def sweep(
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
-    """Return the settings that --adaptive and --spend stand for."""
+    """Return the sweep-file settings that --adaptive and --spend abbreviate."""
     if spend is None:
         return ("design.kind=race",) if adaptive else ()
     if not adaptive:
@@ -155,7 +155,7 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
 def _recipe_check(
     file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, as_json: bool, more: dict[str, Any]
 ) -> int:
-    """Execute a recipe check instead of the grid, and return the exit code."""
+    """Execute a recipe check instead of the grid and return the exit code."""
     from isolaw import engine
     from isolaw.cli import recipe_check
     from isolaw.config import SweepSpec
@@ -185,7 +185,7 @@ def _recipe_check(
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
-    """Return the spec of the file, of the sweep to continue, or the default; and the file's text."""
+    """Return the spec from the file, the sweep to continue or the defaults, and the text of the file."""
     from isolaw import engine
     from isolaw.config import SweepSpec
     from isolaw.documents.reading import read_text
@@ -204,7 +204,7 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
 
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
-    """Return the GPUs of --machine, to plan the sweep for."""
+    """Return the GPUs named by --machine, for which the sweep is planned."""
     from isolaw.machine import cards
 
     if machine is None:
@@ -217,7 +217,11 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
 
 
 def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:
-    """Execute with a progress bar; return why runs failed, whether to stop, and what broke the sweep."""
+    """Execute the plan with a progress bar.
+
+    Returns the cause of each failed run, whether the user stopped the sweep, and the error that ended it, if
+    any.
+    """
     from isolaw import engine
     from isolaw.errors import RunError
     from isolaw.report.text import race
@@ -259,7 +263,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
 
 @contextmanager
 def _graceful() -> Iterator[threading.Event]:
-    """After the first Ctrl-C or SIGTERM runs save their state and end; after the second they end at once."""
+    """Stop runs gracefully: the first Ctrl-C or SIGTERM saves their state, the second ends them at once."""
     stop = threading.Event()
 
     def end(number: int, frame: Any) -> None:
@@ -295,7 +299,7 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
 
 
 def _fit(out: str) -> list[str]:
-    """Return the command that fits the runs, or why none can."""
+    """Return the command that fits the runs, or the reason why they cannot be fitted."""
     from isolaw.errors import Refused
     from isolaw.fits import choices
     from isolaw.store import SweepStore

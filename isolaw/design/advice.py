@@ -1,7 +1,8 @@
-"""`advise`: a starting point without runs of your own, from published results alone.
+"""`advise`: a starting point from published results, without runs of your own.
 
-A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set is
-taken as easy), and its model is at most 100 times larger or smaller. The starting point is
+A source *counts* at a budget C if three conditions hold: it covers C, its problems are as difficult as the
+user's (a mixed set counts as easy), and its model is at most 100 times larger or smaller. The starting point
+is
 
     B_p   the B_p whose published curve has the highest reward at C, if a source that counts compares several
           B_p; otherwise the B_p of the first source
@@ -9,9 +10,10 @@ taken as easy), and its model is at most 100 times larger or smaller. The starti
           publication share runs, so they are averaged first. The range of n covers all sources that count.
     M     C / (B_p · n)
 
-A source whose range does not reach C bounds n*(C) on one side, since the fitted n* of every source rises with
-C or is constant. If no source counts, there is no starting point. Publications without an n*(C) contribute
-only a statement (`isolaw.design.published.STATEMENTS`), which shows whether they agree with the sources.
+A source whose range does not reach C gives a one-sided bound on n*(C), since the fitted n* of every source
+rises with C or is constant. If no source counts, there is no starting point. Publications without an n*(C)
+contribute only a statement (`isolaw.design.published.STATEMENTS`), which shows whether they agree with the
+sources.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from isolaw.fits.allocations import FAR
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.registry import Shown
 
-_COMPARABLE = 100.0  # largest ratio of model sizes at which a source counts
-_ALIKE = 2.0  # ratio of model or problem-set sizes up to which isolaw calls them alike
-_TYPICAL = 7.0  # billions of parameters, if the user names no size
-_LEAST_STEPS = 20  # fewest steps of a run of the first sweep: twice the recipe's warm-up
+_COMPARABLE = 100.0  # largest ratio of model sizes for which a source counts
+_ALIKE = 2.0  # model sizes or problem-set sizes are alike up to this ratio
+_TYPICAL = 7.0  # billions of parameters, if the user gives no size
+_LEAST_STEPS = 20  # fewest steps of a run in the first sweep: twice the recipe's warm-up
 _LEAST_N = 2
-_APART = 2  # ratio of neighbouring n in the first sweep
-_USUAL = 32  # B_p if no source is like the case: the playbook's smallest
-_UNLIMITED = 2**53  # rollouts per batch: more than any hardware allows
+_APART = 2  # ratio of neighboring n in the first sweep
+_USUAL = 32  # B_p if no source resembles the case: the smallest of the playbook
+_UNLIMITED = 2**53  # rollouts per batch, beyond any hardware limit
 _ROUNDING = 1e-9
 _CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")
 
 
 class Differs(StrEnum):
-    """A way in which a published source differs from the user's case."""
+    """A respect in which a published source differs from the user's case."""
 
     DIFFICULTY = "difficulty"
     MODEL_SIZE = "model_size"
@@ -78,7 +80,7 @@ class Case(Section):
     n_train_problems: Count | None = None
 
     def heeds(self, statement: Statement) -> bool:
-        """Return whether a statement is about problems and models like the user's."""
+        """Return whether a statement is about problems and models that resemble the user's."""
         same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
         size = self.model_size or _TYPICAL
         return same and min(_ratio(own, size) for own in statement.sizes or (size,)) <= _COMPARABLE
@@ -94,7 +96,7 @@ class Case(Section):
         return self.max_batch_rollouts or _UNLIMITED
 
     def like(self, source: Source) -> bool:
-        """Return whether a source has similar problems and a similar model, and so counts if it covers C."""
+        """Return whether a source has similar problems and a similar model. It then counts if it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
         return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
 
@@ -103,8 +105,8 @@ class Case(Section):
 class SourceReading:
     """The n* of a source for the user's budget, and how the source differs from the user's case.
 
-    ``n`` is n* at ``compute``. That is C if the source covers C, and otherwise the end of the source's range
-    nearest to C; n* is then only a bound, so one end of its range is None.
+    ``n`` is n* at ``compute``. If the source covers C, ``compute`` is C. Otherwise it is the end of the
+    source's range nearest to C; n* is then only a bound, so one end of its range is None.
     """
 
     source: Source
@@ -127,7 +129,7 @@ class SourceReading:
 
 @dataclass(frozen=True)
 class Start:
-    """A recommended allocation with the ranges of n* and B_p; an end is None if no source bounds it."""
+    """A recommended allocation with the ranges of n* and B_p. An end is None if no source bounds it."""
 
     allocation: Allocation
     n: Span
@@ -136,7 +138,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A first sweep: three runs with different n, one B_p and one seed, each to ``compute`` rollouts."""
+    """A first sweep: three runs with different n, one B_p and one seed, each up to ``compute`` rollouts."""
 
     problems_per_batch: int
     rollouts_per_problem: tuple[int, ...]
@@ -152,8 +154,8 @@ class Sweep:
 class Advice(Shown):
     """The starting point that published results give for a case, and the sources behind it.
 
-    ``start`` is None if no source counts, and ``sweep`` is None if the budget does not pay for one.
-    ``nearest`` is the source whose range is nearest to C, preferably one that is like the user's case.
+    ``start`` is None if no source counts, and ``sweep`` is None if the budget is too small for a sweep.
+    ``nearest`` is the source whose range is nearest to C, preferably a source that resembles the user's case.
     """
 
     case: Case
@@ -189,11 +191,11 @@ def advise(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
 ) -> Advice:
-    """Return a starting point for a budget from published results alone, without any of the user's runs.
+    """Recommend a starting point for a budget from published results, without any runs of the user.
 
-    ``budget`` is C in rollouts, e.g. ``"1M"``; ``difficulty`` is easy or hard (0.3 to 0.6, or at most 0.0625,
-    of the base model's answers are right); ``model_size`` is in billions of parameters;
-    ``max_batch_rollouts`` is B_max, and ``n_train_problems`` D.
+    ``budget`` is C in rollouts, e.g. ``"1M"``. ``difficulty`` is ``easy`` (0.3 to 0.6 of the base model's
+    answers are correct) or ``hard`` (at most 0.0625). ``model_size`` is in billions of parameters.
+    ``max_batch_rollouts`` is B_max, and ``n_train_problems`` is D.
 
     Raises
     ------
@@ -226,15 +228,15 @@ def _covers(source: Source, case: Case) -> bool:
 
 
 def _used(case: Case) -> list[int]:
-    """Return the B_p of the sources that are like the case; sources that cover C come first."""
+    """Return the B_p of the sources that resemble the case; sources that cover C come first."""
     like = sorted(filter(case.like, SOURCES), key=lambda own: not _covers(own, case))
     return [b for own in like for b in own.batches] or [_USUAL]
 
 
 def _batch(case: Case) -> Span:
-    """Return the best B_p, and as its range the B_p whose reward is within 0.005 of the best.
+    """Return the best B_p. Its range contains the B_p whose reward is within 0.005 of the best.
 
-    An end of the range is None if it is the smallest or the largest B_p that the source compares.
+    An end of the range is None if it is the smallest or largest B_p that the source compares.
     """
     if not (case.like(_CURVES) and _covers(_CURVES, case)):
         return Span(_possible(_used(case)[0], case), None, None)
@@ -248,7 +250,7 @@ def _batch(case: Case) -> Span:
 
 
 def _possible(batch: int, case: Case) -> int:
-    """Return B_p, reduced to the number of distinct problems and to what B_max allows."""
+    """Return B_p, limited by the number of distinct problems and by B_max."""
     return min(batch, case.most // _LEAST_N, case.n_train_problems or batch)
 
 
@@ -284,9 +286,7 @@ def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> Start:
     highs = [own.n.high for own in counting if own.n.high is not None]
     n = Span(2**mean, min(lows + values) if lows else None, max(highs + values) if highs else None)
     b = int(batch.value)
-    power = min(
-        math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b))
-    )  # a tie: the larger
+    power = min(math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b)))  # ties round up
     return Start(Allocation.within(case.budget, b, 2**power), n, batch)
 
 
@@ -305,11 +305,11 @@ def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading])
 
 
 def _sweep(case: Case, start: Start | None, nearest: SourceReading) -> Sweep | None:
-    """Return a sweep over three n around the starting point, each twice the one before.
+    """Return a sweep over three n around the starting point, where each n is twice the previous one.
 
-    The runs end at C / 10, the least compute from which `isolaw predict` recommends for C, or later if the
-    largest n needs more for `_LEAST_STEPS` steps. On simulated truths such a sweep improves on the starting
-    point; n that are further apart do so less reliably (``benchmarks/first_sweep.py``).
+    The runs end at C / 10, the smallest compute from which `isolaw predict` makes a recommendation for C, or
+    later if the largest n needs more for `_LEAST_STEPS` steps. On simulated truths such a sweep improves on
+    the starting point. More widely spaced n improve on it less reliably (``benchmarks/first_sweep.py``).
     """
     n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(nearest.n.value))
     b = int((start and start.batch.low) or min(_used(case)))

@@ -1,8 +1,15 @@
 """Candidate sweeps: the designs that a plan compares, each within the allowed spend.
 
-The candidates are the grid (all seeds of all cells), all cells with fewer seeds, every second n with as many
-seeds as the spend buys, all n at one B_p, and the race. A cell is one (B_p, n) of the grid. If the spend does
-not pay for a design's runs up to the target, the runs end earlier, and the fit extrapolates.
+A cell is one (B_p, n) of the grid. The candidates are
+
+- the grid, i.e. all seeds of all cells;
+- all cells with fewer seeds;
+- every second n, with as many seeds as the spend allows;
+- all n at one B_p;
+- the race.
+
+If the spend is too small for a design's runs up to the target, the runs end earlier, and the fit
+extrapolates.
 """
 
 from __future__ import annotations
@@ -21,12 +28,12 @@ from isolaw.design.race import Race
 from isolaw.fits.selection import LEAST_CURVES
 from isolaw.step_cost import HOUR_S
 
-_SHORTER = 0.9  # ratio of one horizon that isolaw tries to the one before
-LEAST = 10  # the shortest horizon is target / LEAST: from less, `isolaw predict` recommends nothing
+_SHORTER = 0.9  # ratio of successive horizons that isolaw tries
+LEAST = 10  # the shortest horizon is target / LEAST; with less, `isolaw predict` recommends nothing
 
 
 class DesignKind(StrEnum):
-    """The kinds of designs that a plan compares."""
+    """The kinds of design that a plan compares."""
 
     RACE = "race"
     GRID = "grid"
@@ -37,9 +44,9 @@ class DesignKind(StrEnum):
 
 @dataclass(frozen=True)
 class CandidateSweep:
-    """A design that a plan compares: its kind, its cells, its number of seeds and the horizon of its runs.
+    """A design that a plan compares: its kind, cells, number of seeds, and the horizon of its runs.
 
-    ``horizon`` is None if the design itself decides how long each run is.
+    ``horizon`` is None if the design decides for itself how long each run is.
     """
 
     kind: DesignKind
@@ -50,7 +57,7 @@ class CandidateSweep:
 
     @property
     def name(self) -> str:
-        """The design's name in tables.
+        """The name of the design in tables.
 
         >>> CandidateSweep(DesignKind.HALF, None, (), 2, 10).name
         'every second n × 2'
@@ -62,20 +69,20 @@ class CandidateSweep:
         )
 
     def cut_short(self, target: int) -> bool:
-        """Return whether the design's runs end before the target."""
+        """Return whether the runs of the design end before the target."""
         return self.horizon is not None and self.horizon < target
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a sweep: rollouts and, if a clock can time its runs, hours; None means no limit."""
+    """The limits of a sweep: rollouts and, if a clock can time its runs, hours. None means no limit."""
 
     rollouts: int
     hours: float | None = None
     clock: Clock | None = None
 
     def pays_for(self, requests: tuple[Request, ...]) -> bool:
-        """Return whether these runs, taken together, are within both limits."""
+        """Return whether these runs together stay within both limits."""
         if sum(request.rollouts for request in requests) > self.rollouts:
             return False
         if self.clock is None or self.hours is None:
@@ -86,8 +93,8 @@ class Budget:
 def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> CandidateSweep | None:
     """Return a race with proportionally less spend if its simulated duration exceeds the hours.
 
-    Returns None if the candidate is not a race, if it fits into the hours, or if the smaller spend does not
-    pay for a race.
+    Returns None if the candidate is not a race, if it fits into the hours, or if the smaller spend is not
+    enough for a race.
     """
     race = candidate.design
     if not isinstance(race, Race) or budget.hours is None or wall_s is None:
@@ -102,7 +109,7 @@ def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> 
 
 
 def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[CandidateSweep]:
-    """Return the designs over the grid of ``runs`` that the budget pays for, at least in a shorter form."""
+    """Return the designs over the grid of ``runs`` that the budget allows, shortened if necessary."""
     race = race_of(spec, runs)
     return [*_fixed(race, budget), *_raced(race, budget)]
 
@@ -138,7 +145,7 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
         if len({n for _, n in cells}) < LEAST_CURVES:
             continue
         counts = [k for k in range(most, 0, -1) if pays(cells, k, race.target)]
-        if counts and not (kind is DesignKind.ALL and counts[0] == most):  # with all seeds it is the grid
+        if counts and not (kind is DesignKind.ALL and counts[0] == most):  # with all seeds, it is the grid
             yield design(kind, cells, counts[0], race.target)
         elif not counts and most > 1:
             end = _longest(race, lambda end, cells=cells: pays(cells, 1, end))  # type: ignore[misc]
@@ -147,7 +154,7 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
 
 
 def _longest(race: Race, pays: Callable[[int], bool]) -> int | None:
-    """Return the longest horizon that the budget pays for; None if even the shortest costs too much."""
+    """Return the longest horizon that the budget allows, or None if even the shortest costs too much."""
     end = float(race.target)
     while end >= race.target / LEAST:
         if pays(int(end)):

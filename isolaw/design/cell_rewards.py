@@ -1,13 +1,14 @@
-"""Compare the cells (B_p, n) of a grid at one compute C, given the runs so far.
+"""Comparison of the cells (B_p, n) of a grid at one compute C, given the runs so far.
 
 isolaw draws the rewards r_d(a) of all cells a at C jointly from the fitted reward surface
-(`isolaw.fits.surface.estimate`), so that the effect shared by runs of one seed cancels in differences. In
+(`isolaw.fits.surface.estimate`), so that effects shared by runs with the same seed cancel in differences. In
 draw d, cell a loses
 
     regret_d(a) = max_b r_d(b) − r_d(a)
 
-The probability of a cell is the share of draws in which its regret is at most ε. Here each reward also gets a
-normal error with the standard deviation `MISFIT`, for curves that the surface cannot follow.
+The probability of a cell is the share of draws in which its regret is at most ε. For this probability, each
+reward also gets a normal error with the standard deviation `MISFIT`, since the surface cannot follow every
+curve.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from isolaw.fits.reward_unit import unit_of
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
-MISFIT = 0.004  # standard deviation of the surface's error, in reward
+MISFIT = 0.004  # standard deviation of the surface's error, in units of reward
 DRAWS = 400
 
 
 @dataclass(frozen=True)
 class CellRewards:
-    """The K cells at one compute: mean rewards, D joint draws of the rewards, and the regret of each cell."""
+    """Comparison of K cells at one compute: mean rewards, D joint draws of the rewards, and regrets."""
 
     cells: tuple[Cell, ...]
     compute: int  # C at which the cells are compared
-    reward: Floats  # mean over draws, (K,)
-    drawn: Floats  # rewards, (D, K)
-    regret: Floats  # expected regret, (K,)
-    probability: Floats  # of being within ε of the best, (K,)
+    reward: Floats  # mean over draws, of shape (K,)
+    drawn: Floats  # drawn rewards, of shape (D, K)
+    regret: Floats  # expected regret, of shape (K,)
+    probability: Floats  # probability of being within ε of the best, of shape (K,)
 
     @property
     def best(self) -> int:
-        """Index of the cell with the least expected regret; the first, if several are equal when rounded."""
+        """Index of the cell with the least expected regret after rounding; the first one in a tie."""
         return int(self.regret.round(9).argmin())
 
     def gains(self) -> Floats:
-        """Return how much each cell contributes to the expected regret of the best cell, (K,).
+        """Return how much each cell contributes to the expected regret of the best cell.
 
-        A cell contributes in the draws in which it has the highest reward:
+        The array has shape (K,). A cell contributes in those draws in which it has the highest reward:
 
         mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
         """
@@ -61,7 +62,7 @@ def compare(
     compute: int,
     seed: int = 0,
 ) -> CellRewards:
-    """Compare ``cells`` at ``compute`` rollouts by draws of a surface fitted to ``measured``."""
+    """Compare ``cells`` at ``compute`` rollouts, using draws of a surface fitted to ``measured``."""
     shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
     unit = 1.0 if shares else unit_of("", measured)
     surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))

@@ -1,8 +1,8 @@
-"""`Clock`: how long the runs that a design requests take on given GPUs.
+"""`Clock`: the time that the runs requested by a design take on given GPUs.
 
 The runs of one decision execute in parallel, longest first, as many at a time as the GPUs allow. The next
-decision waits for all of them. A continued run pays its start-up time again, and each evaluation in a run's
-schedule takes time, too.
+decision waits for all of them. Continuing a run costs its start-up time once more, and each evaluation in a
+run's schedule takes time, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isolaw.step_cost import Cost
 
 
 class Time(NamedTuple):
-    """The seconds of all runs together, and the seconds until the last run ends."""
+    """The total seconds of all runs, and the seconds until the last run ends."""
 
     work_s: float
     wall_s: float
@@ -25,7 +25,7 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """Computes the time of runs of which ``places`` execute at a time.
+    """A model of the time that runs take when ``places`` of them execute at a time.
 
     ``evaluated`` maps each cell (B_p, n) to the steps at which its runs are evaluated.
     """
@@ -35,7 +35,7 @@ class Clock:
     evaluated: Mapping[tuple[int, int], Sequence[int]]
 
     def time(self, history: Iterable[Decision]) -> Time:
-        """Return the time that the runs of these decisions take, one decision after the other."""
+        """Return the time that the runs of these decisions take, if the decisions follow each other."""
         made: dict[RunKey, int] = {}
         work = wall = 0.0
         for decision in history:
@@ -50,7 +50,7 @@ class Clock:
         first, last = before // (b * n), request.compute // (b * n)
         evaluations = sum(first < step <= last for step in self.evaluated[b, n]) + (before == 0)
         found = self.cost.seconds(b, n, last - first, evaluations=evaluations, starts=1)
-        assert found is not None  # `question` has refused costs that were timed at one step size
+        assert found is not None  # `question` rejects costs that were timed at a single step size
         return found.value
 
     def _together(self, seconds: Iterable[float]) -> float:

@@ -1,8 +1,8 @@
 """`Decision`: which runs a design requests next, and why.
 
-A decision depends only on the decisions before it and on the measurements of the requested runs up to their
-requested horizons. The same results therefore give the same decisions, wherever and in whatever order the
-runs execute, so decisions can be audited, and repeated after a kill.
+A decision depends only on earlier decisions and on the measurements of the requested runs up to their
+requested horizons. The same results therefore give the same decisions, regardless of where and in which order
+the runs execute. Decisions can therefore be audited, and reproduced after a crash.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
 
 class DecisionStage(StrEnum):
-    """The purpose for which a decision requests its runs."""
+    """The reason why a decision requests its runs."""
 
     GRID = "grid"  # all runs of a fixed design
     RUNG = "rung"  # every second n, to the next horizon
-    NEIGHBOURS = "neighbours"  # cells next to the best one, to the target
-    SEEDS = "seeds"  # further seeds of cells that may be the best
+    NEIGHBOURS = "neighbours"  # grid neighbors of the best cell, to the target
+    SEEDS = "seeds"  # more seeds of cells that may be the best
     STOP = "stop"
 
 
 class CellVerdict(StrEnum):
-    """What a decision concludes about one configuration (B_p, n)."""
+    """The conclusion of a decision about one configuration (B_p, n)."""
 
     KEPT = "kept"
     WORSE = "worse"  # within ε of the best in too few draws
@@ -40,14 +40,14 @@ class Ending(StrEnum):
     """The reason why a design requests no more runs."""
 
     CERTAIN = "certain"  # the expected regret is at most the tolerance
-    SPENT = "spent"  # the next runs would exceed the spend
-    COMPLETE = "complete"  # the design has no run left to request
+    SPENT = "spent"  # the next runs would exceed the limit on the spend
+    COMPLETE = "complete"  # no runs of the design are left to request
     FAILED = "failed"  # fewer than three configurations have results
 
 
 @dataclass(frozen=True, order=True)
 class Request(Cell):
-    """A run to start or to continue until it has generated ``compute`` rollouts in total."""
+    """A run to start or continue until it has generated ``compute`` rollouts in total."""
 
     seed: int
     compute: int
@@ -59,29 +59,29 @@ class Request(Cell):
 
     @property
     def rollouts(self) -> int:
-        """The rollouts that the whole run generates: ``compute``, rounded down to whole steps of B_p · n."""
+        """The rollouts that the whole run generates: ``compute`` rounded down to a multiple of B_p · n."""
         batch = self.problems_per_batch * self.rollouts_per_problem
         return self.compute // batch * batch
 
 
 @dataclass(frozen=True)
 class Standing(Cell):
-    """The reward and the verdict of one configuration, at the compute where a decision compared them."""
+    """The reward and verdict of one configuration, at the compute at which a decision compared them."""
 
     verdict: CellVerdict
     reward: float | None = None  #: mean reward over the draws
     expected_regret: float | None = None  #: mean over draws of the best reward minus this reward
-    probability: float | None = None  #: share of draws in which it is within ε of the best
+    probability: float | None = None  #: share of draws in which the reward is within ε of the best
 
 
 @dataclass(frozen=True)
 class Decision(Encoded):
-    """The runs that a design requests next, and the comparison of configurations behind them.
+    """The runs that a design requests next, and the comparison of configurations that led to them.
 
     ``compute`` is the C at which configurations were compared. ``spent`` counts the rollouts requested before
-    this decision, and ``cost`` the rollouts that its own runs add. ``best`` is the best (B_p, n), and
-    ``expected_regret`` is its regret. ``failed`` runs did not reach their horizon: their measurements count,
-    but isolaw does not continue them.
+    this decision, and ``cost`` the rollouts that its own runs add. ``best`` is the best (B_p, n), with the
+    expected regret ``expected_regret``. The runs in ``failed`` did not reach their horizon: isolaw uses their
+    measurements, but does not continue them.
     """
 
     stage: DecisionStage
@@ -116,7 +116,7 @@ class Decision(Encoded):
 
 
 class Design(Protocol):
-    """A rule that chooses the next runs from the results so far, such as a grid or a race."""
+    """A rule that chooses the next runs from the results so far, e.g. a grid or a race."""
 
     def next(
         self,
@@ -126,8 +126,8 @@ class Design(Protocol):
     ) -> Decision:
         """Return the decision that follows ``history``.
 
-        ``measured`` holds the requested runs up to their requested horizons and no further; ``failed`` holds
-        the (B_p, n, seed) of failed runs.
+        ``measured`` contains the requested runs, only up to their requested horizons. ``failed`` contains the
+        (B_p, n, seed) of failed runs.
         """
 
 
@@ -141,7 +141,7 @@ def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
 
 
 def cost_of(requests: Iterable[Request], made: Mapping[RunKey, int]) -> int:
-    """Return the rollouts that these runs add to the horizons in ``made``, which were requested before."""
+    """Return the rollouts that these runs add to the horizons in ``made``, requested earlier."""
     total = 0
     for request in requests:
         before = Request(*request.run, made.get(request.run, 0)).rollouts

@@ -1,8 +1,8 @@
-"""`Adaptive`: a race that is kept in a sweep's directory.
+"""`Adaptive`: a race stored in a sweep's directory.
 
-``decisions.jsonl`` holds the race's decisions, one per line with a checksum. If lines are missing or damaged,
-isolaw makes the decisions again from the results. The outcome is the same, since a decision depends only on
-the results.
+``decisions.jsonl`` contains the race's decisions, one per line with a checksum. If lines are missing or
+damaged, isolaw recomputes the decisions from the results. Since decisions depend only on the results, the
+recomputed decisions are identical.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
 
 
 def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return the issues of the sweep file that prevent a race over these runs."""
+    """Return the issues in the sweep file that prevent a race over these runs."""
     chosen, out = spec.design, []
     cells = {key_of(run)[:2] for run in runs}
     for name in ("pinned", "forbidden"):
@@ -107,10 +107,10 @@ class Adaptive:
 
     @classmethod
     def open(cls, spec: SweepSpec, runs: Sequence[RunSpec], store: SweepStore) -> Adaptive:
-        """Return the race as it is stored in the directory, without writing anything.
+        """Return the race stored in the directory, without writing anything.
 
-        An ended race loses its last decision if the user has changed the design's keys since, or
-        if it ended because runs failed. The race can then continue.
+        The last decision of an ended race is dropped if the user has since changed the design's keys, or if
+        the race ended because runs failed. The race can then continue.
         """
         out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
         out.history = out._confirmed(read(store))
@@ -129,7 +129,7 @@ class Adaptive:
     def _confirmed(self, kept: list[Decision]) -> list[Decision]:
         """Return the decisions before the first one that the results contradict; the race repeats the rest.
 
-        A decision that was made under other limits is accepted: the user has changed the limits since.
+        A decision made under other limits is accepted, since the user has changed the limits since then.
         """
         for i, decision in enumerate(kept):
             if decision.limits != self.race.limits:
@@ -146,23 +146,23 @@ class Adaptive:
 
     @property
     def runs(self) -> list[RunSpec]:
-        """The requested runs, each with its horizon."""
+        """The requested runs with their horizons."""
         return self.asked(self.history)
 
     def asked(self, history: Sequence[Decision]) -> list[RunSpec]:
-        """Return the runs that these decisions request, each with its horizon."""
+        """Return the runs that these decisions request, with their horizons."""
         return [self._run(key, end) for key, end in horizons(history).items()]
 
     @property
     def todo(self) -> list[RunSpec]:
-        """Runs of the last decision that have not reached their horizon."""
+        """The runs of the last decision that have not reached their horizon."""
         asked = self.history[-1].runs if self.history else ()
         runs = [self._run(request.run, request.compute) for request in asked]
         return [run for run in runs if not self.store.run(run.run_id).recorded().is_done(run)]
 
     @property
     def whole(self) -> int:
-        """The rollouts that all runs of the grid would generate."""
+        """The rollouts that all runs of the grid would generate in total."""
         return sum(run.rollouts for run in self.grid.values())
 
     def _run(self, key: RunKey, compute: int) -> RunSpec:
@@ -171,8 +171,8 @@ class Adaptive:
     def advance(self, after_failures: bool = False) -> list[Decision]:
         """Make decisions until one requests runs or ends the race, and return the new decisions.
 
-        By default the race waits for failed runs, which are repeated; with ``after_failures`` it continues
-        without them.
+        By default the race waits for failed runs to be repeated. With ``after_failures`` it continues without
+        them.
         """
         before = len(self.history)
         while not self.ended:
@@ -209,12 +209,12 @@ class Adaptive:
 
 
 def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
-    """Return a hash of the runs that decisions request; raise `KeyError` if the grid lacks one of them."""
+    """Return a hash of the runs that decisions request; raise `KeyError` if the grid lacks one."""
     return hashlib.sha256("".join(sorted(ids[key] for key in horizons(history))).encode()).hexdigest()
 
 
 def read(store: SweepStore) -> list[Decision]:
-    """Return the decisions in a sweep's directory, up to the first one that is damaged or of other runs."""
+    """Return the stored decisions of a sweep before the first that is damaged or belongs to other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
     ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
@@ -224,7 +224,7 @@ def read(store: SweepStore) -> list[Decision]:
             own = {key: value for key, value in document.items() if key != "crc"}
             history = [*out, Decision.from_dict(own)]
             if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
-                break  # damaged, of another sweep, or of a version that did not record the sweep
+                break  # damaged, from another sweep, or from a version that did not record the sweep
             out = history
         except (ValueError, TypeError, KeyError):
             break
@@ -232,7 +232,7 @@ def read(store: SweepStore) -> list[Decision]:
 
 
 def state(store: SweepStore) -> dict[str, Any] | None:
-    """Return the state of a race: its decisions, the rollouts that they requested, and its ending."""
+    """Return the state of a race: decisions, requested rollouts, ending, best cell. None without a race."""
     history = read(store)
     if not history:
         return None
@@ -248,7 +248,7 @@ def state(store: SweepStore) -> dict[str, Any] | None:
 
 
 def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
-    """Return the measurements of the requested runs, up to their horizons."""
+    """Return the measurements of the requested runs up to their horizons."""
     asked = horizons(history)
     specs = store.specs()[0] if asked else {}
     if not any(store.run(run_id).bytes_recorded for run_id in specs):
@@ -264,7 +264,7 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
 
 
 def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return the value of further seeds for a share of the spend; None unless the race reached its target."""
+    """Return the value of more seeds for a share of the spend, or None unless the race reached its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:

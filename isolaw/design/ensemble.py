@@ -1,12 +1,13 @@
-"""Truths of a calibrated preset: the rewards of members of its ensemble over a grid.
+"""Truths from a calibrated preset: the rewards of members of its ensemble over a grid.
 
 isolaw trains `MEMBERS` members, equally spaced in the ensemble, in each cell (B_p, n) up to the target, with
 `SEEDS` seeds and exact evaluations. Each seed has its own problems, which are the same in every cell, as in
-the presets that ship with isolaw (`isolaw.design.truths`). A truth's mean is the mean over the S seeds. Its
-shared effects are the first `PARTS` principal components of the seeds' deviations over all cells and C. A
-run's own deviation is the remainder, with S − 1 − `PARTS` degrees of freedom. As in a forecast, each member's
-mean gets its own draw of the discrepancy, the part of the measured rewards that the simulator reproduces with
-no constants, and of how the discrepancy continues (`isolaw.calibration.discrepancy`).
+the presets shipped with isolaw (`isolaw.design.truths`). The mean of a truth is the mean over the S seeds.
+Its shared effects are the first `PARTS` principal components of the seeds' deviations over all cells and C.
+The deviation of a single run is the remainder, with S − 1 − `PARTS` degrees of freedom. As in a forecast, the
+mean of each member includes a draw of the model discrepancy and its extrapolation
+(`isolaw.calibration.discrepancy`). The discrepancy is the part of the measured rewards that no constants of
+the simulator reproduce.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from isolaw.simulators.problems import difficulty
 
 MEMBERS, SEEDS, PARTS = 8, 8, 2
 _POINTS = 40  # number of C values
-_SEEDS = 2**22  # first random seed, apart from the seeds of calibrations and forecasts
+_SEEDS = 2**22  # first random seed, distinct from the seeds of calibrations and forecasts
 _SMOOTH = np.ones(5) / 5
 _LEAST = 1e-9
 
 
 def members_of(preset: Preset) -> list[int]:
-    """Return the indices of the ensemble's members that serve as truths.
+    """Return the indices of the ensemble members that serve as truths.
 
     >>> from isolaw.simulators.presets import Preset
     >>> members_of(Preset("", "easy", 1, {}, {}, tuple({} for _ in range(4)), {}))
@@ -49,7 +50,7 @@ def truths_of(
 ) -> list[Truth]:  # fmt: skip
     """Return members of a preset's ensemble as truths over these cells, up to the target.
 
-    ``chosen`` holds indices into ``preset.members``, by default those that `members_of` returns.
+    ``chosen`` contains indices into ``preset.members``; the default is `members_of`.
 
     Raises `Refused` if the target is more than 100 times the compute that the preset was fitted to, and
     `InputError` if the discrepancy in the preset's file is damaged.
@@ -84,9 +85,10 @@ def truths_of(
 
 
 def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, members: int) -> Floats:
-    """Return draws (members, K, P) of the discrepancy; the order of the cells does not affect them.
+    """Return draws of the discrepancy, which do not depend on the order of the cells.
 
-    The discrepancy is 0 before training and grows linearly during the first step, as the rewards do.
+    The array has shape (members, K, P). The discrepancy is 0 before training and grows linearly during the
+    first step, like the rewards.
     """
     ordered = sorted(cells)
     first = np.array([[b * n] for b, n in ordered])
@@ -96,10 +98,10 @@ def _unmet(left: Discrepancy, cells: Sequence[BatchShape], compute: Floats, memb
 
 
 def decomposed(rewards: Floats) -> tuple[Floats, Floats, Floats]:
-    """Split rewards (S, K, P) of S seeds into the three parts of a `Truth`.
+    """Split the rewards of S seeds, of shape (S, K, P), into the three parts of a `Truth`.
 
-    Returns the mean (K, P), the effects shared by the runs of a seed (`PARTS`, K, P), and the standard
-    deviation of a run's own deviation (K, P).
+    Returns three arrays: the mean, the effects shared by runs with the same seed, and the standard deviation
+    of a single run's deviation. Their shapes are (K, P), (`PARTS`, K, P) and (K, P).
     """
     seeds = len(rewards)
     mean = rewards.mean(axis=0)

@@ -17,7 +17,7 @@ from isolaw.fits.selection import Configuration
 class Fixed:
     """Runs all seeds of all ``cells`` to the target, then compares the ``compared`` cells, measured or not.
 
-    With a ``horizon``, the runs end there, and isolaw extrapolates the rewards to the target.
+    If ``horizon`` is given, the runs end there and isolaw extrapolates the rewards to the target.
     """
 
     cells: tuple[BatchShape, ...]

@@ -1,4 +1,4 @@
-"""`plan`: compare sweeps on simulated truths before anything is spent, and recommend one.
+"""`plan`: compare sweeps on simulated truths before spending anything, and recommend one.
 
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
 runs, receives their simulated measurements, and recommends a cell (B_p, n). The loss of this play is
@@ -6,7 +6,7 @@ runs, receives their simulated measurements, and recommends a cell (B_p, n). The
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
 The expected regret is the weighted mean over truths and over repetitions with different seeds and noise. Its
-interval contains 90 % of the plays: with m plays, the i-th smallest regret is the quantile i / (m + 1).
+interval contains 90 % of the plays: among m plays, the i-th smallest regret is the quantile i / (m + 1).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import HOUR_S
 
-ALIKE = 0.0005  # expected regrets that differ by less are equal, and the cheapest design wins
+ALIKE = 0.0005  # expected regrets that differ by less count as equal; the cheapest design wins
 INTERVAL = (0.05, 0.95)
 FROM_RUNS = 4  # number of truths drawn from the surface of the user's runs
 FROM_RUNS_WEIGHT = 0.5  # total weight of the truths drawn from the user's runs
@@ -58,7 +58,7 @@ Progress = Callable[[float], None]
 
 
 class Play(NamedTuple):
-    """One play of a design against one truth: the spend, the recommended cell ``best``, and its regret."""
+    """One play of a design in one truth: the spend, the recommended cell ``best``, and its regret."""
 
     truth: int
     regret: float
@@ -83,7 +83,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class DesignOutcome:
-    """The spend and the loss that a plan expects of one candidate design."""
+    """The expected spend and loss of one candidate design in a plan."""
 
     candidate: CandidateSweep
     plays: tuple[Play, ...]
@@ -91,7 +91,7 @@ class DesignOutcome:
     within: float  #: weighted share of plays whose regret is at most 0.005
     rollouts: Range
     runs: Range
-    work_s: Range | None  #: seconds of all runs together; None without a cost
+    work_s: Range | None  #: total seconds of all runs; None without a cost
     wall_s: Range | None
 
 
@@ -104,7 +104,7 @@ class SweepForecast(Shown):
     weights: Floats
     rows: tuple[DesignOutcome, ...]
     repetitions: int
-    compared: int = 0  #: number of configurations in the user's runs, by which truths were weighted
+    compared: int = 0  #: number of configurations in the user's runs, from which the truths are weighted
     from_runs: int = 0  #: number of truths fitted to these runs
     preset: Preset | None = None  #: calibrated preset whose members replace isolaw's own truths
     #: A forecast is simulated even if some truths are fitted to real runs, since it executes no sweep.
@@ -135,7 +135,7 @@ class SweepForecast(Shown):
         return weights.effective(self.weights)
 
     def losses(self, row: DesignOutcome) -> list[tuple[Truth, float, float]]:
-        """Return each truth, its weight and the design's mean loss in it, the largest weighted loss first."""
+        """Return each truth, its weight and the design's mean loss in it, largest weighted loss first."""
         out = []
         for i, truth in enumerate(self.truths):
             own = [play.regret for play in row.plays if play.truth == i]
@@ -144,7 +144,7 @@ class SweepForecast(Shown):
 
     @property
     def unreliable(self) -> bool:
-        """Whether the spend is so small that no design was reliable with it."""
+        """Whether the spend is so small that no design is reliable."""
         return self.question.budget.rollouts < self.question.unreliable_below
 
 
@@ -169,14 +169,14 @@ def plan(
     """Compare sweeps over the grid of a sweep file on **simulated** truths, and recommend one.
 
     isolaw uses the grid, seeds, limits, evaluation and sizes in the file. The model, the problems and the
-    GPUs that it names need not exist.
+    GPUs named there need not exist.
 
     Parameters
     ----------
     sweep
         a sweep file, a `SweepSpec`, or a mapping of its sections.
     target
-        C in rollouts for which you need an allocation; by default ``sweep.compute``.
+        the budget C, in rollouts, for which you need an allocation; by default ``sweep.compute``.
     spend
         limit on the sweep: a share of the grid's rollouts (``"20%"``, ``0.2``), a number of rollouts, or,
         with ``cost``, GPU hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
@@ -184,13 +184,14 @@ def plan(
         the number of GPUs, and the wall time on them. With a ``cost`` they limit the sweep; without one the
         forecast reports the throughput that they require. Without ``gpus`` runs execute one at a time.
     cost
-        anything that `isolaw.read_cost` takes.
+        anything that `isolaw.read_cost` accepts.
     runs
-        earlier runs, in any form that `isolaw.read` takes; truths that disagree with them get less weight.
+        earlier runs, in any form that `isolaw.read` accepts; truths that disagree with them get less weight.
     where
         use only the ``runs`` with these values, such as ``{"lr": 1e-3}``.
     preset
-        a file from `isolaw.calibrate`, whose members become the truths; not together with ``runs``.
+        a file from `isolaw.calibrate`; the members of its ensemble become the truths. Not together with
+        ``runs``.
     settings
         ``section.key=value`` pairs that override the file.
     repetitions
@@ -227,14 +228,14 @@ def plan(
     else:
         found = truths_of(given, asked.cells, asked.target, jobs, lambda share: progress(share / 2))
         weight, from_runs = np.full(len(found), 1 / len(found)), 0
-    first = 0.0 if given is None else 0.5  # share of the progress bar that simulating the truths takes
+    first = 0.0 if given is None else 0.5  # share of the progress bar for simulating the truths
 
     def played_share(share: float) -> None:
         progress(first + (1 - first) * share)
 
     plays = _played(asked, found, designs, repetitions, seed, jobs, played_share)
     rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
-    for i, row in enumerate(rows):  # the duration of a race is known only after it is played
+    for i, row in enumerate(rows):  # a race has to be played before its duration is known
         less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
         if less is not None:
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
@@ -244,7 +245,7 @@ def plan(
 
 
 def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration]:
-    """Return the configurations of the user's runs, if there are any.
+    """Return the configurations of the user's runs, or an empty list without runs.
 
     Raises `DataError` if the runs differ in more than B_p, n and seed.
     """
@@ -267,7 +268,7 @@ def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration
 
 
 def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Configuration]:
-    """Return runs with rewards in [0, 1], like those of the presets; raise `DataError` if they cannot be."""
+    """Return runs with rewards in [0, 1], as in the presets; raise `DataError` if that is impossible."""
     low, high = min(float(c.reward.min()) for c in known), max(float(c.reward.max()) for c in known)
     if low >= 0 and high <= 1:
         return known
@@ -281,7 +282,7 @@ def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Con
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
-    """Return the truths, their weights, and how many of the truths are fitted to the user's runs."""
+    """Return the truths, their weights, and the number of truths fitted to the user's runs."""
     found = library.presets(asked.cells, asked.target, library.kinds_of(asked.spec))
     weight = np.full(len(found), 1 / len(found))
     if not known:
@@ -310,7 +311,7 @@ def _played(
 def played(
     asked: Question, truth: Truth, index: int, designs: Sequence[CandidateSweep], stream: tuple[int, int]
 ) -> list[Play]:
-    """Play each design in one truth; all designs see the same runs."""
+    """Play each design in one truth. All designs get the same runs."""
     sample = Sample(truth, asked.checkpoints, library.answers_of(asked.spec), stream)
     rewards = truth.rewards()
     top = max(rewards.values())
@@ -328,7 +329,7 @@ def played(
 
 
 def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> DesignOutcome:
-    """Return the outcome of a design over its plays, each with the weight of its truth."""
+    """Return the outcome of a design over its plays, which are weighted like their truths."""
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 
@@ -348,7 +349,7 @@ def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> 
 
 
 def spread(values: Floats, weight: Floats) -> Range:
-    """Return the weighted mean of values, and their central 90 % interval (see the module's docstring)."""
+    """Return the weighted mean of values and their central 90 % interval (see the module's docstring)."""
     order = np.argsort(values, kind="stable")
     size = weights.effective(weight)
     at = np.cumsum(weight[order]) * size / (size + 1)

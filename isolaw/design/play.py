@@ -1,4 +1,4 @@
-"""Play a design against a truth whose rewards are known, to measure its spend and its regret."""
+"""Playing a design against a truth with known rewards, to measure its spend and its regret."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class Runner(Protocol):
     """Simulates the runs that a design requests."""
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
-        """Simulate run (B_p, n, seed) to the target; return its compute and measured rewards, both (P,)."""
+        """Simulate run (B_p, n, seed) to the target.
+
+        Returns its compute and its measured rewards, both of shape (P,).
+        """
 
 
 def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:
-    """Return the measurements of the runs ``asked`` up to their horizons, in the form that a fit takes."""
+    """Return the measurements of the runs ``asked`` up to their horizons, in the form that a fit accepts."""
     cells: dict[tuple[int, int], dict[int, int]] = {}
     for (b, n, seed), end in sorted(asked.items()):
         cells.setdefault((b, n), {})[seed] = end
@@ -36,7 +39,7 @@ def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]
 
 
 def play(design: Design, runner: Runner) -> list[Decision]:
-    """Simulate the runs that a design requests until it stops, and return all its decisions."""
+    """Simulate the runs that a design requests, until it stops, and return all its decisions."""
     history: list[Decision] = []
     while not history or history[-1].stage is not DecisionStage.STOP:
         history.append(design.next(history, measured(runner, horizons(history))))

@@ -1,4 +1,4 @@
-"""Published n*(C): the sources, and the n* of each source at a budget. No source is simulated.
+"""Published n*(C): the sources, and the n* of each source at a given budget. No source is simulated.
 
 The values are in ``published.csv``, which ``python -m benchmarks.published`` condenses from the tables of
 ``examples/data``.
@@ -22,16 +22,16 @@ DifficultyKind = Literal["easy", "hard"]
 
 
 class Basis(StrEnum):
-    """How isolaw derived a source's n* and its range."""
+    """How isolaw derived the n* of a source and its range."""
 
-    POINTS = "points"  #: a law through the points of a figure; 95 % prediction interval for a further point
+    POINTS = "points"  #: a law through the points of a figure; 95 % prediction interval for a new point
     CURVES = "curves"  #: the highest of the fitted curves that the paper draws; no uncertainty
     RUNS = "runs"  #: a reward surface fitted to recorded runs; 95 % interval over posterior draws
 
 
 @dataclass(frozen=True)
 class Span:
-    """A number with its range; an end of the range is None if the source does not bound it."""
+    """A number with its range. An end of the range is None if the source does not bound it."""
 
     value: float
     low: float | None
@@ -40,10 +40,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Source:
-    """A published result: its model, its problems, and how its n* was derived.
+    """A published result: its model, its problems, and the derivation of its n*.
 
-    ``size`` is the model's size in billions of parameters. ``problems`` is the size of the training set,
-    None if the data do not give it. ``n`` is the smallest and the largest n that the source compares.
+    ``size`` is the model size in billions of parameters. ``problems`` is the size of the training set, or
+    None if the data do not give it. ``n`` contains the smallest and largest n that the source compares.
     ``batches`` lists its B_p, and is empty if B_p is tuned together with n and not reported.
     """
 
@@ -58,21 +58,21 @@ class Source:
     batches: tuple[int, ...]
 
     def range(self) -> tuple[float, float]:
-        """Return the smallest and the largest C that the source covers at every one of its B_p."""
+        """Return the smallest and largest C that the source covers at every one of its B_p."""
         ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
         return max(low for low, _ in ends), min(high for _, high in ends)
 
     def at(self, compute: float, problems_per_batch: int | None = None) -> Point:
-        """Return the source's n* at a C in its range, interpolated linearly in log n over log C.
+        """Return the source's n* at a C within its range, interpolated linearly in log n over log C.
 
-        ``problems_per_batch`` selects one B_p of a source that has several; the default is the smallest.
+        ``problems_per_batch`` selects one of several B_p; the default is the smallest.
         """
         batch = problems_per_batch or (self.batches[0] if self.batches else None)
         rows = self._rows(batch)
         table = [(row.compute, row.n.value, row.n.low, row.n.high) for row in rows]
         x, *columns = np.log(
             np.array(table, dtype=float)
-        ).T  # None becomes NaN, and so do the values interpolated next to it
+        ).T  # None becomes NaN, as do values interpolated next to it
         at = math.log(compute)
         n, low, high = (math.exp(np.interp(at, x, column)) for column in columns)
         span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)
@@ -85,9 +85,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Point:
-    """A source's n* at one compute and B_p, with the reward there.
+    """The n* of a source at one compute and B_p, with the reward there.
 
-    ``problems_per_batch`` is None if the source tunes B_p, and ``reward`` is NaN if it reports none.
+    ``problems_per_batch`` is None if the source tunes B_p, and ``reward`` is NaN if the source reports none.
     """
 
     source: str
@@ -122,21 +122,21 @@ SOURCES = (
 
 
 class Leans(StrEnum):
-    """The direction in which a publication without an n*(C) points."""
+    """The conclusion about n that a publication without an n*(C) supports."""
 
-    RISES = "rises"  #: to a larger n, or to an n* that rises with C
-    SMALL = "small"  #: to a smaller n at the same C
-    CONSTANT = "constant"  #: to an n* that does not depend on C, or to B_p · n alone
-    OTHER = "other"  #: to something that changes what n costs
+    RISES = "rises"  #: a larger n, or an n* that rises with C
+    SMALL = "small"  #: a smaller n at the same C
+    CONSTANT = "constant"  #: an n* that does not depend on C, or an effect of B_p · n alone
+    OTHER = "other"  #: a change in what n costs
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a publication states about n or B_p in words, without an n*(C) that could be averaged.
+    """What a publication states in words about n or B_p, without an n*(C) that isolaw could average.
 
-    ``sizes`` are the sizes of its smallest and its largest model in billions of parameters, and
-    ``difficulty`` describes its problems; both are None if the abstract does not give them. ``varied`` names
-    the values that it compares, and ``lr`` the rule for its learning rate.
+    ``sizes`` are the sizes of its smallest and largest model in billions of parameters, and ``difficulty``
+    describes its problems; both are None if the abstract does not give them. ``varied`` names the values that
+    it compares, and ``lr`` its learning rate rule.
     """
 
     publication: str
@@ -149,7 +149,7 @@ class Statement:
     leans: Leans
 
 
-# Statements are from the publications' abstracts; the values that a sweep varied are from its data.
+# Statements come from the abstracts of the publications; the values that a sweep varied come from its data.
 STATEMENTS = (
     Statement(
         "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",

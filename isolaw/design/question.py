@@ -25,44 +25,44 @@ from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
 _LARGEST = 1e15  # rollouts
-RELIABLE = 0.1  # on a grid of 9 n with 3 seeds, no design was reliable with a smaller share of the rollouts
+RELIABLE = 0.1  # with a smaller share of a grid of 9 n with 3 seeds, no design was reliable
 _REFERENCE_RUNS = 27
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sweep over a grid, and the limit on what a plan may spend on it.
+    """A sweep over a grid, and the limit on what the planned runs may spend.
 
-    ``spec.sweep.compute`` is the target. ``runs`` are all runs of the grid. Their settings are unresolved,
-    since neither the model nor the problems need to exist.
+    ``spec.sweep.compute`` is the target. ``runs`` contains all runs of the grid. Their settings are
+    unresolved, since the model and the problems need not exist.
     """
 
     spec: SweepSpec
     runs: list[RunSpec]
     budget: Budget
     gpus: int | None = None
-    hours: float | None = None  # wall time on these GPUs; it limits nothing without a cost
+    hours: float | None = None  # wall time on these GPUs; no limit without a cost
 
     @property
     def cells(self) -> tuple[BatchShape, ...]:
-        """The (B_p, n) that can be recommended."""
+        """The cells (B_p, n) that a plan can recommend."""
         return tuple(
             sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
         )
 
     @property
     def target(self) -> int:
-        """The compute C in rollouts for which the user needs an allocation."""
+        """The budget C, in rollouts, for which the user needs an allocation."""
         return self.spec.sweep.compute
 
     @property
     def grid(self) -> int:
-        """The rollouts that all runs of the grid together generate up to the target."""
+        """The rollouts that all runs of the grid generate in total up to the target."""
         return sum(run.rollouts for run in self.runs)
 
     @property
     def unreliable_below(self) -> int:
-        """The number of rollouts below which isolaw calls every design unreliable."""
+        """The number of rollouts below which isolaw calls all designs unreliable."""
         return int(RELIABLE * max(_REFERENCE_RUNS * self.target, self.grid))
 
     @property
@@ -73,7 +73,7 @@ class Question:
         }
 
     def candidates(self) -> list[CandidateSweep]:
-        """Return the designs that the limits allow, for the plan to compare."""
+        """Return the designs that the limits allow."""
         return candidates(self.spec, self.runs, self.budget)
 
 
@@ -92,7 +92,7 @@ def question(
     cost: Any = None,
     settings: tuple[str, ...] = (),
 ) -> Question:
-    """Check the arguments of a plan, and return them as a `Question`.
+    """Check the arguments of a plan and return them as a `Question`.
 
     The parameters are those of `isolaw.design.forecast.plan`. Raises `SpecError` or `InputError` with every
     issue that prevents an answer.
@@ -117,7 +117,7 @@ def question(
     own = spec.sweep.model_copy(update={"compute": whole})
     spec = spec.model_copy(update={"sweep": own})
     runs, issues = _runs(spec)
-    if not issues:  # with an unlimited spend, since `candidates` decides what is affordable
+    if not issues:  # with an unlimited spend, since `candidates` decides what the budget allows
         free = spec.design.model_copy(update={"kind": "race", "spend": 1.0})
         issues = directory.issues_of(spec.model_copy(update={"design": free}), runs)
     if issues:
@@ -216,7 +216,7 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
 
 
 def _rollouts(spend: float | str, grid: int) -> int:
-    """Return a spend in rollouts from a share of the grid, such as 20% or 0.2, or a number of rollouts."""
+    """Return a spend in rollouts, given as a share of the grid (20% or 0.2) or as a number of rollouts."""
     try:
         share = percent(spend)
         value = parse_rollouts(share)

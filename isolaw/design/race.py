@@ -1,16 +1,17 @@
-"""The race: it runs every second n first, drops n that others surely beat, and refines near the best n.
+"""The race: run every second n first, drop n that are surely worse than others, and refine near the best n.
 
-1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. An n is
-   plausible after a rung if it is within ε = 0.005 of the best in more than 5 % of draws. All n from the
-   smallest to the largest plausible one continue, and the next n above, since larger n win later. At least
-   three n continue; if failed runs leave fewer, other n replace them.
-2. *Neighbours.* The grid neighbours of the best cell (B_p, n), along n and along B_p, run to C, too. This is
-   repeated until all neighbours of the best cell are measured, for at most four rounds.
-3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the
-   expected regret is at most the tolerance or the spend is used up.
+1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. After a
+   rung, an n is plausible if it is within ε = 0.005 of the best in more than 5 % of draws. All n from the
+   smallest to the largest plausible one continue, and also the next larger n, since larger n overtake later.
+   At least three n continue; if failed runs leave fewer, other n replace them.
+2. *Neighbors.* The grid neighbors of the best cell (B_p, n), along n and along B_p, run to C, too. This step
+   repeats until all neighbors of the best cell are measured, for at most four rounds.
+3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the expected
+   regret is at most the tolerance or the spend is used up.
 
-isolaw compares cells at a compute that all of them reached, and never extrapolates, since curves cross. Runs
-of one seed share their problems, so even one seed shows much of the difference between two cells.
+isolaw compares cells at a compute that all of them reached, and never extrapolates, since learning curves
+cross. Runs with the same seed share their problems, so even one seed shows much of the difference between two
+cells.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from isolaw.design.decisions import (
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
-RUNGS = (8, 4, 2, 1)  # the target divided by each rung's horizon
-LEAST_STEPS = 4  # fewest steps of a run at its first rung; a larger batch begins at a later rung
+RUNGS = (8, 4, 2, 1)  # the horizon of each rung is the target divided by this factor
+LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start at a later rung
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
-ROUNDS = 4  # largest number of rounds of neighbours
-RIVALS = 2  # number of cells that get a seed in addition to the best one
+ROUNDS = 4  # limit on the rounds of neighbors
+RIVALS = 2  # number of cells that get a seed together with the best cell
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Race:
     start
         the B_p of the rungs.
     target
-        C in rollouts of the longest runs.
+        horizon of the longest runs: C, in rollouts.
     seeds
         the seeds, in the order in which the race uses them.
     spend
@@ -65,7 +66,7 @@ class Race:
     pinned
         cells that the race always runs to the target.
     missing
-        runs that cannot be made: a sweep that replays recorded runs need not have all runs of the grid.
+        runs that cannot execute: a sweep that replays recorded runs need not have all runs of the grid.
     """
 
     cells: tuple[BatchShape, ...]
@@ -80,18 +81,18 @@ class Race:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The horizons of the rungs in rollouts, ascending."""
+        """The horizons of the rungs in rollouts, in ascending order."""
         return tuple(self.target // part for part in RUNGS)
 
     @property
     def least(self) -> int:
-        """The rollouts of the three cheapest runs to the target at B_p = ``start``; a race needs as many."""
+        """Rollouts that a race needs: those of the three cheapest runs to the target at B_p = ``start``."""
         runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
         return sum(runs[:LEAST_CURVES])
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The user's choices that decide when a race ends; if they change, an ended race may continue."""
+        """The user's choices that determine when a race ends. If they change, an ended race can continue."""
         return (self.spend, self.tolerance, len(self.cells), *self.seeds)
 
     def next(
@@ -125,7 +126,7 @@ class Race:
             key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
         ]
         limits = history[-1].limits
-        grown = bool(limits) and limits != self.limits  # the grid may have new cells since then
+        grown = bool(limits) and limits != self.limits  # the grid may have new cells since the last decision
         if beside and (grown or (rounds < ROUNDS and history[-1].stage is not DecisionStage.SEEDS)):
             return self._ask(DecisionStage.NEIGHBOURS, history, beside, self.target, found, failed)
         return self._one_more_seed(history, found, failed)
@@ -134,7 +135,7 @@ class Race:
         return sorted(cell for cell in self.cells if cell[0] == self.start)
 
     def _entering(self, rung: int) -> list[BatchShape]:
-        """Return the cells that begin at this rung: every second n at B_p = ``start``, and pinned cells."""
+        """Return the cells that start at this rung: every second n at B_p = ``start``, and pinned cells."""
         line = self._line()
         chosen = line[::-2] if len(line) >= 2 * LEAST_CURVES - 1 else line
         return [key for key in {*chosen, *self.pinned} if self._first_rung(key) == rung]
@@ -148,7 +149,7 @@ class Race:
         at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
         near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
         low, high = (min(near), min(max(near) + 1, len(at) - 1)) if near else (0, len(at) - 1)
-        while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend towards the likelier n
+        while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend the range toward the more probable n
             below = found.probability[at[low - 1]] if low > 0 else -1.0
             above = found.probability[at[high + 1]] if high + 1 < len(at) else -1.0
             low, high = (low - 1, high) if below > above else (low, high + 1)
@@ -156,7 +157,7 @@ class Race:
         return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
 
     def _beside(self, key: BatchShape) -> list[BatchShape]:
-        """Return the grid neighbours of a cell, along n and along B_p."""
+        """Return the grid neighbors of a cell along n and along B_p."""
         row = sorted(cell for cell in self.cells if cell[0] == key[0])
         column = sorted(cell for cell in self.cells if cell[1] == key[1])
         return [
@@ -178,7 +179,7 @@ class Race:
             runs += [Request(*key, left[0], self.target)] if left else []
         if not runs:
             return self._end(Ending.COMPLETE, history, found, failed)
-        while len(runs) > 2 and self._exceeds(history, runs):  # a seed is only useful in two cells at least
+        while len(runs) > 2 and self._exceeds(history, runs):  # a seed helps only in two or more cells
             runs.pop()
         return self._affordable(DecisionStage.SEEDS, history, runs, found, failed)
 
@@ -205,7 +206,7 @@ class Race:
         found: CellRewards | None,
         failed: Collection[RunKey],
     ) -> Decision:
-        """Return the decision to make these runs, or the race's end if they would exceed the spend."""
+        """Return the decision to make these runs, or the end of the race if they would exceed the spend."""
         if self._exceeds(history, runs):
             return self._end(Ending.SPENT, history, found, failed)
         cost = cost_of(runs, horizons(history))
@@ -230,7 +231,7 @@ def _spent(history: Sequence[Decision]) -> int:
 
 
 def described(decision: Decision, found: CellRewards | None) -> Decision:
-    """Return a decision with the comparison of configurations behind it."""
+    """Return a decision with the comparison of configurations that led to it."""
     if found is None:
         return decision
     rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
@@ -244,7 +245,7 @@ def described(decision: Decision, found: CellRewards | None) -> Decision:
 
 
 def _judged(decision: Decision, kept: Collection[BatchShape]) -> Decision:
-    """Return a decision in which the configurations that do not continue are marked as worse."""
+    """Return a decision in which configurations that do not continue are marked as worse."""
     standings = (
         own if own.key in kept else replace(own, verdict=CellVerdict.WORSE) for own in decision.standings
     )

@@ -1,4 +1,4 @@
-"""The decisions that a race would make against an assumed truth, before anything is spent."""
+"""The decisions that a race would make under an assumed truth, shown before anything is spent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Schedule(Encoded):
 
 
 def schedule(adaptive: Adaptive, spec: SweepSpec) -> Schedule:
-    """Play a race that has not begun against the first preset of its problems' difficulty."""
+    """Play a race that has not started against the first preset with the same difficulty."""
     race = adaptive.race
     checkpoints = {
         (b, n): np.array(run.schedule(), dtype=float) * (b * n)

@@ -1,4 +1,4 @@
-"""Write the sweep file of the design that `plan` recommends, or of the first sweep that `advise` suggests."""
+"""Writing the sweep files that `plan` recommends and `advise` suggests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of the two swe
 
 
 def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
-    """Return the sections of the sweep file: those of the user's file, changed to the runs of the design."""
+    """Return the sections of the sweep file: the user's sections, with the runs of the design."""
     spec = asked.spec
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
     design = data.pop("design", {})
@@ -42,18 +42,18 @@ def content(asked: Question, candidate: CandidateSweep) -> dict[str, Any]:
 
 
 def check(path: Path) -> None:
-    """Raise `DataError` unless the file is new or was written by `write` or `write_advice`."""
+    """Raise `DataError` if the file exists and was not written by `write` or `write_advice`."""
     check_replaceable(path, "a sweep file of isolaw plan or advise", "plan.toml", _is_ours)
 
 
 def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
-    """Write the sweep file of a design; raise `DataError` rather than replace another kind of file."""
+    """Write the sweep file of a design; raise `DataError` if the path holds another kind of file."""
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
     _write(head, content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
-    """Write the sweep file of `Advice.sweep`; raise `DataError` rather than replace another kind of file."""
+    """Write the sweep file of `Advice.sweep`; raise `DataError` if the path holds another kind of file."""
     head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
     _write(head, advice.sections(), path, FIRST)
 

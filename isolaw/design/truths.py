@@ -1,20 +1,21 @@
 """Truths: assumed rewards of all cells of a grid, from which isolaw draws simulated runs.
 
-For each cell (B_p, n) and each C up to the target, a truth has the mean reward m, the effects f_k that runs
-of one seed share, the standard deviation σ of a run's own deviation, and the noise of an evaluation:
+For each cell (B_p, n) and each C up to the target, a truth has the mean reward m and the effects f_k shared
+by runs with the same seed. It also has the standard deviation σ of a single run's deviation, and the noise of
+an evaluation:
 
     p_s(C) = m(C) + Σ_k z_sk f_k(C) + σ(C) e(C)
     measured = p_s(C) + noise of variance v(C) m (1 − m) / answers
 
-z_sk is standard normal, and for a seed s the same in every cell. e is standard normal and varies slowly, over
+For a seed s, z_sk is standard normal and the same in every cell. e is standard normal and varies slowly, over
 `WIDTH` decades of C. ``answers`` is the number of answers in an evaluation, and v = E[q (1 − q)] / (m (1 −
 m)) over problems with success probability q.
 
-`presets` reads the truths that ship with isolaw, which reach 3e6 rollouts (``benchmarks/presets.py`` makes
-the file). Seven truths on an easy and seven on a hard problem set are the interference simulator with
+`presets` reads the truths shipped with isolaw, which reach 3e6 rollouts (``benchmarks/presets.py`` writes the
+file). Seven truths on an easy and seven on a hard problem set come from the interference simulator with
 jittered constants. Four on each set are members of the ensembles published-easy and published-hard, which are
 calibrated to the paper's runs, and in which n* rises more steeply. All of them are **simulated**. For another
-target isolaw scales C: a truth learns as fast relative to the target as it does relative to 3e6. A cell
+target isolaw rescales C: a truth learns as fast relative to the target as it does relative to 3e6. A cell
 outside the n and B_p of the truths has the rewards of the nearest cell inside.
 """
 
@@ -37,41 +38,41 @@ from isolaw.fits.surface.estimate import estimate
 
 FILE = Path(__file__).with_name("presets.npz")
 KINDS = ("easy", "hard")
-WIDTH = 0.18  # decades of C over which a run's own deviation changes
-PROBLEMS = 300  # validation problems, if the sweep file does not give their number
-SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # parts of truths fitted to runs, close to those of the presets
+WIDTH = 0.18  # decades of C over which the deviation of a single run varies
+PROBLEMS = 300  # number of validation problems, if the sweep file does not give it
+SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # parts of truths fitted to runs, similar to those of the presets
 _KNOTS = np.arange(0.0, 14.0, 0.1)  # values of log10 C
-_POINTS = 24  # number of C values at which truths fitted to runs are drawn
+_POINTS = 24  # number of C at which truths fitted to runs are drawn
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A truth: its rewards in the K cells of a grid, at P values of C from 0 to the target."""
+    """A truth: its rewards in the K cells of a grid at P values of C, from 0 to the target."""
 
     name: str
     cells: tuple[BatchShape, ...]
-    compute: Floats  # (P,), ascending
-    mean: Floats  # (K, P)
-    shared: Floats  # (F, K, P)
-    own: Floats  # (K, P)
-    spread: Floats  # v, (K, P)
+    compute: Floats  # of shape (P,), ascending
+    mean: Floats  # of shape (K, P)
+    shared: Floats  # of shape (F, K, P)
+    own: Floats  # of shape (K, P)
+    spread: Floats  # v, of shape (K, P)
 
     def rewards(self) -> dict[BatchShape, float]:
-        """The mean reward of each cell (B_p, n) at the target."""
+        """Return the mean reward of each cell (B_p, n) at the target."""
         return dict(zip(self.cells, self.mean[:, -1].tolist(), strict=True))
 
     @property
     def best(self) -> BatchShape:
-        """The cell with the highest mean reward at the target; of equal cells, the first."""
+        """The cell with the highest mean reward at the target; the first one in a tie."""
         return self.cells[int(self.mean[:, -1].argmax())]
 
 
 @dataclass
 class Sample:
-    """One draw of all runs of a grid from a truth, against which `isolaw.design.play.play` plays a design.
+    """One draw of all runs of a grid from a truth, in which `isolaw.design.play.play` plays designs.
 
-    ``checkpoints`` maps each cell to the C at which it is evaluated. ``answers`` is the number of answers in
-    an evaluation; with 0 evaluations are exact. ``stream`` seeds the draws.
+    ``checkpoints`` maps each cell to the C of its evaluations. ``answers`` is the number of answers in an
+    evaluation; 0 means exact evaluations. ``stream`` seeds the draws.
     """
 
     truth: Truth
@@ -81,7 +82,7 @@ class Sample:
     made: dict[RunKey, tuple[Floats, Floats]] = field(default_factory=dict)
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
-        """Return compute and measured reward, (P,) each, of one run (B_p, n, seed) up to the target."""
+        """Return compute and measured reward of run (B_p, n, seed) up to the target, each of shape (P,)."""
         if key not in self.made:
             b, n, seed = key
             truth, k = self.truth, self.truth.cells.index((b, n))
@@ -108,23 +109,23 @@ def _slow(rng: np.random.Generator, compute: Floats) -> Floats:
 
 
 def kinds_of(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the difficulties of presets that suit a sweep: its own if it is known, otherwise both."""
+    """Return the difficulties of presets suited to a sweep: its own difficulty if known, otherwise both."""
     named = spec.problems.difficulty or (spec.problems.set if spec.sweep.backend == "bandit" else None)
     return (named,) if named in KINDS else KINDS
 
 
 def answers_of(spec: SweepSpec) -> int:
-    """Return the number of answers in one evaluation of a sweep; 0 if evaluations are exact."""
+    """Return the number of answers in one evaluation of a sweep, or 0 if evaluations are exact."""
     return (spec.problems.n_validation or PROBLEMS) * spec.evaluation.samples
 
 
 def simulator_version() -> int:
-    """The version of the simulator that made the presets."""
+    """Return the version of the simulator that made the presets."""
     return int(_file()["simulator"])
 
 
 def presets(cells: Sequence[BatchShape], target: int, kinds: Sequence[str] = KINDS) -> list[Truth]:
-    """Return the truths that ship with isolaw, over these cells and scaled to this target."""
+    """Return the truths shipped with isolaw, over these cells and rescaled to this target."""
     data = _file()
     batch = _place(data["batches"], [b for b, _ in cells])
     level = _place(data["levels"], [n for _, n in cells])
@@ -160,7 +161,7 @@ def fitted_to_runs(
 ) -> list[Truth]:
     """Return truths drawn from a surface fitted to runs.
 
-    Returns none unless the runs reach the target, and their B_p and n enclose those of all cells.
+    Returns an empty list unless the runs reach the target, and their B_p and n enclose those of all cells.
     """
     ends = [c.end for c in configurations]
     for axis in range(2):
@@ -175,7 +176,7 @@ def fitted_to_runs(
 def drawn_from(
     configurations: Sequence[Configuration], cells: Sequence[BatchShape], target: int, draws: int, seed: int
 ) -> list[Truth]:
-    """Return draws from the posterior of the surface fitted to runs, as truths over these cells."""
+    """Return posterior draws of a surface fitted to runs, as truths over these cells."""
     surface = estimate(configurations, draws, seed, (0.0, 1.0))
     start = min(c.checkpoints[c.checkpoints > 0][0] for c in configurations)
     compute = np.geomspace(start, target, _POINTS)
@@ -199,6 +200,6 @@ def _file() -> dict[str, Any]:
 
 
 def _place(axis: Floats, values: Sequence[int]) -> list[tuple[int, Floats]]:
-    """Return for each point of an axis its weight in the interpolation at given values, linear in the log."""
+    """Return the weight of each point of an axis in a log-linear interpolation at the given values."""
     x, at = np.log2(axis), np.clip(np.log2(values), np.log2(axis[0]), np.log2(axis[-1]))
     return [(i, np.interp(at, x, np.eye(len(x))[i])) for i in range(len(x))]

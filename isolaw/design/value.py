@@ -1,13 +1,13 @@
-"""The value of more runs: the expected loss that further seeds at the target would leave, before they run.
+"""The value of more runs: the expected loss after more seeds at the target, forecast before they run.
 
-isolaw draws a few truths (`isolaw.design.truths`) from the surface that it fitted to the runs so far. In each
-truth it simulates the further runs, adds them to the measured ones, and compares the cells again:
+isolaw draws a few truths (`isolaw.design.truths`) from the surface fitted to the runs so far. In each truth
+it simulates the additional runs, adds them to the measured ones, and compares the cells again:
 
 loss after = mean over truths of the expected loss in that comparison
 
-The forecast therefore uses the same estimator as the comparison itself, and includes what that learns about
-the variation between runs. (A Gaussian update of the draws, which takes this variation as known, predicted
-only half of the loss.)
+The forecast therefore uses the same estimator as the comparison itself, including what the estimator learns
+about the variation between runs. (A Gaussian update of the draws treats this variation as known, and
+predicted only half of the loss.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRAWS = 6
 
 @dataclass(frozen=True)
 class Purchase(Encoded):
-    """A number of further runs to the target, and the expected loss before and after them."""
+    """Additional runs to the target, and the expected loss before and after them."""
 
     DERIVED = ("rollouts",)
 
@@ -41,19 +41,19 @@ class Purchase(Encoded):
 
     @property
     def rollouts(self) -> int:
-        """The rollouts that the further runs generate."""
+        """The rollouts that the additional runs generate."""
         return sum(run.rollouts for run in self.runs)
 
 
 def further(
     measured: Sequence[Configuration], found: CellRewards, seeds: Sequence[int], rollouts: int, answers: int
 ) -> Purchase | None:
-    """Return the value of as many further seeds as ``rollouts`` pay for, at least one in each of two cells.
+    """Return the value of as many more seeds as ``rollouts`` pay for, at least one in each of two cells.
 
-    The two cells are the best one and its strongest rival. ``found`` compares the cells at the target.
-    ``seeds`` are the sweep's own seeds, and the further ones continue their numbering. ``answers`` is the
-    number of answers in an evaluation. Returns None if no cell competes with the best one, or if rewards are
-    not shares of correct answers.
+    The two cells are the best cell and its strongest rival. ``found`` compares the cells at the target.
+    ``seeds`` are the seeds of the sweep; new seeds continue their numbering. ``answers`` is the number of
+    answers in an evaluation. Returns None if no cell competes with the best one, or if rewards are not shares
+    of correct answers.
     """
     if any(c.reward.min() < 0 or c.reward.max() > 1 for c in measured):
         return None
@@ -82,7 +82,7 @@ def further(
 def _joined(
     measured: Sequence[Configuration], sample: Sample, runs: Sequence[Request]
 ) -> list[Configuration]:
-    """Return the measurements, with simulated measurements of these further runs added."""
+    """Return the measurements together with simulated measurements of these additional runs."""
     out: Mapping[BatchShape, Configuration] = {c.key: c for c in measured}
     for request in runs:
         own = out[request.key]

@@ -1,15 +1,15 @@
-"""Weight truths by their agreement with existing runs.
+"""Weighting truths by their agreement with existing runs.
 
-isolaw compares contrasts: the reward of a configuration minus the mean over configurations. The mean is left
-out because it depends on the problem set. The comparison is at L values of C where at least two
-configurations were measured. With y_cl the measured contrast of configuration c at the l-th C, and m_cl the
-contrast in a truth, the weight w of the truth is
+isolaw compares contrasts: the reward of a configuration minus the mean over configurations. The mean is
+removed because it depends on the problem set. The comparison uses L values of C where at least two
+configurations were measured. Let y_cl be the measured contrast of configuration c at the l-th C, and m_cl its
+contrast in a truth. The weight w of the truth is
 
     log w = −½ · (T / L) Σ_l Σ_c (y_cl − m_cl)² / ((s² + σ²) / runs + misfit²)
 
 where s² is the variance of an evaluation and σ the standard deviation of a run in the truth. T, the number of
-values of C that count as independent, is only 2: rewards at neighbouring C are correlated, and no truth is
-exactly right.
+values of C that count as independent, is only 2, because rewards at neighboring C are correlated and no truth
+is exactly right.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import numpy as np
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Configuration, Floats
 
-MISFIT = 0.01  # standard deviation of the difference in a contrast between runs and the best truth
+MISFIT = 0.01  # standard deviation of the difference in contrast between runs and the best truth
 _TEMPER = 2.0
 _POINTS = 6
-_LEAST = 2  # configurations needed at one C
+_LEAST = 2  # configurations required at one C
 
 
 def agreement(configurations: Sequence[Configuration], truths: Sequence[Truth], answers: int) -> Floats:
-    """Return the weights of truths, which sum to 1 and are equal if the runs cannot be compared.
+    """Return the weights of truths. They sum to 1, and are equal if the runs allow no comparison.
 
-    The ``truths`` must contain the cells of ``configurations``. ``answers`` is the number of answers in one
+    ``truths`` must contain the cells of ``configurations``. ``answers`` is the number of answers in one
     evaluation of the runs.
     """
     score = np.zeros(len(truths))

@@ -1,14 +1,14 @@
 """Documents: files that isolaw writes and reads back, and files that users write for isolaw.
 
 `reading` reads TOML, JSON and NPZ files within limits, whatever they contain. `validation` checks the content
-against a pydantic model, and names every wrong key. `seal` adds an owner and a checksum.
+against a pydantic model and reports every wrong key. `seal` adds an owner and a checksum.
 
 ==================  ======  ==========================================================================
-a document          sealed  why
+use                 sealed  documents
 ==================  ======  ==========================================================================
-users edit it       no      sweep files, costs, settings, mappings
-isolaw alone reads  yes     rounds of a calibration, decisions of a race, judged presets, checkpoints
-it, then hand it    yes     laws, presets, reports of doctor: without a checksum they count as the user's
-on                          own; with one that does not match, isolaw refuses them
+users edit them     no      sweep files, costs, settings, mappings
+internal to isolaw  yes     rounds of a calibration, decisions of a race, judged presets, checkpoints
+users share them    yes     laws, presets, reports of doctor. Without a checksum, isolaw treats them as
+                            written by the user; if the checksum does not match, isolaw rejects them.
 ==================  ======  ==========================================================================
 """

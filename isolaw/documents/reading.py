@@ -1,7 +1,7 @@
-"""Read TOML, JSON and NPZ files within limits on size, nesting, parts of a key, and numbers.
+"""Reading of TOML, JSON and NPZ files within limits on size, nesting, key length and numbers.
 
-Whatever a file contains, reading takes at most seconds and a few hundred megabytes. It returns the data, or
-raises an `InputError` that names the file and the fault.
+Whatever a file contains, reading it takes at most seconds and a few hundred megabytes. The result is the
+data, or an `InputError` that names the file and the fault.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from isolaw.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-LARGEST = 64 * 2**20  # bytes of a JSON document or of a text
-LARGEST_TOML = 250_000  # characters: tomllib reads a megabyte a second
-DEEPEST_KEY = 10  # parts of a TOML key: tomllib's time is quadratic in them
+LARGEST = 64 * 2**20  # bytes of a JSON document or text file
+LARGEST_TOML = 250_000  # characters; tomllib reads about a megabyte per second
+DEEPEST_KEY = 10  # parts of a TOML key; tomllib takes quadratic time in this number
 DEEPEST = 40  # levels of nesting
 LARGEST_INTEGER = 64  # bits
-LARGEST_ARRAYS = 2**30  # bytes of an NPZ file's arrays
+LARGEST_ARRAYS = 2**30  # bytes of all arrays in an NPZ file
 
-# It begins only where a key can, and is possessive, so that its time is linear.
+# The pattern starts only where a key can start and uses possessive quantifiers, so its time is linear.
 _DEEP_KEY = re.compile(
     r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
     f"{{{DEEPEST_KEY}}}"
@@ -38,12 +38,12 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
     """Return the bytes of a file; raise `InputError` if it is missing, too large, or not a regular file."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        if path.exists() and not path.is_file():  # opening a pipe could block forever
             kind = "a directory" if path.is_dir() else "a special file"
             raise InputError(f"{path}: found {kind}; expected a file")
         with path.open("rb") as file:
             content = file.read(largest + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > largest:
         raise InputError(f"{path}: found more than {largest:,} bytes; expected a smaller file")
@@ -51,7 +51,7 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
 
 
 def read_text(path: str | Path, largest: int = LARGEST) -> str:
-    """Return a text file's content, or raise `InputError` naming the file and the reason."""
+    """Return the content of a text file; raise `InputError` if the file cannot be read or is not UTF-8."""
     try:
         return read_bytes(path, largest).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -64,7 +64,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML text; ``source`` names it in errors."""
+    """Return the content of a TOML text. ``source`` is its name in error messages."""
     if len(text) > LARGEST_TOML:
         raise InputError(f"{source}: a TOML file of more than {LARGEST_TOML:,} characters")
     if deep := _DEEP_KEY.search(text):
@@ -79,7 +79,7 @@ def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
 
 
 def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
-    """Return the object in a JSON file; raise `InputError` if it holds anything else."""
+    """Return the object in a JSON file; raise `InputError` if the file contains anything else."""
     content = read_bytes(path, largest)
     try:
         return parse_json(content, path)
@@ -88,7 +88,11 @@ def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
-    """Return the object in a JSON text; raise ValueError for anything else, deep nesting, NaN or infinity."""
+    """Return the object in a JSON text.
+
+    Raises `ValueError` for anything else, deep nesting, NaN or infinity, and `InputError` for deep nesting or
+    large integers if ``source`` is given.
+    """
     try:
         data = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
@@ -100,7 +104,7 @@ def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
 
 
 def read_npz(path: str | Path, largest: int = LARGEST_ARRAYS) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of an NPZ file by name, without pickles; raise `InputError` for anything else."""
+    """Return the arrays of an NPZ file by name, without unpickling; raise `InputError` for anything else."""
     import numpy as np
 
     try:
@@ -128,7 +132,7 @@ def _finite(text: str) -> float:
 
 
 def _check_values(data: Any, source: str | Path) -> None:
-    """Raise `InputError`, or without a source ValueError, if nesting is too deep or an integer too large."""
+    """Raise `InputError` (`ValueError` without a source) for deep nesting or large integers."""
     level: list[Any] = [data]
     text = f"found more than {DEEPEST} levels of nesting"
     for _ in range(DEEPEST):

@@ -1,7 +1,7 @@
-"""Seals: a checksum with which isolaw detects damaged documents, and documents of another owner.
+"""Seals: checksums that detect damaged documents and documents of another owner.
 
-The checksum is the CRC-32 of the canonical JSON, which starts from the owner's name. It detects accidents,
-but not forgeries, unless the reader can compute the content again.
+The checksum is the CRC-32 of the canonical JSON, seeded with the owner's name. It detects accidental damage
+but not forgery, unless the reader can recompute the content.
 
 >>> document = sealed({"compute": 512}, "a")
 >>> document
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON in one form: sorted keys, no spaces, ASCII; raise ValueError for NaN and infinities.
+    """Return canonical JSON: sorted keys, no spaces, ASCII. Raises `ValueError` for NaN and infinity.
 
     >>> canonical_json({"b": 1, "a": [1.0]})
     '{"a":[1.0],"b":1}'
@@ -28,13 +28,13 @@ def canonical_json(value: Any) -> str:
 
 
 def sealed(document: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return a JSON document of ``owner`` with its checksum."""
+    """Return a JSON document with the checksum for ``owner`` added."""
     crc = zlib.crc32(canonical_json(document).encode(), zlib.crc32(owner.encode()))
     return {**document, "crc": f"{crc:08x}"}
 
 
 def is_sealed(document: Mapping[str, Any], owner: str) -> bool:
-    """Return whether a document is unchanged since `sealed`."""
+    """Return whether a document is unchanged since `sealed` added the checksum for ``owner``."""
     try:
         return document == sealed({key: document[key] for key in document if key != "crc"}, owner)
     except (ValueError, RecursionError):  # some JSON can be read but not written, such as 1e999

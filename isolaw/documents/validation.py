@@ -1,4 +1,4 @@
-"""Validate settings against their models: report all issues at once, each with its line and nearest name."""
+"""Validation of settings against their models: all issues at once, each with line and nearest name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from isolaw.documents.reading import read_text
 from isolaw.errors import Issue, SpecError, nearest
 
-# pydantic's names of a union's members.
+# pydantic's names for the members of a union.
 _KINDS = {"str", "int", "bool", "float"}
 
 Validated = TypeVar("Validated", bound=BaseModel)
@@ -33,7 +33,7 @@ def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list
     out: dict[tuple[str, str], Issue] = {}
     for number, item in enumerate(error.errors()):
         path = [str(part) for part in item["loc"] if not isinstance(part, int)]
-        union = bool(path) and path[-1] in _KINDS  # the value has none of several accepted types: one issue
+        union = bool(path) and path[-1] in _KINDS  # none of several accepted types: report one issue
         if union:
             path.pop()
         where = ".".join(part for part in (prefix, *path) if part) or "value"
@@ -60,9 +60,9 @@ def _expectation(item: Any) -> str:
 
 
 def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
-    """Return ``error`` with the file's name, and with the line of each wrong key that is in the file.
+    """Return ``error`` with the file's name, and with a line number for each wrong key found in the file.
 
-    Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line.
+    Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line number.
     """
     text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
     issues = []
@@ -84,7 +84,7 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _with_line(issue: Issue, text: str) -> Issue:
-    """Return an issue with the line of the file that sets its key, if there is one."""
+    """Return an issue with the line number at which the file sets its key, if the file sets it."""
     *sections, key = issue.where.split(".")
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

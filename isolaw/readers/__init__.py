@@ -1,1 +1,1 @@
-"""Readers: turn logs, tables and sweeps into `isolaw.runs.Runs`."""
+"""Readers that turn logs, tables and sweeps into `isolaw.runs.Runs`."""

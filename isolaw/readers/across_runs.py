@@ -1,4 +1,4 @@
-"""Checks across all runs: percentages, copies of one run, and runs that cannot be fitted together."""
+"""Checks across all runs: percentages, duplicate logs, and runs that cannot be fitted together."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
     from isolaw.readers.logged_run import LoggedRun
 
 _ABOVE_ONE = 1 + 1e-6
-# Containers that round, the coarsest first: a console prints some digits, TensorBoard keeps 32 bits.
+# Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
 _ROUNDED = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
-_LR_SPREAD = 1.02  # people write 7.1e-7
-_BEYOND = 0.1  # share of a copy's steps: one of two logs may have been cut off before the other
-# TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal: rtol, atol.
+_LR_SPREAD = 1.02  # ratio; people write rounded values such as 7.1e-7
+_BEYOND = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
+# TensorBoard stores 32-bit numbers and consoles print few digits, so nearly equal values count as equal:
+# rtol, atol.
 _EQUAL = (1e-4, 6e-4)
 _LEAST_SHARED = 2  # values
 _NEIGHBOURS = 8
-# Two logs that disagree on one of these are of two runs.
+# Two logs that disagree on one of these facts belong to different runs.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
-_LEAST_RANGE = 0.01  # a curve that moves less does not identify a run
+_LEAST_RANGE = 0.01  # a curve with a smaller range does not identify a run
 
 
 def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
-    """Order the logs of one run so that at each step the most exact log wins.
+    """Order the logs of one run such that at each step the most exact log takes precedence.
 
-    A log without steps adds nothing to one with steps, and would put its values at wrong steps.
+    If some logs have steps, containers without steps are left out: they add nothing and would put values at
+    wrong steps.
     """
     numbered = [part for part in parts if not np.isnan(np.asarray(part.step)).all()]
     kinds = {part.container for part in parts}
@@ -51,11 +53,11 @@ def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
 
 
 def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
-    """Divide accuracies in percent by 100, in place. Rewards are never rescaled.
+    """Convert accuracies in percent to fractions, in place. Rewards are never rescaled.
 
-    An accuracy above 1 and at most 100 is in percent, and then all accuracies of its run are. A run whose
-    accuracies stay below 1 may be in percent too: if runs differ, the smaller group is left out, unless
-    ``percent`` decides for a run.
+    An accuracy above 1 and at most 100 is in percent, and so are all accuracies of its run. A run whose
+    accuracies stay below 1 could also be in percent. If runs differ in this, the smaller group is left out,
+    unless ``percent`` settles the unit of a run.
     """
     for target in dict.fromkeys(target for run in runs for target in run.curves.of):
         if is_accuracy(target[1]):
@@ -81,7 +83,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
             )
         elif high > _ABOVE_ONE:
             percent.append(run)
-        elif high > 0:  # all zeros are the same in both
+        elif high > 0:  # all zeros are the same in both units
             fractions.append(run)
     detected = [run for run in percent if run.name not in given]
     if detected and fractions:
@@ -101,7 +103,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
-    """Leave out the smaller group if on-policy and off-policy runs are mixed; no law holds for both."""
+    """Leave out the smaller group if on-policy and off-policy runs are mixed, since no law fits both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
@@ -116,7 +118,7 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
 
 
 def drop_half_known(runs: Sequence[LoggedRun]) -> None:
-    """Leave out attributes that only some runs have: they do not show whether the runs differ."""
+    """Leave out attributes that only some runs have, since they do not show whether the runs differ."""
     for name in sorted({name for run in runs for name in run.attributes}):
         if not all(name in run.facts for run in runs):
             for run in runs:
@@ -127,8 +129,10 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
 
 
 def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
-    """If lr follows √B, replace it by the base lr at B = 1,024, as in an isolaw sweep: all share one
-    recipe."""
+    """Replace lr by the base lr at B = 1,024 if lr follows √B, as in an isolaw sweep.
+
+    All runs then share one recipe.
+    """
     lrs = [run.facts["lr"].value if "lr" in run.facts else None for run in runs]
     if len(set(lrs)) < 2 or not all(isinstance(lr, int | float) and lr > 0 for lr in lrs):
         return
@@ -145,9 +149,9 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
 
 
 def without_copies(runs: Sequence[LoggedRun]) -> None:
-    """Keep the fuller of two logs of one run, such as a console and event files.
+    """Keep the more complete of two logs of one run, such as a console and event files.
 
-    Copies have equal values at shared steps. Facts that one log states hold for both.
+    Duplicates have equal values at shared steps. Facts recorded in either log apply to both.
     """
     of: dict[str, list[LoggedRun]] = {}
     for run in runs:
@@ -170,9 +174,9 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
 
 
 def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
-    """Return pairs of logs (the earlier first) whose values nearly agree at a tenth of a metric's steps.
+    """Return pairs of logs (the earlier first) that nearly agree at a tenth or more of a metric's steps.
 
-    Comparing all pairs in full would take minutes for a thousand logs.
+    A full comparison of all pairs would take minutes for a thousand logs.
     """
     out: set[tuple[int, int]] = set()
     for target in {target for log in logs for target in log.of}:
@@ -187,7 +191,7 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
         order = np.lexsort((value, step))
         owner, step, value = owner[order], step[order], value[order]
         pairs = []
-        for shift in range(1, _NEIGHBOURS + 1):  # in the order of their values
+        for shift in range(1, _NEIGHBOURS + 1):  # neighbors in the order of values
             near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *_EQUAL)
             a, b = owner[shift:][near], owner[:-shift][near]
             pairs.append(np.minimum(a, b) * len(logs) + np.maximum(a, b))
@@ -199,14 +203,14 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
 
 
 def _worth(run: LoggedRun) -> tuple[int, int, bool]:
-    """Rank a log: the fuller one is kept, then the more exact one, then one that states its run's facts."""
+    """Return a rank for choosing between logs: by completeness, then by exactness, then by known facts."""
     size = sum(curve.step.size for curve in run.curves.of.values())
     exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
     return size, exactness, run.status is LogStatus.READY
 
 
 def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
-    """Return whether two logs state different facts of their runs."""
+    """Return whether two logs record different facts about their runs."""
     return any(
         name in a.facts and name in b.facts
         and a.facts[name].value != b.facts[name].value
@@ -216,7 +220,7 @@ def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
 
 
 def same_identity(runs: Sequence[LoggedRun]) -> None:
-    """Leave out runs that have one configuration, seed and attributes."""
+    """Leave out runs that share configuration, seed and attributes."""
     groups: dict[tuple[Any, ...], list[LoggedRun]] = {}
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
@@ -231,7 +235,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
 
 
 def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
-    """Return the message about runs that cannot be told apart."""
+    """Return the message about runs that cannot be distinguished."""
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (
         f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "
@@ -241,9 +245,9 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:
-    """Return whether the run ``b`` is a copy of ``a``: where both have measurements, these are equal.
+    """Return whether run ``b`` is a duplicate of ``a``: wherever both have values, the values are equal.
 
-    A run that continues beyond the other was resumed, and is not a copy.
+    A run that continues beyond the other was resumed, and is not a duplicate.
     """
     compared = 0
     for target in a.of.keys() & b.of.keys():
@@ -251,7 +255,7 @@ def _copy(a: RunCurves, b: RunCurves) -> bool:
         _, i, j = np.intersect1d(one.step, other.step, assume_unique=True, return_indices=True)
         if not np.allclose(one.value[i], other.value[j], *_EQUAL):
             return False
-        if i.size and np.ptp(one.value[i]) > _LEAST_RANGE:  # two runs that are 0 throughout differ anyway
+        if i.size and np.ptp(one.value[i]) > _LEAST_RANGE:  # constants do not identify a run
             compared += i.size
     if compared < _LEAST_SHARED or a.steps is None:
         return False

@@ -1,6 +1,6 @@
-"""Turn logs into runs: group parts, map names, resolve facts, stitch curves.
+"""Assembly of logs into runs: group parts, map names, resolve facts, stitch curves.
 
-Each run has a `LogStatus`: runs that lack a value, or contradict another log, are left out.
+Each run gets a `LogStatus`. Runs that lack a value or contradict another log are left out.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 def assemble(
     logs: list[RawLog], assignments: Sequence[Rule] = (), group_by: str | None = None
 ) -> tuple[list[LoggedRun], set[Rule]]:
-    """Return the runs of logs, and the assignments that hold for any run.
+    """Return the runs of the logs, and the assignments that apply to at least one run.
 
-    The parts of a run follow each other in ``logs``. The list is emptied, so that their memory can be freed.
-    Logs with one value of ``group_by`` (file, directory, a key of the configuration) are one run; by default,
-    logs with one name. Of two logs with the values of one run, the fuller is kept. Raises `InputError` if the
-    user sets an unknown framework, and `DataError` if no log has the key ``group_by``.
+    The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
+    Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
+    default, logs with the same name. If two logs have the values of one run, the more complete log is kept.
+    Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
+    ``group_by``.
     """
     groups, runs = _grouped(logs, group_by)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
-        run = _understood(name, groups.pop(name), assignments)  # the parts of a run can be freed
+        run = _understood(name, groups.pop(name), assignments)  # pop, so that the parts of a run can be freed
         used |= {own.rule for own in run.assignments.values()}
         runs.append(run)
     across_runs.without_copies(runs)
@@ -54,7 +55,7 @@ def assemble(
 
 
 def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
-    """Return the runs grouped by framework, algorithm and problem set; a group may be fitted together."""
+    """Group runs by framework, algorithm and problem set. The runs of one group may be fitted together."""
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
         framework = run.framework.name if run.framework else ""
@@ -68,7 +69,7 @@ def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 
 
 def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule]) -> LoggedRun:
-    """Return the run of these parts, with its names mapped, its facts resolved and its curves stitched."""
+    """Build the run of these parts: map names, resolve facts and stitch curves."""
     sources = list(dict.fromkeys(part.source for part in parts))
     run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
     run.assignments = applying(assignments, name, sources)
@@ -111,7 +112,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
 
 
 def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
-    """Return the logs of each run, and those that lack the key ``by``."""
+    """Return the logs grouped by run, and the logs that lack the key ``by``."""
     groups: dict[str, list[RawLog]] = {}
     lacking: dict[str, LoggedRun] = {}
     in_file: dict[str, set[str]] = {}
@@ -147,7 +148,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
 
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
-    """Yield the parts of a run by framework, since logs of two frameworks with one name are two runs."""
+    """Yield the parts of a run by framework, since logs of two frameworks with the same name are two runs."""
     found = [frameworks.find(list(part.series), part.config) for part in parts]
     names = list(dict.fromkeys(own.name for own in found if own))
     if len(names) < 2:
@@ -165,7 +166,7 @@ def _keys(parts: Sequence[RawLog]) -> list[str]:
 def _which_framework(
     run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
 ) -> tuple[str, list[str]]:
-    """Return the message for names that several frameworks use, and everything that the user has to set."""
+    """Return the message about names that several frameworks use, and the values that the user must set."""
     text = f"framework unknown: {_listed(keys)}: names of {' or '.join(run.frameworks)}"
     needs = ["framework"]
     if sum(name in run.assignments for name in SPLIT) < 2 and not any(part.config for part in parts):
@@ -188,7 +189,7 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
         f"{option('', 'framework', '<name>')}"
     )
-    if container != "jsonl":  # other containers hold no tables
+    if container != "jsonl":  # other containers do not contain tables
         return text
     return f"{text}; if it is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
 

@@ -1,7 +1,7 @@
-"""``--set NAME=VALUE`` and ``--set GLOB:NAME=VALUE``: what the user knows and a log does not contain.
+"""``--set NAME=VALUE`` and ``--set GLOB:NAME=VALUE``: values that the user knows and a log does not contain.
 
-An assignment with a glob applies to the runs whose name or source matches, and overrides one without a glob.
-Of two equally specific assignments, the later applies.
+An assignment with a glob applies to the runs whose name or source matches, and overrides an assignment
+without a glob. If two assignments are equally specific, the later one applies.
 
 >>> [(own.name, own.value, own.glob) for own in parse(["n=16", "*seed1*:seed=1"])]
 [('rollouts_per_problem', 16, ''), ('seed', 1, '*seed1*')]
@@ -22,12 +22,12 @@ from isolaw.errors import InputError
 from isolaw.readers.raw_log import whole
 from isolaw.runs import COLUMNS, SYMBOLS
 
-# Symbols and other spellings → names in code.
+# Symbols and other spellings, mapped to names in code.
 ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_step"}
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
-ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default, and of a value in a name
+ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default and of a value in a run name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
-WHOLE = {  # facts that are whole numbers → their minimum
+WHOLE = {  # integer facts → their minimum
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
@@ -38,38 +38,38 @@ _FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value
 
 
 class Rule(Protocol):
-    """A rule that gives values to the runs it matches: an `Assignment`, or a pattern of names."""
+    """A rule that assigns values to the runs that it matches: an `Assignment`, or a pattern for run names."""
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return the assignments that apply to the run with this name, which was read from these files."""
+        """Return the assignments for the run with this name, which was read from these files."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A value that the user sets for the runs that match ``glob``; an empty glob matches all runs."""
+    """A value that the user sets for the runs that match ``glob``. An empty glob matches all runs."""
 
     name: str
     value: Any
     glob: str = ""
-    file: str = ""  # the file that has it, if no option gave it
-    pattern: Rule | None = field(default=None, repr=False)  # the pattern that read it from the run's name
+    file: str = ""  # the file that contains it; empty for an option
+    pattern: Rule | None = field(default=None, repr=False)  # the pattern that read it from a run's name
 
     @property
     def origin(self) -> str:
-        """The option or the file that set the value, as a message names it."""
+        """The option or file that set the value, as shown in messages."""
         return NAME_PATTERN if self.pattern else self.file or "--set"
 
     @property
     def rule(self) -> Rule:
-        """The assignment as the user wrote it."""
+        """The rule as the user wrote it."""
         return self.pattern or self
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return the assignment itself, if it applies to the run."""
+        """Return the assignment itself if it applies to the run, else nothing."""
         return [self] if self.matches(run, sources) else []
 
     def matches(self, run: str, sources: Iterable[str]) -> bool:
-        """Return whether it applies to the run of this name, read from these files."""
+        """Return whether the assignment applies to the run with this name, read from these files."""
         names = [run, PurePath(run).name, *sources]
         return not self.glob or any(fnmatchcase(name, self.glob) for name in names)
 
@@ -78,9 +78,9 @@ class Assignment:
 
 
 def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment]:
-    """Read assignments, as ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16, "GLOB:seed": 1}``.
+    """Parse assignments such as ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16, "GLOB:seed": 1}``.
 
-    Raises `InputError` for another form, a name that cannot be set, or a value that the name cannot have.
+    Raises `InputError` for any other form, for a name that cannot be set, and for an invalid value.
     """
     if isinstance(settings, str):
         raise InputError(f"settings: found {settings!r}; expected a list of texts, or a mapping")
@@ -92,8 +92,8 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
 def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
     """Return the assignments that apply to a run, by name.
 
-    An option wins over a folder's file; within each, an assignment with a glob wins, then a value from the
-    run's name.
+    Options take precedence over the file of a folder. Within each, assignments with a glob take precedence
+    over values from the run's name, and these over assignments without a glob.
     """
     sources = list(sources)
     own = [assignment for rule in rules for assignment in rule.assigned(run, sources)]
@@ -110,7 +110,7 @@ def _parse_one(text: str) -> Assignment:
 
 
 def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
-    """Return an assignment; raise `InputError`, with ``where`` in front, if it is invalid."""
+    """Return an assignment; raise `InputError`, starting with ``where``, if it is invalid."""
     name = settable(name, where)
     parsed = value if name in _TEXT else plain_number(value)
     if name in _BOOLEAN and not isinstance(parsed, bool):
@@ -121,9 +121,11 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
 
 
 def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> list[Assignment]:
-    """Return the assignments of a file: ``["GLOB"]``, then ``n = 8``; values before any table apply to all.
+    """Return the assignments in a file.
 
-    ``file`` marks them as those of a folder's own file. Raises `InputError` for what cannot be set.
+    A table ``["GLOB"]`` contains values such as ``n = 8``; values before any table apply to all runs.
+    ``file`` marks the assignments as those of a folder's own file. Raises `InputError` for values that cannot
+    be set.
     """
     out: list[Assignment] = []
     for glob, own in data.items():
@@ -141,7 +143,7 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
 
 
 def settable(name: str, where: str) -> str:
-    """Return the name in code of a settable value; raise `InputError` for a value that a log measures."""
+    """Return the name in code of a settable value; raise `InputError` for values that a log measures."""
     name = ALIASES.get(name, name)
     if name in _MEASURED:
         raise InputError(f"{where}: {name} is measured by the log and cannot be set")
@@ -153,12 +155,12 @@ def settable(name: str, where: str) -> str:
 
 
 def plain_number(text: str) -> Any:
-    """Convert a text to the number or boolean it spells; return any other text unchanged."""
+    """Convert text to the number or boolean that it spells; return any other text unchanged."""
     return text.lower() == "true" if text.lower() in ("true", "false") else as_number(text)
 
 
 def as_number(text: str) -> Any:
-    """Convert a text to the number it spells; return any other text, also "nan" and "inf", unchanged."""
+    """Convert text to the number that it spells; return other text unchanged, including "nan" and "inf"."""
     for kind in (int, float):
         try:
             number = kind(text)

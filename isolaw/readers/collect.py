@@ -1,4 +1,4 @@
-"""`Collector`: reads every source that the search found; one that cannot be read does not stop the others."""
+"""`Collector`: read every source that the search found. Unreadable sources do not stop the others."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
-# Assignments for logs that do not name a table's column.
+# Appended to errors about files that are neither a table nor a known log.
 _NO_LOG = "\n  It is no known log either: expected {}"
 _OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 
 
 class Collector:
-    """Collects the runs and logs of every source that the search found."""
+    """Collects the runs and logs of all sources that the search found."""
 
     def __init__(self, rules: Sequence[Rule], wanted: Filter, several: bool = False) -> None:
         self.rules, self.wanted = rules, wanted
         self.files: tuple[ReadingFile, ...] = ()  # next to the sources
-        self.several = several  # whether there is more than one place: then tables are named by their files
-        self.in_full: dict[str, str] = {}  # a table that lacks something → its message, with its command
+        self.several = several  # whether there are several places; tables are then named by their files
+        self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
         self.logs: list[RawLog] = []
-        self.candidates: list[FoundLog] = []  # but those of logs
+        self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
-        self.of_tables: dict[str, tuple[FoundLog, pd.DataFrame]] = {}  # run → what was read of it, its rows
+        self.of_tables: dict[str, tuple[FoundLog, pd.DataFrame]] = {}  # run → its candidate and its rows
         self.used: set[Rule] = set()
 
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
-        """Read one source; if it cannot be read, it becomes a candidate that is left out."""
+        """Read one source. A source that cannot be read becomes a candidate that is left out."""
         path = str(found.path)
         rules = [rule for rule in self.rules if not isinstance(rule, Within) or rule.file.covers([path])]
         for file in self.files:
             if file.covers([path]) and not (found.ours or found.sweep):
-                metric, columns = file.options.metric or metric, file.mapping  # the nearest file is the last
+                metric, columns = file.options.metric or metric, file.mapping  # the nearest file comes last
         try:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
@@ -88,7 +88,7 @@ class Collector:
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
-        """Add the runs of a table or a sweep; only one run can have a name."""
+        """Add the runs of a table or a sweep. Only one run can have a given name."""
         for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue
@@ -109,7 +109,7 @@ class Collector:
         self.tables.append(part)
 
     def _ask_for_seeds(self) -> None:
-        """Leave out runs of several tables that have one configuration, seed and attributes."""
+        """Leave out runs from several tables that share configuration, seed and attributes."""
         groups: dict[tuple[Any, ...], list[FoundLog]] = {}
         for own, _ in self.of_tables.values():
             if own.status is LogStatus.READY and own.container == "table" and not own.final:
@@ -122,7 +122,7 @@ class Collector:
                     own.status, own.needs, own.message = LogStatus.NEEDS, ["seed"], text
 
     def _ready_tables(self) -> list[Runs]:
-        """Return the tables without the runs that are left out."""
+        """Return the tables without runs that are left out."""
         out, taken = [], set[str]()
         for part in self.tables:
             keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
@@ -154,7 +154,7 @@ class Collector:
 
 
 def _name(path: Path) -> str:
-    """Return the name of a table's run: its path without the suffix, as for a log."""
+    """Return the name of a table's run, as for a log: its path without the suffix."""
     return str(path.with_suffix(""))
 
 
@@ -192,13 +192,13 @@ def _table_or_sweep(
 
 
 def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:
-    """Return the mapping of a table's columns, with the user's settings as constants."""
+    """Return the mapping of a table's columns, with the user's settings added as constants."""
     values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
     return columns.model_copy(update={"constants": {**columns.constants, **values}})
 
 
 def _of_table(runs: Runs, found: Found, given: Mapping[str, Assignment]) -> list[FoundLog]:
-    """Return the runs of a table or a sweep; ``given`` are the user's settings for all of them."""
+    """Return the runs of a table or a sweep. ``given`` contains the user's settings for all of them."""
     origins = {**runs.origins, **{name: own.origin for name, own in given.items()}}
     framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()

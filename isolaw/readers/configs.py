@@ -1,8 +1,8 @@
-"""Read the configuration file next to a log, which has B_p and n; a log has only curves.
+"""Reading of the configuration file next to a log. The configuration has B_p and n; the log only has curves.
 
 isolaw reads Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
-``config.yaml`` (``key: {value: …}``), prime-rl's TOML and ``args.json``, and returns flat dotted keys
-(``actor_rollout_ref.rollout.n``). It executes nothing, and limits size and nesting.
+``config.yaml`` (``key: {value: …}``), prime-rl's TOML and ``args.json``. The result has flat dotted keys
+(``actor_rollout_ref.rollout.n``). isolaw executes nothing, and limits size and nesting.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS, os_errors
 from isolaw.readers.literals import literal, parse_yaml, scalar
 
-_DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
+_DEEPEST_TOML = 10  # parts of a key; tomllib takes quadratic time in this number
 _LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
-# The places of frameworks' and trackers' configurations, relative to the log, the most complete first.
+# The paths of configurations of frameworks and trackers, relative to the log, the most complete first.
 _NAMES = (
     *(".hydra/config.yaml", "experiment_config.json", "config.yaml", "config.yml", "files/config.yaml"),
     *("config.toml", "config.json", "args.json", "configs/latest/resolved/rl.json"),
     *("configs/latest/resolved/orchestrator.json", "configs/rl.toml", "configs/orchestrator.toml"),
     ".hydra/overrides.yaml",
 )
-# Folders inside a run's directory that may hold its logs.
+# Folders inside a run's directory that can contain its logs.
 _INSIDE = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )
-# The pattern begins only where a key can, and is possessive, so that its time is linear.
+# The pattern starts only where a key can start and uses possessive quantifiers, so its time is linear.
 _DEEP_KEY = re.compile(
     r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
     f"{{{_DEEPEST_TOML}}}"
@@ -42,11 +42,11 @@ _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?
 
 
 def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a nested configuration under dotted keys.
+    """Return a nested configuration as a flat one with dotted keys.
 
     Lists of plain values stay lists; other lists get numbered keys. W&B's ``{key: {value: …}}`` is unwrapped.
-    ``${a.b}`` becomes the value of ``a.b``, or is left out if that is unknown. Raises
-    `DataError` beyond 100 levels, 100,000 values (an alias bomb), or 1,000 characters of a key.
+    ``${a.b}`` is replaced by the value of ``a.b``, or left out if that is unknown. Raises `DataError` beyond
+    100 levels, 100,000 values (an alias bomb), or 1,000 characters in a key.
 
     >>> flatten({"data": {"train_batch_size": 512}, "n": {"desc": None, "value": 8}})
     {'data.train_batch_size': 512, 'n.desc': None, 'n.value': 8}
@@ -59,7 +59,7 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     while stack:
         prefix, value, depth = stack.pop()
         seen += 1
-        if len(prefix) > LONGEST_NAME:  # each key below repeats it
+        if len(prefix) > LONGEST_NAME:  # all keys below repeat this prefix
             raise DataError(f"a key longer than {LONGEST_NAME:,} characters: {prefix[:40]}…")
         if depth > DEEPEST:
             raise DataError(f"a configuration nested deeper than {DEEPEST}")
@@ -79,7 +79,7 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Unwrap W&B's form ``lr: {desc: null, value: 1e-6}``, if every key has it."""
+    """Unwrap W&B's form ``lr: {desc: null, value: 1e-6}`` if every key has this form."""
     own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
     for value in own.values():
         if not (isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}):
@@ -88,10 +88,10 @@ def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
-    """Resolve OmegaConf's references: Hydra saves the configuration with them unresolved."""
+    """Resolve OmegaConf references, which Hydra leaves unresolved when it saves the configuration."""
     out = {}
     for key, value in flat.items():
-        for _ in range(10):  # also references to references; the limit ends a cycle
+        for _ in range(10):  # references can refer to references; the limit ends cycles
             short = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
             found = _INTERPOLATION.fullmatch(value) if short else None
             if found is None or (found[2] not in flat and not (found[1] and found[3] is not None)):
@@ -103,7 +103,7 @@ def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def overrides(words: Iterable[str]) -> dict[str, Any]:
-    """Return Hydra's ``key=value`` words (``+key``, ``++key``) as flat keys.
+    """Return Hydra's ``key=value`` words (``+key``, ``++key``) as a dictionary with flat keys.
 
     >>> overrides(["data.train_batch_size=512", "+trainer.seed=1", "python3", "~a.b"])
     {'data.train_batch_size': 512, 'trainer.seed': 1}
@@ -117,9 +117,9 @@ def overrides(words: Iterable[str]) -> dict[str, Any]:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return a configuration file (YAML, JSON, TOML, or Hydra's overrides) under flat dotted keys.
+    """Return the settings in a configuration file (YAML, JSON, TOML or Hydra overrides) under dotted keys.
 
-    Raises `DataError` if it is missing, larger than 1 MB, of another format, or not a configuration.
+    Raises `DataError` if the file is missing, larger than 1 MB, of another format, or not a configuration.
     """
     path = Path(path)
     with os_errors(path), path.open("rb") as file:
@@ -155,12 +155,12 @@ def _parse(text: str, suffix: str) -> Any:
 
 
 def beside(path: str | Path) -> tuple[dict[str, Any], str]:
-    """Find the configuration of a log, or of a run's directory; return its flat keys and its file.
+    """Find the configuration of a log, or of a run's directory; return its flat keys and its path.
 
-    Candidates are a file of the log's own name (``run1.yaml`` next to ``run1.jsonl``), then the names that
-    frameworks use, in the log's directory and up to the run's (`home`). A model's ``config.json`` does not
-    count. Returns ``({}, "")`` if there is none. For an unreadable file it returns no keys, and a source with
-    the reason.
+    The candidates are files with the log's own name (``run1.yaml`` next to ``run1.jsonl``), then the names
+    that frameworks use, in the log's directory and up to the run's directory (`home`). The ``config.json`` of
+    a model does not count. Returns ``({}, "")`` if there is none. If the file cannot be read, returns no
+    keys, and the path with the reason.
     """
     path = Path(path)
     folder, names = path, list(_NAMES)
@@ -185,20 +185,20 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def home(folder: str | Path) -> Path:
-    """Return the run's directory of a log's folder: the one above ``checkpoint-500``, ``files``…"""
+    """Return the run's directory for a log's folder: the parent of ``checkpoint-500``, ``files`` etc."""
     found = _upwards(Path(folder))[-1]
     here = Path.cwd()
     named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
-    return found.relative_to(here) if named_so else found  # runs are named as the user names them
+    return found.relative_to(here) if named_so else found  # runs get the names that the user uses
 
 
 def run_name(path: Path, generic: Collection[str]) -> str:
-    """Return the name of a log file's run: its path, or its directory if the file has a generic name."""
+    """Return the run name for a log file: its path, or its directory if the file has a generic name."""
     return str(home(path.parent) if path.stem.lower() in generic else path.with_suffix(""))
 
 
 def _upwards(folder: Path) -> list[Path]:
-    """Return a folder and those above it, up to the run's."""
+    """Return a folder and its parents, up to the run's directory."""
     places = [folder.absolute()]
     while _INSIDE.fullmatch(places[-1].name) and len(places) < 4:
         places.append(places[-1].parent)

@@ -1,4 +1,4 @@
-"""A custom trainer's console as a table: lines with a counter and ``key=value`` pairs, amid other output.
+"""Custom trainer consoles as tables: lines with a counter and ``key=value`` pairs, among other output.
 
 ::
 
@@ -7,12 +7,12 @@
     Epoch:[1/2](3/9751), Reward: -2.3041, KL_ref: -0.0010, Actor Loss: 0.0000
     step 12: reward=0.25
 
-Each such line that counts to the same number becomes a row: ``step``, and a column for each key. A value with
-% is divided by 100, and ``2/4`` is a share. Lists and texts are left out. If only some lines have a word for
-evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them; a key behind such a word
-in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that other
-lines state (``Rollouts per prompt: 4``) become columns. As for any table, the user gives B_p, n and the name
-of the reward.
+Each line that counts to the same total becomes a row, with ``step`` and a column for each key. Values with %
+are divided by 100, and ``2/4`` is a share. Lists and texts are ignored. If only some lines have a word for
+evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a
+word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that
+other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p
+and n, and the name of the reward.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CALLED, UNITS, plain
 from isolaw.readers.text_lines import clean
 
-_FEWEST = 3  # lines by which a console is recognised
+_FEWEST = 3  # lines required to recognize a console
 _LONGEST = 5_000  # bytes of a line
-_NEAR = 20  # characters before a counter that name what it counts
-_HEAD = 1 << 20  # bytes to look at to recognise a console
+_NEAR = 20  # characters before a counter that can name what it counts
+_HEAD = 1 << 20  # bytes to search when recognizing a console
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
@@ -43,12 +43,12 @@ _STEP = re.compile(
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
-# At least two words: model output may well contain "n = 4".
+# At least two words, because model output often contains "n = 4".
 _FACTS = {own for name in SPLIT[:2] for own in CALLED[name].split() if "_" in own}
 _SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
-_BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is no part of a path
-# A key of several words begins behind a separator.
+_BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
+# A key of several words must follow a separator.
 _PAIR = re.compile(
     rf"(?:(?<=[,|;)\]>] )({_WORD}(?: {_WORD}){{1,3}})|(?<![\w.@/-])({_WORD})) ?[=:] ?"
     rf"({_NUMBER})(?:(%)|/(\d{{1,9}}))?"
@@ -57,7 +57,7 @@ _PAIR = re.compile(
 
 
 def is_console(content: bytes) -> bool:
-    """Return whether a text holds three steps: lines with a counter and pairs behind it.
+    """Return whether a text contains three steps: lines with a counter followed by pairs.
 
     >>> is_console(b"1/9 | reward=0.1\\n2/9 | reward=0.2\\n3/9 | reward=0.3\\n")
     True
@@ -77,11 +77,11 @@ def is_console(content: bytes) -> bool:
 
 
 def read_console(path: Path, content: bytes) -> pd.DataFrame:
-    """Return the rows of a console, each labelled by its line.
+    """Return the rows of a console, with line numbers as index.
 
-    Raises `DataError` if the counter does not rise: the file then has a second training.
+    Raises `DataError` if the counter starts again, since the file then contains a second training run.
     """
-    said: dict[str, int] = {}  # B_p and n that lines state: the name, and the line
+    said: dict[str, int] = {}  # B_p and n that lines state: name → line number
     found = list(_lines(content, said))
     distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in found)
     counts = Counter(own[:2] for own in distinct)
@@ -95,7 +95,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         for before, row in pairwise(rows)
     ):
         size, first = total or _steps_an_epoch(rows, path), min(1, *(row.epoch for row in rows))
-        for row in rows:  # steps that start again with each epoch
+        for row in rows:  # the steps start again with each epoch
             row.values["step"] += max(row.epoch - first, 0) * size
     for before, row in pairwise(rows):
         if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
@@ -112,18 +112,18 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
             f"{path.name} states {name} in line {line}: read as a column" for name, line in said.items()
         ]
     keys = ["step"]
-    if len({own.held_out for own in rows}) > 1:  # otherwise the word names the logger or the run
+    if len({own.held_out for own in rows}) > 1:  # otherwise the word is the name of the logger or the run
         frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
         keys.append("phase")
     _check_repeated(frame[[not own.bar for own in rows]], keys, path)
-    # Lines of one step complete each other, and a progress bar is redrawn repeatedly.
+    # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs
     return whole.rename(columns={"step": unit})
 
 
 def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
-    """Raise `DataError` if several steps repeat a key at once with another value."""
+    """Raise `DataError` if several steps have consecutive rows with different values for one key."""
     again = (frame[keys] == frame[keys].shift()).all(axis=1)
     values = frame.drop(columns=keys)
     differs = values.ne(values.shift()) & values.notna() & values.shift().notna()
@@ -140,19 +140,19 @@ def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
 
 @dataclass
 class _Line:
-    """A console line with a counter of steps and the pairs of names and values after it."""
+    """A console line with a step counter and the (name, value) pairs after it."""
 
     line: int
-    unit: str  # what it counts: ``step``, or one of `UNITS`
-    total: int  # the total it counts to; 0 if not given
-    epoch: int  # -1 without one
+    unit: str  # what the counter counts: ``step``, or one of `UNITS`
+    total: int  # the total that the counter counts to; 0 if not given
+    epoch: int  # -1 if not given
     values: dict[str, float]
     bar: bool  # whether it is a progress bar
-    held_out: bool  # whether a word of evaluation is next to the counter
+    held_out: bool  # whether a word for evaluation is next to the counter
 
 
 def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
-    """Return the steps of an epoch if the log prints every step; otherwise raise `DataError`."""
+    """Return the number of steps per epoch if the log prints every step; otherwise raise `DataError`."""
     of: dict[int, list[float]] = {}
     for row in rows:
         of.setdefault(row.epoch, []).append(row.values["step"])
@@ -167,7 +167,7 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
 
 
 def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line]:
-    """Yield the steps; ``said`` collects the facts that lines between them state."""
+    """Yield the steps. ``said`` receives the facts that other lines state."""
     facts: dict[str, float] = {}
     for number, line in enumerate(content.replace(b"\r", b"\n").split(b"\n"), 1):
         counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
@@ -218,7 +218,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
 
 
 def _phases(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
-    """Return for each pair whether it is of training or evaluation, by the words before it; "" if unknown."""
+    """Return the phase of each pair (training or evaluation) from the words before it; "" if unknown."""
     out: list[str] = []
     last, said = counter.end(), [eval_set_of(word) for word in _BESIDE.findall(text[: counter.start()])]
     for pair in pairs:

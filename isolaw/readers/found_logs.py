@@ -13,55 +13,53 @@ from isolaw.readers.frameworks.base import Fact
 
 
 class LogStatus(StrEnum):
-    """Whether a log can be fitted; if not, why."""
+    """Whether a log can be fitted and, if not, why."""
 
     READY = "ready"
     NEEDS = "needs"  # values that the user has to set
-    NOT_INSTALLED = "not_installed"  # the package that reads the file
-    OFF_POLICY = "off_policy"  # among on-policy runs
-    ON_POLICY = "on_policy"  # among off-policy runs
-    APART = "apart"  # a run to fit, but not with the others
+    NOT_INSTALLED = "not_installed"  # the package for this file format
+    OFF_POLICY = "off_policy"  # off-policy, while most runs are on-policy
+    ON_POLICY = "on_policy"  # on-policy, while most runs are off-policy
+    APART = "apart"  # can be fitted, but not together with the others
     UNKNOWN_FORMAT = "unknown_format"
     DAMAGED = "damaged"
     NO_HISTORY = "no_history"  # a killed run, an empty file
-    SUPERVISED = "supervised"  # losses, and no metric of RL
+    SUPERVISED = "supervised"  # has losses, and no metric of RL
     DUPLICATE = "duplicate"
 
     @property
     def settled(self) -> bool:
-        """Whether no value that the user adds can make it a run to fit."""
+        """Whether the log is ready, or stays unusable whatever values the user adds."""
         return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
 
 
 @dataclass
 class FoundLog:
-    """One log, or one run of a table or a sweep, and its `LogStatus`."""
+    """One log, or one run of a table or sweep, with its `LogStatus`."""
 
-    run: str  # its id
-    framework: str = ""  # whose names the log uses; ``isolaw`` for a sweep, empty for a table
-    container: str = ""  # how it was written
+    run: str  # the id of the run
+    framework: str = ""  # the framework whose names the log uses; ``isolaw`` for a sweep, empty for a table
+    container: str = ""  # the file format, or table or sweep
     sources: list[str] = field(default_factory=list)  # the files
     status: LogStatus = LogStatus.READY
     needs: list[str] = field(default_factory=list)  # missing values, as ``--set`` names them: n, B_p, seed
-    message: str = ""  # why it is not ready, and what to do; runs with one problem have one message
-    duplicate_of: str = ""  # the run that it repeats
-    # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
+    message: str = ""  # why it is not ready, and what to do; runs with the same problem share the message
+    duplicate_of: str = ""  # the run that this log duplicates
+    # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin.
     facts: dict[str, Fact] = field(default_factory=dict)
     metrics: dict[str, dict[str, int]] = field(default_factory=dict)  # evaluation set → metric → values
-    steps: tuple[int, int] | None = None  # the first and the last
+    steps: tuple[int, int] | None = None  # the first and the last step
     compute: tuple[int, int] | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
-    notes: list[str] = field(default_factory=list)  # what was assumed or changed
-    frameworks: list[str] = field(
-        default_factory=list
-    )  # that may have written it, where its names fit several
+    notes: list[str] = field(default_factory=list)  # assumptions and changes
+    frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
 
     offered: dict[str, str] = field(default_factory=dict)  # each of ``needs`` → the option that supplies it
-    final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table that isolaw wrote
+    final: bool = False  # no ``--set`` can change it: a run of a sweep, or of a table that isolaw wrote
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem, if they are known."""
+        """Rollouts per problem, or None if unknown."""
         return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +69,7 @@ class FoundLog:
 
 @dataclass(frozen=True)
 class Group:
-    """Candidates that are not ready for one reason."""
+    """Candidates that are not ready for the same reason."""
 
     status: LogStatus
     needs: tuple[str, ...]
@@ -93,21 +91,21 @@ def groups(candidates: Iterable[FoundLog]) -> list[Group]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Selects the runs that match a glob of ``only`` (if there is any) and none of ``exclude``."""
+    """Selects the runs that match a glob in ``only`` (if there are any) and none in ``exclude``."""
 
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether ``only`` and ``exclude`` select a run with this name from these files."""
+        """Return whether ``only`` and ``exclude`` select the run with this name from these files."""
         names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
         return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
 
     def excludes(self, path: Path) -> bool:
-        """Return whether ``exclude`` matches a file, so that it is not read."""
+        """Return whether ``exclude`` matches a file, so that isolaw does not read it."""
         return matching({str(path), path.name}, self.exclude)
 
 
 def matching(names: Iterable[str], globs: Sequence[str]) -> bool:
-    """Return whether a glob matches one of the names."""
+    """Return whether any glob matches any of the names."""
     return any(fnmatchcase(name, glob) for name in names for glob in globs)

@@ -1,6 +1,6 @@
-"""Tables in memory: pandas, and any library that exports columns by Arrow or the interchange protocol.
+"""Tables in memory: pandas, and libraries that export columns by Arrow or the interchange protocol.
 
-isolaw reads polars, pyarrow, DuckDB and Hugging Face datasets without importing them.
+isolaw reads polars, pyarrow, DuckDB and Hugging Face data sets without importing these libraries.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from isolaw.errors import DataError
 from isolaw.parquet import is_plain
 from isolaw.runs import attributes_in
 
-SOURCE = "DataFrame"  # name of such a table in messages
+SOURCE = "DataFrame"  # name of an in-memory table in messages
 _EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
 
 
 def as_pandas(table: Any) -> pd.DataFrame:
-    """Return a table as pandas, indexed by row from 0; the argument is not changed.
+    """Return a table as pandas, with rows indexed from 0. The argument is not changed.
 
-    A named index becomes columns. Nested columns of an Arrow table are left out, as
-    ``attrs["notes"]`` says; ``attrs["attributes"]`` has the attributes of runs that `Runs` exported.
-    Raises `DataError` if it is not a table, has no rows, or has two columns of one name.
+    A named index becomes columns. Nested columns of an Arrow table are left out, with a note in
+    ``attrs["notes"]``. ``attrs["attributes"]`` contains the attributes of runs that `Runs` exported. Raises
+    `DataError` if the argument is not a table, has no rows, or has two columns with the same name.
     """
     notes: list[str] = []
     attributes: dict[str, dict[str, Any]] = {}

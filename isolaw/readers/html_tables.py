@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-HtmlTable = tuple[list[str], list[list[str]]]  # header, rows of as many cells
+HtmlTable = tuple[list[str], list[list[str]]]  # header, and rows with as many cells
 _MOST_CELLS = 5_000_000
 
 
 def tables(text: str) -> list[HtmlTable]:
-    """Return the tables of an HTML text that have a header and rows of its length; nothing is executed.
+    """Return the tables in an HTML text that have a header and rows of its length; nothing is executed.
 
     >>> tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")
     [(['Step', 'reward'], [['1', '0.5']])]
@@ -20,7 +20,7 @@ def tables(text: str) -> list[HtmlTable]:
     found = []
     for rows in reader.tables:
         header, *below = rows or [[]]
-        names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index has no name
+        names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index is unnamed
         body = [row[-len(names) :] for row in below if len(row) >= len(names) > 1]
         if body and len(set(names)) == len(names):
             found.append((names, body))
@@ -31,7 +31,7 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[list[list[str]]] = []
-        self._open = False  # whether a cell is open
+        self._open = False  # whether the parser is inside a cell
         self._cells = 0
 
     def handle_starttag(self, tag: str, attrs: object) -> None:

@@ -1,7 +1,7 @@
 """Data sets of logs on the Hugging Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``.
 
-huggingface_hub downloads them once, into its own cache, and takes them from there where there is no network.
-Weights of models, which are no logs, are not downloaded.
+huggingface_hub downloads them once, into its own cache, and reads the cache if there is no network. Model
+weights are not logs, and are not downloaded.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ _SOURCE = re.compile(
     r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
 )
 _WEIGHTS = [f"*.{kind}" for kind in ("safetensors", "bin", "pt", "pth", "ckpt", "gguf", "distcp")]
-# What a log may have next to it or above: its configuration, and how isolaw reads it.
+# Files next to a log or above it: its configuration, and how isolaw reads it.
 _BESIDE = ["*.yaml", "*.yml", "*.toml", "*config*.json", "*args.json"]
 _SHOWN = 8
 _COPIES: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends
 
 
 def local(source: str | Path) -> str | Path:
-    """Return where a data set of logs, or a file, folder or glob in it, is; any other source as it is.
+    """Return the local path of a data set of logs, or of a file, folder or glob in it.
 
-    Raises `NotInstalled` without huggingface_hub, and `DataError` for what is neither on the Hub nor in its
-    cache, or needs a login.
+    Any other source is returned unchanged.
+
+    Raises `NotInstalled` without huggingface_hub, and `DataError` if the data set is neither on the Hub nor
+    in its cache, or requires a login.
     """
     if not str(source).startswith(PREFIX):
         return source
@@ -61,7 +63,7 @@ def local(source: str | Path) -> str | Path:
             allow_patterns=_wanted(path),
             ignore_patterns=_WEIGHTS,
         )
-    except Exception as error:  # of the network, and of whichever library it is reached by
+    except Exception as error:  # errors of the network, and of whichever library accesses it
         raise DataError(f"{source}: {_reason(error, repo, revision)}") from None
     place = os.path.join(folder, path) if path else folder
     if os.path.isdir(place) and any(Path(place).rglob("sweep.json")):
@@ -78,24 +80,24 @@ def local(source: str | Path) -> str | Path:
 
 
 def _copy(place: str) -> str:
-    """Return a copy for this process, since isolaw follows no links in a sweep, as the cache has."""
+    """Return a copy for this process, since the cache consists of links, which isolaw does not follow."""
     copies = tempfile.TemporaryDirectory(prefix="isolaw-")
     _COPIES.append(copies)
     return shutil.copytree(place, os.path.join(copies.name, os.path.basename(place)))
 
 
 def _wanted(path: str) -> list[str] | None:
-    """Return patterns of what to download: all, or what the path names, and what may be next to it."""
+    """Return patterns for the files to download: all, or those that the path names and their neighbors."""
     if not path:
         return None
     own = [form for name in (path, glob.escape(path)) for form in (name, f"{name}/*")]
-    stem = PurePosixPath(path).with_suffix("")  # run1.yaml for run1.jsonl
+    stem = PurePosixPath(path).with_suffix("")  # such as run1.yaml for run1.jsonl
     beside = [f"{glob.escape(str(stem))}[._]*"] if str(stem) != path and not glob.has_magic(path) else []
     return [*own, *beside, *_BESIDE]
 
 
 def _reason(error: Exception, repo: str, revision: str) -> str:
-    """Say why a download failed, and what to do; more specific errors come before what they are kinds of."""
+    """Return why a download failed, and what to do; specific errors are tested before base classes."""
     from huggingface_hub import constants, errors
 
     page = f"https://huggingface.co/datasets/{repo}"
@@ -114,7 +116,7 @@ def _reason(error: Exception, repo: str, revision: str) -> str:
 
 
 def _entries(repo: str, revision: str, path: str) -> list[str]:
-    """Return what the nearest folder above a path holds, for a message; nothing without a network."""
+    """Return the contents of the nearest existing folder above a path, or an empty list without a network."""
     from huggingface_hub import HfApi
 
     files: list[str] = []

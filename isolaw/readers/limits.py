@@ -1,8 +1,8 @@
-"""Limits on the time and memory that one file may take: a log may come from anyone.
+"""Limits on the time and memory for one file, since a log can come from anyone.
 
-isolaw checks sizes and counts before it builds anything of that size, by the bytes and not by a header's
-claim. The time limit grows with the size, so that a large log is read but a small malicious one is not. Every
-limit is far above what frameworks write.
+isolaw checks sizes and counts before it allocates anything of that size, using the actual bytes rather than
+the claims of a header. The time limit grows with the file size, so that a large log is read but a small
+malicious one is not. All limits are far above what frameworks write.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from isolaw.errors import DataError
 
 MB = 1_000_000
 LARGEST_LOG = 10_000 * MB
-LARGEST_CONFIG = 1 * MB  # veRL's has 25,000 bytes
+LARGEST_CONFIG = 1 * MB  # veRL's configuration has 25,000 bytes
 LONGEST_LINE = 1 * MB
-LONGEST_SKIPPED = 256 * MB  # of one line: a longer one is a hole in a file, not text
-LONGEST_NAME = 1_000  # characters of a metric's or a setting's name, with those around it
-DEEPEST = 100  # of nested values
+LONGEST_SKIPPED = 256 * MB  # of one line; a longer one is a hole in a file, not text
+LONGEST_NAME = 1_000  # characters in the name of a metric or setting, with its prefix
+DEEPEST = 100  # levels of nested values
 MOST_SETTINGS = 100_000
-MOST_DAMAGED = 100_000  # records; a file damaged so often is of another kind
-MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
-MOST_FILES = 1_000_000  # files that a search looks at; each takes 0.1 ms
-MOST_LOGS = 5_000  # logs that a search finds
+MOST_DAMAGED = 100_000  # records; a file with more damage is of another kind
+MOST_POINTS = 2_000_000  # values that come key by key and are sorted into records
+MOST_FILES = 1_000_000  # files that a search can visit; each takes 0.1 ms
+MOST_LOGS = 5_000  # logs that a search can find
 
-# Processor seconds: waiting for a slow disk and other threads do not count.
-FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s for 1 MB
-# Memory for one file's numbers. A value takes 12 bytes; records and metrics cost mostly time.
+# Processor seconds, which exclude waiting for a slow disk and other threads.
+FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s per MB
+# Memory for the numbers of one file. A value takes 12 bytes; records and metrics mostly cost time.
 _RECORD, _VALUE, _NAME = 750, 13, 7_500
 _LARGEST = 750 * MB
 
 
 class _Metered(io.FileIO):
-    """A file that checks at each read the processor time since it was opened."""
+    """A file that checks, at each read, the processor time since it was opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -57,7 +57,7 @@ class _Metered(io.FileIO):
 
 
 class Held:
-    """Counts the memory of one file's numbers; the logs of one file share it."""
+    """Counts the memory for the numbers of one file. All logs of the file share it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -73,9 +73,10 @@ class Held:
             )
 
     def record(self, values: int) -> None:
-        """Count a record of so many values.
+        """Count a record with this number of values.
 
-        Raises `DataError` beyond a million records, 57 million values, 100,000 metrics, or such a mix.
+        Raises `DataError` beyond a million records, 57 million values or 100,000 metrics, or an equivalent
+        mix.
         """
         self.records += 1
         self.values += values
@@ -89,7 +90,7 @@ class Held:
 
 @contextmanager
 def os_errors(path: str | Path) -> Iterator[None]:
-    """Turn an `OSError` into a `DataError` that names the file."""
+    """Convert an `OSError` to a `DataError` that names the file."""
     try:
         yield
     except OSError as error:
@@ -100,8 +101,8 @@ def os_errors(path: str | Path) -> Iterator[None]:
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a log to read its bytes.
 
-    Raises `DataError` if it cannot be read, has more than 10 GB, or reading so far took more than 3 s plus 2
-    s per MB. The check runs at each read, so read a little at a time.
+    Raises `DataError` if the file cannot be read, is larger than 10 GB, or has so far taken more than 3 s
+    plus 2 s per MB. This check runs at each read, so read small pieces.
     """
     with os_errors(path), io.BufferedReader(_Metered(path)) as file:
         size = os.fstat(file.fileno()).st_size
@@ -114,7 +115,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def start(path: str | Path, most: int) -> bytes:
-    """Return up to ``count`` first bytes of a file; none of a pipe, since reading one may block forever."""
+    """Return at most ``most`` first bytes of a file; none of a pipe, where reading could block forever."""
     path = Path(path)
     if not path.is_file():
         return b""

@@ -1,8 +1,8 @@
-"""Plain values from text: YAML, and what Python prints, ``{'loss': 0.25, 'kl': np.float64(nan)}``.
+"""Plain values from text: YAML, and what Python prints, such as ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
-A log may come from anywhere, so nothing is evaluated. An alias only refers to the value read before,
-and tags are ignored. `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust
-stack and memory.
+A log can come from anywhere, so nothing is evaluated. An alias only refers to a value read earlier, and tags
+are ignored. `ast.literal_eval` is not an alternative: it supports neither ``nan`` nor ``tensor(0.5)``, and
+can be made to exhaust stack and memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from isolaw.readers.limits import DEEPEST
 _MOST_DIRECTIVES = 20
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
-# A short text, or a word that may be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
+# A short text, or a word that can be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
 _VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
 # A whole quotation, or a structural character.
 _SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
 _FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
 _CLOSED = re.compile(r"[, ]*\)")
-_MOST_NAMESPACES = 20  # within each other
+_MOST_NAMESPACES = 20  # nesting depth
 
 
 def scalar(text: str) -> Any:
-    """Return what a bare word means in YAML or on Hydra's command line.
+    """Return the value of an unquoted word in YAML or on Hydra's command line.
 
     Unlike PyYAML, and like OmegaConf, ``1e-6`` is a number.
 
@@ -48,7 +48,7 @@ def scalar(text: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """Return a quoted text without its quotes, and a bare word as `scalar` does."""
+    """Return a quoted text without its quotes, and the value of an unquoted word as `scalar` does."""
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     return text[1:-1] if quoted else scalar(text)
 
@@ -56,16 +56,17 @@ def literal(text: str) -> Any:
 def parse_yaml(text: str) -> Any:
     """Return a YAML document as plain mappings, lists and scalars.
 
-    Raises `DataError` if it is not YAML, or is nested too deeply.
+    Raises `DataError` if the text is not YAML or is nested too deeply.
 
     >>> parse_yaml("data: {train_batch_size: 512}\\nlr: 1e-6\\nx: !!python/object/apply:os.abort []")
     {'data': {'train_batch_size': 512}, 'lr': 1e-06, 'x': []}
     """
     import yaml
 
-    # PyYAML only parses; no loader constructs objects: CSafeLoader composes in C, where deep nesting
-    # overflows the stack (SIGSEGV); SafeLoader takes ten times as long, and merge keys (<<) double it.
-    if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # the parser compares each with each
+    # PyYAML only parses here, and no loader constructs objects. CSafeLoader would compose in C, where deep
+    # nesting overflows the stack (SIGSEGV). SafeLoader takes ten times as long, and merge keys (<<) double
+    # its time.
+    if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # compared pairwise by the parser
         raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
     root: list[Any] = []
     stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
@@ -104,16 +105,17 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
     elif key:
         container[str(key.pop())] = value
     elif isinstance(value, list | dict):
-        key.append(f"<{type(value).__name__}>")  # never expanded: it may be an alias bomb
+        key.append(f"<{type(value).__name__}>")  # not expanded, since it could be an alias bomb
     else:
         key.append("null" if value is None else value)
 
 
 def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
-    """Parse the dictionary literal that begins at ``at``, and return its plain values as text.
+    """Parse the dictionary literal that starts at ``at``, and return its plain values as text.
 
     Returns the values, without nested ones, and the end of the dictionary. If there is no dictionary, returns
-    None and the place up to which the text was read, which is its length if it ends within the dictionary.
+    None and the position up to which the text was read. This is the length of the text if the text ends
+    within the dictionary.
 
     >>> parse_dictionary("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
     ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
@@ -142,7 +144,7 @@ def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int
 
 
 def parse_namespace(section: str, text: str) -> dict[str, Any]:
-    """Parse a printed ``SimpleNamespace``, nested ones too, into dotted keys that begin with ``section``.
+    """Parse a printed, possibly nested ``SimpleNamespace`` into dotted keys that start with ``section``.
 
     >>> parse_namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
     {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}
@@ -170,13 +172,13 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _cut_off(text: str, at: int) -> bool:
-    """Return whether the text may have been cut off within a key, so that more text could complete it."""
+    """Return whether the text could have been cut off within a key, so that more text could complete it."""
     rest = text[at : at + 303]
     return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Return the end of a list, a dictionary or a long text: a structural character at its own level."""
+    """Return the end of a list, a dictionary or a long text, at a structural character on the same level."""
     depth = 0
     for found in _SIGN.finditer(text, at):
         sign = found[0]
@@ -186,6 +188,6 @@ def _end_of_value(text: str, at: int) -> int:
             if not depth:
                 return found.start()
             depth -= sign != ","
-        elif len(sign) == 1:  # a quotation that does not end
+        elif len(sign) == 1:  # an unclosed quotation
             break
     return len(text)

@@ -16,13 +16,13 @@ from isolaw.readers.resolve import Resolved
 from isolaw.readers.stitch import RunCurves
 from isolaw.runs import IDENTITY
 
-# Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
+# Facts that are columns of the table, or lead to one; all others are attributes of the run.
 _NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
 
 
 @dataclass
 class LoggedRun:
-    """A run assembled from one or more logs: its facts, its curves, and what is left out of them."""
+    """A run assembled from one or more logs: its facts, its curves, and the reason if it is left out."""
 
     name: str
     sources: list[str]
@@ -35,8 +35,8 @@ class LoggedRun:
     needs: list[str] = field(default_factory=list)
     message: str = ""
     duplicate_of: str = ""
-    frameworks: list[str] = field(default_factory=list)  # that may have written it
-    # Sources of the facts: the configurations and counts of its parts, and the user's settings.
+    frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
+    # Sources of the facts: the configurations and counts of the run's parts, and the user's settings.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class LoggedRun:
         return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
 
     def table(self) -> pd.DataFrame:
-        """Return the run's rows of the data model's table."""
+        """Return the rows of the run in the data model's table."""
         batch = self.facts["rollouts_per_step"].value
         pieces = []
         for (eval_set, metric), curve in self.curves.of.items():
@@ -81,7 +81,7 @@ class LoggedRun:
         return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
 
     def candidate(self) -> FoundLog:
-        """Return the run as an entry of the list of logs."""
+        """Return the run as an entry in the list of logs."""
         metrics: dict[str, dict[str, int]] = {}
         for (eval_set, metric), curve in self.curves.of.items():
             metrics.setdefault(eval_set, {})[metric] = curve.step.size

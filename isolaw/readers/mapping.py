@@ -1,4 +1,4 @@
-"""`ColumnMapping`: maps the columns of a user's table to the data model's; and the file that holds a mapping.
+"""`ColumnMapping`: maps the columns of a user's table to the data model. A file can contain a mapping:
 
 ::
 
@@ -49,17 +49,17 @@ _LONGEST = 1_000
 
 
 class MetricColumn(BaseModel):
-    """A column that holds a metric: its evaluation set, and whether it is in percent."""
+    """A column that contains a metric, with its evaluation set and unit."""
 
     model_config = ConfigDict(extra="forbid")
 
     column: str
-    eval_set: str | None = None  # None: the table's column eval_set, else validation
-    percent: bool | None = None  # None: in percent if the column's name says so, or an accuracy exceeds 1
+    eval_set: str | None = None  # None: the table's column eval_set, or validation
+    percent: bool | None = None  # None: in percent if the column's name says so, or if an accuracy exceeds 1
 
     @property
     def is_percent(self) -> bool | None:
-        """Whether the metric is in percent, by the user or the column's name; None if neither says so."""
+        """Whether the metric is in percent, from the user or the column's name; None if neither says so."""
         return (named_percent(self.column) or None) if self.percent is None else self.percent
 
     @model_validator(mode="before")
@@ -79,7 +79,7 @@ def _one_value(value: Any) -> Any:
 
 
 class ColumnMapping(BaseModel):
-    """How a user's table gets the data model's columns."""
+    """How to build the data model's columns from a user's table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -87,25 +87,25 @@ class ColumnMapping(BaseModel):
     derive: dict[str, str] = Field(default_factory=dict)  # our name → arithmetic on columns
     # Our name → one value for all rows.
     constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
-    # Metric → its column: the table is wide, and empty cells are missing values.
+    # Metric → its column in a wide table, in which empty cells are missing values.
     metrics: dict[str, MetricColumn] = Field(default_factory=dict)
     _file: str = PrivateAttr("")
 
     def of_file(self, path: str) -> ColumnMapping:
-        """Return the mapping with the name of the file that holds it, for messages (`file`)."""
+        """Return the mapping with the path of its file, for messages (`file`)."""
         out = self.model_copy()
         out._file = path
         return out
 
     @property
     def file(self) -> str:
-        """The file that the mapping comes from; empty for options and keywords."""
+        """The path of the mapping's file; empty for options and keywords."""
         return self._file
 
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        """Replace symbols by names, and move a reward's column (``{"avg@4": "val_acc"}``) to the metrics."""
+        """Replace symbols by names, and move reward columns (``{"avg@4": "val_acc"}``) to the metrics."""
         if not isinstance(data, Mapping):
             return data
         out = dict(data)
@@ -128,21 +128,21 @@ class ColumnMapping(BaseModel):
 
     @property
     def names(self) -> list[str]:
-        """The names of the data model that the mapping provides, without metrics."""
+        """The names in the data model that the mapping provides, without metrics."""
         return [*self.columns, *self.derive, *self.constants]
 
     @property
     def required(self) -> set[str]:
-        """The table's columns that the mapping names."""
+        """The columns of the table that the mapping names."""
         return {*self.columns.values(), *(own.column for own in self.metrics.values())}
 
     @property
     def sources(self) -> set[str]:
-        """The table's columns that the mapping uses, also in arithmetic."""
+        """The columns of the table that the mapping uses, including in arithmetic."""
         return self.required | {word for text in self.derive.values() for word in re.findall(r"\w+", text)}
 
     def over(self, base: ColumnMapping) -> ColumnMapping:
-        """Return ``base`` with the names of this mapping replaced."""
+        """Return ``base`` with this mapping's names added or replaced."""
         ours, given = (self.columns, self.derive, self.constants), set(self.names)
         columns, derived, constants = (
             {**{name: value for name, value in below.items() if name not in given}, **own}
@@ -153,7 +153,7 @@ class ColumnMapping(BaseModel):
         return out.of_file(self.file or base.file)
 
     def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
-        """Return ``frame`` with the mapped columns added or replaced; raise `DataError` for unknown ones."""
+        """Return ``frame`` with mapped columns added or replaced; raise `DataError` for unknown columns."""
         out = frame.copy()
         for name, column in self.columns.items():
             if column not in frame.columns:
@@ -167,9 +167,9 @@ class ColumnMapping(BaseModel):
         return out
 
     def melt(self, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame, list[str]]:
-        """Return the long form, a row for each row and metric, and notes.
+        """Return the table in long form, with a row for each original row and metric, and notes.
 
-        Raises `DataError` if a metric's column is missing or holds something other than numbers.
+        Raises `DataError` if a metric's column is missing or contains anything but numbers.
         """
         pieces, notes = [], []
         for name, own in self.metrics.items():
@@ -185,7 +185,7 @@ class ColumnMapping(BaseModel):
                 raise DataError(
                     f"{source}: metric {name!r}: {own.column} is not a number in {where}: {cells[bad[0]]!r}"
                 )
-            if own.is_percent:  # where it is not given, each run's values say it, once runs are known
+            if own.is_percent:  # otherwise the values of each run decide, once the runs are known
                 notes.append(f"{name} was in percent (up to {value.max():g}): divided by 100")
                 value = value / 100
             if empty := int(value.isna().sum()):
@@ -198,7 +198,8 @@ class ColumnMapping(BaseModel):
 def read_mapping(path: str | Path) -> ColumnMapping:
     """Read a mapping file.
 
-    Raises `InputError` if it is missing, is not TOML, or has a section or value that a mapping cannot have.
+    Raises `InputError` if the file is missing, is not TOML, or has a section or value that a mapping cannot
+    have.
     """
     data = read_toml(path)
     try:
@@ -208,9 +209,10 @@ def read_mapping(path: str | Path) -> ColumnMapping:
 
 
 def derive(expression: str, columns: Mapping[str, Any]) -> Any:
-    """Return the value of ``expression`` over ``columns`` (arrays or Series of one length).
+    """Return the value of ``expression`` over ``columns``, which are arrays or Series of equal length.
 
-    Raises `DataError` for anything but arithmetic, an unknown column, or a column that is not numeric.
+    Raises `DataError` for anything but arithmetic, for an unknown column, and for a column that is not
+    numeric.
 
     >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
     array([4., 6.])

@@ -1,4 +1,4 @@
-"""The draft of a mapping file for a table: guesses by name, for the user to correct."""
+"""The draft of a mapping file for a table, with guesses by name for the user to correct."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADINGS = {
 
 
 def draft(path: str | Path, name: str = "mapping.toml") -> str:
-    """Return a mapping file for a CSV, Parquet or JSON lines table; ``name`` is for the command in it.
+    """Return a mapping file, to be called ``name``, for a CSV, Parquet or JSON lines table.
 
     Raises `DataError` if the table cannot be read.
 
@@ -46,7 +46,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
 
 
 def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the lines of each part of a mapping; only confident guesses are not commented out."""
+    """Return the lines of each part of a mapping. All but confident guesses are commented out."""
     columns = [str(column) for column in frame.columns]
     guessed = guess(columns)
     free = [column for column in columns if column not in guessed.values()]
@@ -67,13 +67,13 @@ def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
             '# problem_set = "…"',
         ],
     }
-    if not {"metric", "value"} <= set(columns):  # else each row names its metric
+    if not {"metric", "value"} <= set(columns):  # otherwise each row names its metric
         out["metrics"] = _metrics(frame, [c for c in free if c not in maybe.values()])
     return out
 
 
 def described(frame: pd.DataFrame) -> list[str]:
-    """Return comments with the columns of a table."""
+    """Return comment lines that describe the columns of a table."""
     columns = [str(column) for column in frame.columns]
     more = [f"#   … and {len(columns) - _SHOWN} more"] if len(columns) > _SHOWN else []
     head = "# Its columns: how many rows have a value, and the first values"
@@ -92,7 +92,7 @@ def _counts_prompts(column: str) -> bool:
 
 
 def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
-    """Return a line for each column of numbers; the likeliest of each evaluation set is not commented out."""
+    """Return a line per numeric column. The most likely one of each evaluation set is not commented out."""
     lines: list[str] = []
     taken: set[tuple[str, str]] = set()
     for column in columns:

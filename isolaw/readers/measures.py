@@ -1,7 +1,8 @@
 """The kind of a metric: from training or an evaluation, a reward or not, in fractions or in percent.
 
-isolaw judges by the name, the names next to it and the values, for tables, consoles and frameworks alike.
-`isolaw.metrics` knows whether it is an accuracy, and whether it falls as training improves.
+isolaw judges by a metric's name, by the names next to it, and by its values. Tables, consoles and frameworks
+use the same rules. `isolaw.metrics` decides whether it is an accuracy, and whether it falls as training
+improves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from isolaw.readers.names import MAYBE, guess
 
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING = {"train", "training", "rollout", "batch"}
-# Words for kinds of rows, which no column has as its name.
+# Words that mark kinds of rows, but are not names of columns.
 _EVALUATING = HELD_OUT | {"evaluate", "evaluating", "validate", "validating", "testing", "dev"}
 _UPDATING = _TRAINING | {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
 # Names of fields that mark a row as training or evaluation.
@@ -31,7 +32,7 @@ PHASES = (
 )
 _TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False}
 _TRUTHS["0.0"] = False
-# Names that only a log of training has next to a reward.
+# Names that only a training log has next to a reward.
 _TRAINER = re.compile(
     r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning[_ ]rate|entropy|(?:response|completions?)_length)"
     r"(?:[/_ ].*)?",
@@ -40,28 +41,28 @@ _TRAINER = re.compile(
 _PLAIN = {"", "mean", "avg", "average", "rate", "overall"}
 _PERCENT = {"pct", "percent", "percentage", "perc"}
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
-_LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # from one evaluation to the next
+_LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column of a table measures: the evaluation set, and whether it is an accuracy or a reward."""
+    """What a column of a table measures: its evaluation set, and whether it is an accuracy or a reward."""
 
-    train: bool  # on training batches
-    held_out: bool  # on held-out problems, by a word in its name
-    reward: bool  # training raises it: an accuracy, a reward, a score
+    train: bool  # measured on training batches
+    held_out: bool  # on held-out problems, according to its name
+    reward: bool  # rises with training: an accuracy, a reward or a score
     accuracy: bool
     percent: bool
-    summary: bool  # the best so far, or smoothed
+    summary: bool  # best so far, or smoothed
 
     @property
     def eval_set(self) -> str:
-        """The evaluation set, ``train`` or ``validation``, which is the default for an accuracy."""
+        """The evaluation set, ``train`` or ``validation``; for an accuracy, ``validation`` is the default."""
         return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
 
 def measure(frame: pd.DataFrame, column: str) -> Measure | None:
-    """Classify a table's column; None if it holds no numbers."""
+    """Classify a column of a table; return None if it does not contain numbers."""
     if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
         return None
     return Measure(
@@ -72,7 +73,7 @@ def measure(frame: pd.DataFrame, column: str) -> Measure | None:
 
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Return the column that looks most like a held-out accuracy or reward; "" if none does."""
+    """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
     found = [(column, own) for column in columns if (own := measure(frame, column)) and own.reward]
     return min(
         found,
@@ -82,7 +83,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Return B_p and n → the column that may hold it, by a looser name and few, whole, positive numbers.
+    """Return the columns that could contain B_p or n, by looser names and few positive whole numbers.
 
     >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
     >>> maybe_shape(frame, ["batch", "group", "samples"])
@@ -110,7 +111,7 @@ def words_of(column: str) -> set[str]:
 
 
 def eval_set_of(value: object) -> str:
-    """Return ``train`` or ``validation`` for a text that is one of their names; "" for any other.
+    """Return ``train`` or ``validation`` for a text that is a name for either, "" for any other text.
 
     >>> eval_set_of("Eval"), eval_set_of("train"), eval_set_of("aime24")
     ('validation', 'train', '')
@@ -120,10 +121,11 @@ def eval_set_of(value: object) -> str:
 
 
 def of_training(column: str, columns: Sequence[str]) -> bool:
-    """Return whether a table's column is measured on training batches, by its name and its neighbours' names.
+    """Return whether a column is measured on training batches, judged by its name and its neighbors' names.
 
     A reward, an accuracy or a solve rate without a prefix is from training batches if the table also has a
-    loss, a learning rate or the like, or the same from an evaluation. avg@k and pass@k are from evaluations.
+    loss, a learning rate or the like, or the same metric from an evaluation. avg@k and pass@k are from
+    evaluations.
 
     >>> names = ("train_acc", "mean_reward", "acc", "val_reward", "aime24_acc", "avg@4")
     >>> [of_training(name, ["step", "loss", name]) for name in names]
@@ -155,14 +157,14 @@ def named_percent(name: str) -> bool:
 
 
 def in_percent(metric: str, value: pd.Series) -> bool:
-    """Return whether values are in percent: by the name, or of an accuracy if some exceed 1."""
+    """Return whether values are in percent, by the name or because some values of an accuracy exceed 1."""
     sure = named_percent(metric)
     least = 0 if sure else 1
     return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
 
 
 def changes_unit(value: Any) -> bool:
-    """Return whether an accuracy goes from a fraction to percent, or back, within one run.
+    """Return whether an accuracy changes between fraction and percent within one run.
 
     >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
     (True, False)
@@ -173,12 +175,13 @@ def changes_unit(value: Any) -> bool:
 
 
 def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[str, pd.Series | None]:
-    """Return the column of ``columns`` that marks each row as training or evaluation, and its marks.
+    """Return the column of ``columns`` that marks each row as training or evaluation, with its marks.
 
-    It is a flag (``is_eval``, ``do_eval``, ``validation``, ``is_train``), or holds words of both. Only rows
-    with a ``value`` count; the others are called train. ``("", None)`` without such a column.
+    The column is a flag (``is_eval``, ``do_eval``, ``validation``, ``is_train``), or contains words for
+    training and evaluation. Only rows with a ``value`` count; all others are marked as train. If there is
+    no such column, returns ``("", None)``.
 
-    Raises `DataError` if a column's words are clear only in some rows.
+    Raises `DataError` if the words in a column are clear only in some rows.
     """
     measured = table["value"].notna()
     for column in columns:
@@ -208,7 +211,7 @@ def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[s
 
 
 def _flagged(column: str, cells: pd.Series) -> pd.Series | None:
-    """Return train and validation for the cells of a flag, "" for empty ones; None for another column."""
+    """Return ``train`` or ``validation`` for each cell of a flag ("" if empty); None for other columns."""
     words = words_of(column)
     name = words - {"is", "do", "in", "flag", "mode"}
     if len(name) != 1 or not name <= HELD_OUT | _TRAINING:
@@ -218,9 +221,9 @@ def _flagged(column: str, cells: pd.Series) -> pd.Series | None:
         return None
     found = set(truths.dropna())
     sure = "is" in words or (pd.api.types.is_bool_dtype(cells.dropna().infer_objects()) and "do" not in words)
-    if found == {True} and truths.isna().any():  # some write the flag only where it is true
+    if found == {True} and truths.isna().any():  # some logs write the flag only where it is true
         truths = truths.where(truths.notna(), False)
-    elif not found or (len(found) == 1 and not sure):  # a configuration, or a metric
+    elif not found or (len(found) == 1 and not sure):  # a setting or a metric
         return None
     true, false = ("validation", "train") if name <= HELD_OUT else ("train", "validation")
     return truths.map({True: true, False: false}).fillna("")

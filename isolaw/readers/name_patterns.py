@@ -1,9 +1,9 @@
-"""``--name-pattern 's{seed}-p{B_p}-n{n}-*'``: values that the names of runs carry.
+"""``--name-pattern 's{seed}-p{B_p}-n{n}-*'``: values in the names of runs.
 
-Names are no reliable source, so isolaw applies only patterns that the user gives, and only for values that
-the log lacks. It suggests a pattern if the names of runs that lack values vary in them.
+Names are not a reliable source, so isolaw applies only patterns that the user gives, and only for values that
+the log lacks. It suggests a pattern if the names of runs that lack values differ in these values.
 
-A pattern with ``/`` matches as many parts of a run's path, counted from its end.
+A pattern with ``/`` is matched against equally many final parts of a run's path.
 
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}
@@ -26,7 +26,7 @@ from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, as
 from isolaw.readers.names import written
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # no part of a longer number
+_COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # not part of a longer number
 _VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
 _SETTING = re.compile(
     r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
@@ -37,9 +37,9 @@ _REPETITIONS |= {"part"}
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern for the names of runs, in which ``{name}`` stands for a value and ``*`` for any text.
+    """A pattern for run names, in which ``{name}`` stands for a value and ``*`` for any text.
 
-    Raises `InputError` if there is no ``{name}``, if one occurs twice, or if the user cannot set it.
+    Raises `InputError` if there is no ``{name}``, if one occurs twice, or if the user cannot set the value.
     """
 
     text: str
@@ -53,7 +53,7 @@ class NamePattern:
         return f"--name-pattern {self.text!r}"
 
     def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        """Return the values in the name of a run, or else of a file it was read from."""
+        """Return the values in the name of a run or, failing that, of a file that it was read from."""
         parts = self.text.count("/") + 1
         for name in (ending(run, parts), run, *(ending(source, parts) for source in sources), *sources):
             if values := self.values(name):
@@ -62,8 +62,8 @@ class NamePattern:
         return []
 
     def values(self, name: str) -> dict[str, str]:
-        """Return the values in a name; raise `InputError` if it can be read in two ways."""
-        # Where a * may take more or less of the name, both must give the same values.
+        """Return the values in a name; raise `InputError` if the name is ambiguous."""
+        # If a * can match more or less of the name, both readings must give the same values.
         one, other = (
             match.groupdict() if (match := pattern.fullmatch(name)) else {} for pattern in self._expressions
         )
@@ -88,7 +88,7 @@ class NamePattern:
 
 
 def ending(path: str, parts: int) -> str:
-    """Return the last parts of a path.
+    """Return the last ``parts`` parts of a path.
 
     >>> ending("runs/n8/seed_0", 2)
     'n8/seed_0'
@@ -97,11 +97,11 @@ def ending(path: str, parts: int) -> str:
 
 
 def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Suggest a pattern for the needed values in which the runs' names vary, and list these values.
+    """Suggest a pattern for the needed values in which run names differ, and list these values.
 
-    Of all endings of the runs' paths ``below`` the user's folders, it takes the shortest with the most values
-    (`isolaw.readers.names.written`). The pattern is empty if names do not contain a value, or contain it in
-    several places.
+    Of all endings of the runs' paths ``below`` the user's folders, the shortest one with the most values is
+    used (`isolaw.readers.names.written`). The pattern is empty if names do not contain a value, or contain it
+    in several places.
     """
     depths = [len(PurePath(run).parts) for run in runs]
     for folder in below:
@@ -118,7 +118,7 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
 
 
 def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
-    """Suggest a pattern for the one setting in which these runs' names differ, as ``*-lr{lr}*``; or "".
+    """Suggest a pattern for the one setting in which run names differ, such as ``*-lr{lr}*``, or "".
 
     >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])
     ('*-lr{lr}*', '')
@@ -141,7 +141,7 @@ def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
 
 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
-    """Return the word in which the names differ, if it is not a number: the runs are then not repetitions.
+    """Return the words in which names differ, unless they are numbers. Such runs are not repetitions.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
     (['ppo', 'grpo'], [])
@@ -177,7 +177,7 @@ def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str
         return "", []
     pattern = NamePattern(f"{text}*")
     wanted = [{ALIASES.get(need, need): int(found[need][i][1]) for need in order} for i in range(len(runs))]
-    try:  # as it will be applied
+    try:  # as the pattern will be applied
         read = [{own.name: own.value for own in pattern.assigned(run, [])} for run in runs]
     except InputError:
         return "", []

@@ -1,6 +1,6 @@
-"""Other spellings of isolaw's names: in tables, in other trainers' output, and in the names of runs.
+"""Other spellings of isolaw's names: in tables, in the output of other trainers, and in run names.
 
-The user sees every guess. Each framework's module has the names of its settings
+Every guess is shown to the user. The names of a framework's settings are in its module
 (`isolaw.readers.frameworks`).
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-# The best first.
+# Names of the step counter, the best first.
 STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
-# The data model's columns → their names elsewhere.
+# Columns of the data model → their names elsewhere.
 CALLED = {
     "step": STEPS,
     "rollouts_per_problem": "rollouts_per_problem n rollout_n rollouts_n n_rollouts group_size "
@@ -30,21 +30,22 @@ CALLED = {
     "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
 }
 BATCH = "rollouts_per_step rollouts_per_batch episodes_per_step episodes_per_batch trajectories_per_step"
-# These count prompts in some trainers, and rollouts in others.
+# Names that count prompts in some trainers and rollouts in others.
 AMBIGUOUS = {"train_batch_size", "rollout_batch_size"}
-# Names that may mean B_p or n, and may not. isolaw offers such a column, and never reads it unasked.
+# Names that can mean B_p or n, but need not. isolaw suggests such a column, and never uses it without
+# consent.
 MAYBE = {
     "rollouts_per_problem": "group groups k g samples num_samples n_samples rollouts num_rollouts "
     "generations completions num_completions",
     "problems_per_batch": "batch batch_size batchsize bs bsz prompts num_prompts n_prompts problems "
     "questions",
 }
-# Columns that name a run, or a start of it: the coarsest is the run's name.
+# Columns that name a run or one of its starts; the coarsest one is the run's name.
 RUN_NAMES = (
     *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
     *("id", "uid", "uuid", "wandb_id"),
 )
-# Settings of a recipe, by which runs of one name differ.
+# Settings of a recipe that can distinguish runs with the same name.
 RECIPE = {
     "lr": "lr learning_rate",
     "kl": "kl kl_coef kl_coeff kl_loss_coef kl_beta",
@@ -53,13 +54,13 @@ RECIPE = {
 }
 CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings", "meta")
 SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
-# How people abbreviate, before a number in a run's name.
+# Abbreviations before a number in a run's name.
 _ABBREVIATED = {
     "n": "n g k gen rollout rollouts",
     "B_p": "p prompt prompts problem problems bs bsz batch batchsize",
     "seed": "s",
 }
-# What a counter counts; episodes may be steps, or rollouts.
+# Units of counters; episodes can be steps or rollouts.
 UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
 _COUNTED = re.compile(
     rf"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far|{'|'.join(UNITS)}"
@@ -68,7 +69,7 @@ _COUNTED = re.compile(
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case, with its words joined by underscores.
+    """Return a name in lower case, with underscores between its words.
 
     >>> plain("Rollouts per Prompt"), plain("rollout/n")
     ('rollouts_per_prompt', 'rollout_n')
@@ -77,7 +78,7 @@ def plain(name: str) -> str:
 
 
 def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
-    """Return our name → the column with one of its names (``called``), in any case and separators.
+    """Map our names to the columns with one of their names in ``called``, in any case and separators.
 
     >>> guess(["Step", "group-size", "acc"])
     {'step': 'Step', 'rollouts_per_problem': 'group-size'}
@@ -88,7 +89,7 @@ def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[st
 
 
 def written(need: str) -> str:
-    """Return a regular expression of how a run's name writes ``n``, ``B_p`` or ``seed`` before its value.
+    """Return a regular expression for the spellings of ``n``, ``B_p`` or ``seed`` in run names.
 
     >>> bool(re.fullmatch(written("n"), "groupsize")), bool(re.fullmatch(written("B_p"), "bs"))
     (True, True)
@@ -98,9 +99,9 @@ def written(need: str) -> str:
 
 
 def counts(name: str) -> str:
-    """Return what a rising column of this name counts from the beginning; "" if nothing.
+    """Return what a rising column with this name counts from the start, or "" if nothing.
 
-    Samples may be ``both``.
+    ``both`` means that it could count rollouts or problems, as samples do.
 
     >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "reward")]
     ['rollouts', 'problems', 'both', 'tokens', '']

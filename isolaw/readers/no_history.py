@@ -11,17 +11,17 @@ from isolaw.readers.text_lines import clean, is_text, unprefixed
 
 _LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
-# Words in a printed configuration, in any of its forms.
 # Lines that veRL prints before its first step.
 _VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
 # The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
 _ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')
 _KEYS = ((b'"example_id":', b'"completion":', b'"reward":'), (b'"env":', b'"task":', b'"traces":'))
+# Words that only printed configurations contain, in any of their forms.
 _SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
 
 def reason(path: Path, head: bytes) -> tuple[str, str] | None:
-    """Return why a file that no container reads is a run without history, and the run's framework.
+    """Return why a file that no container reads is a run without history, and the framework of the run.
 
     Returns None for any other file. ``head`` is the beginning of the file.
     """

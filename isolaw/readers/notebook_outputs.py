@@ -1,4 +1,4 @@
-"""The outputs of a Jupyter notebook: the text that its cells printed, and the HTML that they show."""
+"""The outputs of a Jupyter notebook: the printed text and the HTML of its cells."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def is_notebook(document: Any) -> bool:
 
 
 def code(document: dict[str, Any]) -> list[str]:
-    """Return the source of each cell of code."""
+    """Return the source of each code cell."""
     cells = (own for own in document["cells"] if isinstance(own, dict))
     return [_joined(own.get("source")) for own in cells if own.get("cell_type") == "code"]
 
 
 def printed(document: dict[str, Any]) -> str:
-    """Return the printed text of the cells, in order."""
+    """Return the text that the cells printed, in order."""
     return "\n".join(
         _joined(own.get("text")) for own in _outputs(document) if own.get("output_type") == "stream"
     )
 
 
 def shown(document: dict[str, Any]) -> list[str]:
-    """Return the HTML that the cells show."""
+    """Return the HTML in the outputs of the cells."""
     found = (own["data"].get("text/html") for own in _outputs(document) if isinstance(own.get("data"), dict))
     return [_joined(own) for own in found if own]
 

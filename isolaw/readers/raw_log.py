@@ -1,8 +1,8 @@
 """`RawLog`: one log as written, as records of numbers under the framework's own keys.
 
 A *container* reads a file format: JSON lines, a console, TensorBoard events (`isolaw.readers.containers`). A
-*framework* interprets names: veRL, TRL (`isolaw.readers.frameworks`). Any framework's names may come in any
-container; only this module connects the two.
+*framework* interprets names: veRL, TRL (`isolaw.readers.frameworks`). Any container can contain any
+framework's names; only this module connects the two.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.readers import limits
 
-HEAD = 65_536  # bytes of a file by which it is recognised
+HEAD = 65_536  # bytes of a file that are used to recognize it
 LARGEST_COUNT = 2**31
-# A printed number may be wrapped: np.float64(0.5), tensor(0.5, device='cuda:0').
+# A printed number can be wrapped: np.float64(0.5), tensor(0.5, device='cuda:0').
 _WRAPPED = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
 )
@@ -33,7 +33,7 @@ _WRAPPED = re.compile(
 
 @dataclass
 class Series:
-    """The values of one key of a log, and the index of the record that each value is from."""
+    """The values of one key of a log, with the index of the record that each value comes from."""
 
     record: array[int] = field(default_factory=lambda: array("I"))
     value: array[float] = field(default_factory=lambda: array("d"))
@@ -41,31 +41,32 @@ class Series:
 
 @dataclass
 class RawLog:
-    """A log as it was read: records of numbers in the order of the file, not yet interpreted."""
+    """A log as read: records of numbers in file order, not yet interpreted."""
 
     source: str  # the file (or run directory), for messages
     container: str  # the name of the container that read it: ``jsonl``, ``tensorboard``
-    # Parts with one name are stitched in their order (a resumed run's second file, a later checkpoint's
-    # state): the run's directory, or its name in a tracker.
+    # The run's directory, or its name in a tracker. Parts with the same name are stitched in order (e.g. the
+    # second file of a resumed run, or a later checkpoint's state).
     run: str
-    config: dict[str, Any] = field(default_factory=dict)  # flat: ``actor_rollout_ref.rollout.n``
-    config_source: str = ""  # the configuration's file
-    # Each record's step as the container counts it, and seconds since the first record; NaN if unknown.
+    config: dict[str, Any] = field(default_factory=dict)  # flat keys: ``actor_rollout_ref.rollout.n``
+    config_source: str = ""  # path of the configuration
+    # For each record, the step as the container counts it, and the seconds since the first record; NaN if
+    # unknown.
     step: array[float] = field(default_factory=lambda: array("d"))
     wall_s: array[float] = field(default_factory=lambda: array("d"))
     series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
-    dropped: Counter[str] = field(default_factory=Counter)  # left out: reason → number
+    dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
     torn: bool = False  # whether a text file ends in the middle of a line
-    held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; its own by default
+    held: limits.Held = None  # shared by the logs of one file; its own by default
 
     def __post_init__(self) -> None:
         self.held = self.held or limits.Held(self.source)
 
     def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
-        """Append a record; numbers that are not finite are dropped and counted, never read as 0.
+        """Append a record. Numbers that are not finite are dropped and counted, never read as 0.
 
-        Raises `DataError` if the file's numbers take too much memory.
+        Raises `DataError` if the numbers of the file take too much memory.
         """
         self.held.record(len(values))
         index = len(self.step)
@@ -75,7 +76,7 @@ class RawLog:
         for key, value in values.items():
             found = value if type(value) is float else number(value)
             if found is None:
-                continue  # text, a list: not a curve
+                continue  # text or a list, not a curve
             if not finite(found):
                 self.dropped["values that are not finite"] += 1
                 continue
@@ -90,7 +91,7 @@ class RawLog:
             series.value.append(found)
 
     def damaged(self, reason: str) -> None:
-        """Count a record that cannot be read; raise `DataError` beyond 100,000."""
+        """Count a record that cannot be read; raise `DataError` beyond 100,000 records."""
         self.dropped[reason] += 1
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
@@ -100,10 +101,10 @@ class RawLog:
 
 
 class PointCollector:
-    """Collects the points of a log, 32 bytes each, and adds them to it when all are there.
+    """Collects the points of a log, 32 bytes each, and adds them to the log once all are there.
 
-    There is a record for each step, and another if a key repeats a step: so the values that a resumed run
-    repeats come after the first ones, in records of their own. Seconds may start anywhere, and may be NaN.
+    There is one record per step, and another if a key repeats a step. Values that a resumed run repeats
+    therefore follow the first values, in their own records. Seconds can start anywhere and can be NaN.
 
     >>> points = PointCollector(RawLog("f", "example", "run"))
     >>> for point in [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)]:
@@ -119,12 +120,12 @@ class PointCollector:
         self._rows = array("d")
 
     def add(self, key: str, step: float, value: float, seconds: float) -> None:
-        """Take a point; raise `DataError` if the file has too many."""
+        """Collect a point; raise `DataError` if the file has too many."""
         self.log.held.point()
         self._rows.extend((self._keys.setdefault(key, len(self._keys)), step, value, seconds))
 
     def close(self) -> RawLog:
-        """Add the records to the log, and return it."""
+        """Add the records to the log and return it."""
         if not self._rows:
             return self.log
         names = list(self._keys)
@@ -147,33 +148,34 @@ class PointCollector:
 class Container:
     """A reader of one file format of logs.
 
-    A reader never unpickles, imports or evaluates anything that it finds, and reads in one pass. It raises
-    `isolaw.errors.DataError` with the file (and line) if a file cannot be used. It drops what is not needed,
-    such as a torn last line or a NUL byte, and counts it in `RawLog.dropped`.
+    A reader never unpickles, imports or evaluates anything in a file, and reads in one pass. It raises
+    `isolaw.errors.DataError` with the file (and line) if a file is unusable. Unneeded parts, such as a
+    truncated last line or a NUL byte, are dropped and counted in `RawLog.dropped`.
     """
 
-    name: str  # what ``--format`` accepts: ``verl-console``, ``tensorboard``
+    name: str  # the value of ``--format``: ``verl-console``, ``tensorboard``
     read: Callable[[Path], Iterable[RawLog]]
-    # Whether a file is one, by its first `HEAD` bytes; the extension may confirm, never decide.
+    # Whether a file has this format, by its first `HEAD` bytes. The extension can confirm this, but never
+    # decide it.
     file: Callable[[Path, bytes], bool] = lambda _path, _head: False
-    # Whether a directory as a whole is one (an MLflow run, an offline W&B run), by the names in it.
+    # Whether a whole directory has this format (an MLflow run, an offline W&B run), by the names in it.
     directory: Callable[[Path], bool] = lambda _path: False
 
 
 def finite(value: Any) -> float:
-    """Return ``value`` as a finite float, NaN if it is something else."""
+    """Return ``value`` as a finite float, or NaN if it is anything else."""
     found = number(value)
     return math.nan if found is None or math.isinf(found) else found
 
 
 def whole(value: Any, least: int) -> int | None:
-    """Return ``value`` as a whole number from ``least`` to 2³¹; None if it is something else."""
+    """Return ``value`` as a whole number from ``least`` to 2³¹, or None if it is anything else."""
     found = finite(value)
     return int(found) if least <= found <= LARGEST_COUNT and found == round(found) else None
 
 
 def progress(values: Mapping[str, Any]) -> float:
-    """Return the step of a record in ms-swift's form; NaN if it has none.
+    """Return the step of a record in ms-swift's form, or NaN if it has none.
 
     >>> progress({"global_step/max_steps": "20/1875"})
     20.0
@@ -183,7 +185,7 @@ def progress(values: Mapping[str, Any]) -> float:
 
 
 def number(value: Any) -> float | None:
-    """Return a number as a float, however it was printed; None for anything else.
+    """Return a number as a float, however it was printed, or None for anything else.
 
     >>> number("0.25"), number("np.float64(0.5)"), number("easy"), number(True)
     (0.25, 0.5, None, None)

@@ -1,6 +1,6 @@
 """`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`.
 
-`survey` returns every log that it finds as a `FoundLog`: its facts, and whether it can be fitted.
+`survey` returns every log that it finds as a `FoundLog`, with its facts and whether it can be fitted.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ def read(
 ) -> Runs:
     """Read the recorded runs that are ready to be fitted.
 
-    The other logs are in ``left_out`` of the result, with reasons, and a warning names them. ``isolaw.toml``
-    next to a source also holds keywords (`isolaw.readers.reading_file`); keywords of the call win.
+    All other logs are in ``left_out`` of the result, with reasons, and a warning lists them. ``isolaw.toml``
+    next to a source can also contain keywords (`isolaw.readers.reading_file`); keywords of the call take
+    precedence.
 
     Parameters
     ----------
     sources
-        a sweep's directory (also one that is still running); tables (CSV, Parquet); logs of other
-        frameworks: files, globs, directories that are searched, also in a data set on the Hugging Face Hub:
-        ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Or tables in memory: pandas, polars,
-        pyarrow, Hugging Face datasets, and others that Arrow or the interchange protocol can read.
+        sweep directories, including those of running sweeps; tables (CSV, Parquet); and logs of other
+        frameworks, as files, globs or directories to search. All of them can be in a data set on the Hugging
+        Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Tables in memory are accepted, too: pandas,
+        polars, pyarrow, Hugging Face data sets, and others that support Arrow or the interchange protocol.
     metric
-        in a wide table, the column of the rewards.
+        the column of the rewards in a wide table.
     columns, derive, constants
-        for tables: our names or symbols (B_p, n, M, C) → their columns, arithmetic on them, or one value
-        (`isolaw.readers.mapping.ColumnMapping`). A reward is a column, too: ``{"avg@4": "val_acc"}``.
+        for tables: isolaw's names or symbols (B_p, n, M, C) mapped to columns, to arithmetic on columns, or
+        to one value (`isolaw.readers.mapping.ColumnMapping`). Rewards are columns: ``{"avg@4": "val_acc"}``.
     mapping
-        for tables: a file with the same content, from earlier versions; ``isolaw.toml`` replaces it.
+        for tables: a file with the same content, as in earlier versions; replaced by ``isolaw.toml``.
     settings
-        values that a log lacks, or that are wrong in it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
+        values that a log lacks or that are wrong in it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
         (`isolaw.readers.assignments`).
     format
-        how logs are written (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
+        the format of the logs (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
     group_by
         how several logs form one run: by ``file``, ``directory`` or a key of their configuration.
     only, exclude
-        globs of runs or files: read only those that match, and none of those that match ``exclude``.
+        globs for runs or files: read only those that match ``only``, and none that match ``exclude``.
     name_pattern
-        pattern for values in the names of runs, as ``"s{seed}-p{B_p}-n{n}-*"``
-        (`isolaw.readers.name_patterns`).
+        pattern for values in run names, such as ``"s{seed}-p{B_p}-n{n}-*"`` (`isolaw.readers.name_patterns`).
     settings_file
-        a file of settings of earlier versions; ``isolaw.toml`` replaces it.
+        a file of settings, as in earlier versions; replaced by ``isolaw.toml``.
 
     Raises
     ------
     DataError, StoreError, InputError
-        no run is ready: nothing readable was found, or a required value is unknown. The message states what
-        was found, what is expected and what to add.
+        no run is ready: isolaw found nothing readable, or a required value is unknown. The message states
+        what was found, what is expected and what to add.
 
     >>> import pandas as pd
     >>> table = pd.read_csv("examples/data/tan_rollout_n_base.csv")
@@ -125,9 +125,9 @@ def read(
 
 
 def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKeywords]) -> Runs:
-    """Return runs as they are, and anything else as `read` reads it.
+    """Return `Runs` unchanged, and anything else as `read` reads it.
 
-    Raises `InputError` for keywords of reading if ``source`` is already `Runs`.
+    Raises `InputError` for keywords of `read` if ``source`` is already `Runs`.
     """
     if unknown := [name for name in reading if name not in ReadKeywords.__annotations__]:
         valid = ", ".join(ReadKeywords.__annotations__)
@@ -152,10 +152,10 @@ def survey(
     name_pattern: str | Iterable[str] = (),
     settings_file: str | Path | None = None,
 ) -> Reading:
-    """Return every log that is found, with its `LogStatus`. Arguments as in `read`.
+    """Return every log that is found, with its `LogStatus`. The arguments are those of `read`.
 
-    A log that cannot be used does not stop the others. Raises `InputError` for invalid arguments, such as a
-    source that does not exist or a setting that no run uses.
+    A log that cannot be used does not stop the others. Raises `InputError` for invalid arguments, and
+    `DataError` for a source that does not exist or a setting that no run uses.
     """
     if not sources:
         raise InputError("nothing to read: name a directory, a log or a table")
@@ -195,7 +195,7 @@ def survey(
             if place.container
             and not any(file.options.group_by and file.covers([place.path]) for file in files)
         ]
-        if others:  # otherwise a file would also group logs of folders that it does not cover
+        if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
                 f"{own.path}: group_by: found {ways[0]!r}, which is not about "
                 f"{listed(others, _SHOWN)}; expected "
@@ -225,7 +225,7 @@ def survey(
 def _how(
     source: str | Path, columns: ColumnMapping, format: str, file: ReadingFile | None
 ) -> tuple[str, set[str] | None]:
-    """Return how to search a source: the logs' format and, with a mapping, the columns of a table."""
+    """Return how to search a source: the format of logs and, with a mapping, the columns of a table."""
     key = "--format" if at_command_line.get() else "format"
     if file is not None:
         if format == "auto" and file.options.format != "auto":
@@ -242,7 +242,7 @@ def _how(
 
 
 def _unused_files(paths: Sequence[Path], used: Sequence[Path]) -> list[str]:
-    """Return a note for each reading file in a subfolder of a source, where isolaw does not use it."""
+    """Return a note for each reading file in a subfolder of a source, which isolaw does not use there."""
     known = {path.resolve() for path in used}
     return [
         f"isolaw ignores {path}: it applies only if {path.parent} is named as a source"
@@ -256,7 +256,7 @@ def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _unused(rule: Rule, sources: Sequence[Found]) -> str:
-    """Raise `InputError` for an assignment that no run uses, or a glob or pattern that matches nothing."""
+    """Return the message for an assignment that no run uses, or a glob or pattern that matches nothing."""
     read = listed([str(found.path) for found in sources], 8)
     if isinstance(rule, Assignment):
         return f"{rule}: {f'no run matches {rule.glob!r}' if rule.glob else 'no run uses it'}; read: {read}"

@@ -18,24 +18,24 @@ from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
 
 _SHOWN = 8
-# Logs that are fitted together share these, and their framework.
+# Logs that are fitted together share these facts and their framework.
 _TOGETHER = ("algorithm", "problem_set", "model")
 
 
 @dataclass
 class Reading:
-    """All logs that were found, and the runs of the logs that are ready.
+    """All logs that were found, and the runs of those that are ready.
 
-    ``notes`` are about the search; ``runs.notes`` has all other notes.
+    ``notes`` are about the search; ``runs.notes`` contains all other notes.
     """
 
     candidates: list[FoundLog]
-    tables: list[Runs]  # of tables and sweeps
+    tables: list[Runs]  # from tables and sweeps
     logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
-    no_logs: list[str] = field(default_factory=list)  # other files in the folders, up to 1,000
-    sources: tuple[str, ...] = ()  # sources, as the user named them
-    read_as: list[str] = field(default_factory=list)  # of ``notes``: those about isolaw.toml files
+    no_logs: list[str] = field(default_factory=list)  # other files in the folders, at most 1,000
+    sources: tuple[str, ...] = ()  # as the user named them
+    read_as: list[str] = field(default_factory=list)  # those ``notes`` that are about isolaw.toml files
 
     @property
     def ready(self) -> list[FoundLog]:
@@ -50,17 +50,17 @@ class Reading:
 
     @property
     def left_out(self) -> list[FoundLog]:
-        """The logs that cannot be fitted, each with its reason."""
+        """The logs that cannot be fitted, with their reasons."""
         return [own for own in self.candidates if own.status is not LogStatus.READY]
 
     @property
     def table_notes(self) -> list[str]:
-        """The notes about tables and sweeps, each once."""
+        """The distinct notes about tables and sweeps."""
         return list(dict.fromkeys(note for part in self.tables for note in part.notes))
 
     @cached_property
     def runs(self) -> Runs:
-        """The runs that are ready; if none is, raises a `DataError` that lists what all of them need."""
+        """The runs that are ready. Raises a `DataError` that lists what the logs need if none is ready."""
         parts = [*self.tables, *([self.logged] if self.logged else [])]
         if not parts:
             raise DataError(self.none_ready())
@@ -70,7 +70,7 @@ class Reading:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence for each reason why logs were left out."""
+        """One sentence for each reason why logs were left out."""
         found = groups(self.candidates)
         out = [
             f"left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
@@ -82,10 +82,10 @@ class Reading:
         return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
 
     def together(self) -> Reading:
-        """Return the reading with only the group of logs that has the most n.
+        """Return the reading restricted to the group of logs with the most distinct n.
 
-        A group shares framework, algorithm, problem set and model; other logs are left out. Tables and sweeps
-        stay as they are.
+        A group shares framework, algorithm, problem set and model; all other logs are left out. Tables and
+        sweeps are unchanged.
         """
         of: dict[tuple[Any, ...], list[FoundLog]] = {}
         for own in self.ready if self.logged and not self.tables else ():
@@ -115,9 +115,10 @@ class Reading:
         return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources, self.read_as)
 
     def to_fill_in(self, words: Sequence[str]) -> str:
-        """Return where to fill in missing values: the folder's file, or the command that drafts it.
+        """Return where to fill in missing values: the folder's file, or the command that drafts the file.
 
-        ``words`` are the sources with the options that were given; empty if the sources share no folder.
+        ``words`` are the sources and options of the user's command. The result is empty if the sources share
+        no folder.
         """
         found = place(self.sources)
         if found is None:
@@ -127,16 +128,16 @@ class Reading:
         return f"{file} can hold all missing values" if file.exists() else drafts
 
     def none_ready(self) -> str:
-        """Return the error for the case that no log is ready, with what all of them need."""
+        """Return the error message if no log is ready, with what all of them need."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
         lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
-        # The message about a single table already has the command that reads it.
+        # The message about a single table already contains the command that reads it.
         options = [] if lone else settling(self.candidates, self.sources)
         if options:
             if offers("--name-pattern"):
                 texts[-1] += f"\n  Add {shlex.join(options)}"
-            else:  # of a command that reads tables as they are
+            else:  # for a command without reading options
                 again = commands.read_again(self.sources, [*options, "--out", "points.parquet"])
                 texts[-1] += f"\n  This makes a table of them, for this command: {again}"
         elif options is None:
@@ -147,7 +148,7 @@ class Reading:
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:
-    """Return each note of the runs once, with the runs it applies to."""
+    """Return each distinct note, with the runs that it applies to."""
     about: dict[str, list[str]] = {}
     for own in ready:
         for note in own.notes:

@@ -1,4 +1,4 @@
-"""A new ``isolaw.toml``: the given options of reading, and the missing values as comments."""
+"""A new ``isolaw.toml``: the given reading options, with missing values as comments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from isolaw.readers.table_files import load
 
 
 def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
-    """Return the file for these sources, and the files that it covers.
+    """Return the path of the file for these sources, and the files that it covers.
 
-    None if they share no folder, or are on the Hub.
+    Returns None if the sources share no folder or are on the Hub.
 
     >>> place(["runs/a.csv", "runs/b.csv"])
     (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
@@ -46,9 +46,11 @@ def draft(
     candidates: Sequence[FoundLog],
     command: str,
 ) -> tuple[str, list[str]]:
-    """Return the file's text, and the names of the values to fill in; ``command`` is for the filled-in file.
+    """Return the text of the file, and the names of the values to fill in.
 
-    Raises `DataError` if there is nothing to write: no option was given, and nothing is missing.
+    ``command`` is the command to run once they are filled in.
+
+    Raises `DataError` if there is nothing to write: no option was given and nothing is missing.
     """
     keys = options.model_dump(exclude_defaults=True, exclude={"set"})
     lines = [f"{name} = {toml_value(value)}" for name, value in keys.items()]
@@ -80,9 +82,9 @@ def draft(
 
 
 def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return comments to fill in for missing values, by their table's title; "" for keys before any table.
+    """Return comments for missing values by the title of their table, or "" for keys before any table.
 
-    They are the options of `settling` or, if those are too many, a table for each run.
+    The comments are the options from `settling` or, if those are too many, one table per run.
     """
     words = settling(candidates, sources)
     if words is None:
@@ -105,7 +107,7 @@ def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str
 
 
 def _table(candidates: Sequence[FoundLog]) -> str:
-    """Return the first table whose columns isolaw does not know; empty if there is none."""
+    """Return the first table whose columns isolaw does not recognize, or "" if there is none."""
     for own in candidates:
         unknown = own.status is LogStatus.UNKNOWN_FORMAT or (own.container == "table" and bool(own.offered))
         if unknown and not own.facts:
@@ -118,7 +120,7 @@ def _table(candidates: Sequence[FoundLog]) -> str:
 
 
 def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
-    """Return the lines of the columns: the given ones, and as comments guesses for the others."""
+    """Return the lines about columns: those given, and guesses for the others as comments."""
     given: dict[str, dict[str, Any]] = {name: dict(getattr(columns, name)) for name in PARTS}
     given["metrics"] = {name: own.model_dump(exclude_none=True) for name, own in columns.metrics.items()}
     known = {name for own in given.values() for name in own}
@@ -130,7 +132,7 @@ def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
         for line in guesses:
             bare = line.removeprefix("# ")
             name, _, column = bare.partition(" = ")
-            of_itself = column == f'"{name}"'  # isolaw knows it by its name
+            of_itself = column == f'"{name}"'  # isolaw recognizes the column by its name
             if not (name in known or of_itself or (part == "metrics" and given["metrics"])):
                 out[part].append(f"# {bare}")
     return out

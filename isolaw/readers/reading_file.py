@@ -1,4 +1,4 @@
-"""``isolaw.toml`` next to logs: stores how isolaw reads them, for all commands.
+"""``isolaw.toml`` next to logs, which stores for all commands how isolaw reads these logs.
 
 `isolaw.read` and all commands find the file in the folder that they read, or next to the file that they read.
 Arguments and command-line options override the file. ``isolaw read --save`` writes it.
@@ -47,7 +47,7 @@ PARTS = ("columns", "derive", "constants", "metrics")  # keys of a mapping
 
 
 class ReadingOptions(BaseModel):
-    """The keys of the file other than a table's columns; they are keywords of `isolaw.read`."""
+    """The keys of the file except the columns of a table. They are also keywords of `isolaw.read`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,20 +71,20 @@ class ReadingFile:
     rules: tuple[Rule, ...] = ()
 
     def covers(self, sources: Iterable[str | Path]) -> bool:
-        """Return whether the file covers all of these files."""
+        """Return whether the file covers all of these sources."""
         folder, files = self.path.parent, self.options.files
         for source in map(Path, sources):
             if not source.is_relative_to(folder) or ".." in source.relative_to(folder).parts:
-                return False  # as text, ``../b`` is below ``.``, but not as a path
+                return False  # ``../b`` starts with ``.`` as a text, but is not inside it
             if files and not any(source.name == own or fnmatchcase(source.name, own) for own in files):
                 return False
         return True
 
     def spelled(self, sources: Iterable[str | Path]) -> list[str]:
-        """Return the spellings that the file's globs may match: as given, relative to its folder, with its
-        name.
+        """Return the spellings of sources that the file's globs can match.
 
-        Otherwise ``a/n8*`` would match for the source ``a``, but not for ``.`` or an absolute path.
+        The spellings are as given, relative to the file's folder, and with the folder's name. Otherwise
+        ``a/n8*`` would match for the source ``a``, but not for ``.`` or an absolute path.
         """
         folder, out = self.path.parent, [str(source) for source in sources]
         for source in map(Path, tuple(out)):
@@ -94,12 +94,12 @@ class ReadingFile:
         return out
 
     def about(self, source: str | Path) -> bool:
-        """Return whether it covers a source, or files in a source that is a folder or a glob."""
+        """Return whether the file covers a source, or files in a source that is a folder or a glob."""
         folder = folder_of(source)
         return folder == self.path.parent and (folder in (Path(source),) or self.covers([source]))
 
     def under(self, given: Iterable[str], columns: ColumnMapping) -> ReadingFile:
-        """Return the file overridden by a call or a command: without its keys, and with its columns first."""
+        """Return the file without the keys that a call or command gives, with the call's columns first."""
         fields = ReadingOptions.model_fields
         unless = {name: fields[name].get_default(call_default_factory=True) for name in given}
         options = self.options.model_copy(update=unless)
@@ -108,7 +108,7 @@ class ReadingFile:
         return replace(self, options=options, mapping=columns.over(self.mapping), rules=rules)
 
     def note(self, given: Iterable[str], rules: Iterable[Rule], columns: ColumnMapping) -> str:
-        """Return the note that the file was used, and which arguments override it."""
+        """Return the note that the file was used, with the arguments that override it."""
         wins = [name for name in given if getattr(self.options, name) not in (None, [], "auto")]
         names = {own.name for own in self.rules if isinstance(own, Assignment)}
         if any(isinstance(own, Assignment) and own.name in names for own in rules):
@@ -134,12 +134,12 @@ class Within:
 
 @dataclass(frozen=True)
 class FilterOfFiles(Filter):
-    """The user's filter, and the filters of reading files for the runs that these cover."""
+    """The user's filter, combined with the filters of reading files for the runs that these files cover."""
 
     files: tuple[ReadingFile, ...] = ()
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether to keep the run of this name, read from these files."""
+        """Return whether to keep the run with this name, which was read from these files."""
         return super().keeps(run, sources) and all(
             Filter(tuple(own.options.only), tuple(own.options.exclude)).keeps(run, own.spelled(sources))
             for own in self._about(sources)
@@ -156,12 +156,12 @@ class FilterOfFiles(Filter):
 
 
 def _option(name: str) -> str:
-    """Return the option of a key; for ``columns`` it is ``--column``."""
+    """Return the option for a key, e.g. ``--column`` for ``columns``."""
     return f"--{name.removesuffix('s').replace('_', '-')}"
 
 
 def folder_of(source: str | Path) -> Path:
-    """Return the folder whose ``isolaw.toml`` applies to a source: the source or the folder around it.
+    """Return the folder whose ``isolaw.toml`` applies to a source: the source itself or the folder around it.
 
     >>> str(folder_of("nowhere/runs/*/metrics.jsonl"))
     'nowhere/runs'
@@ -174,9 +174,9 @@ def folder_of(source: str | Path) -> Path:
 
 
 def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
-    """Return the reading files next to these sources, each once; raise `InputError` for a wrong one.
+    """Return the distinct reading files next to these sources; raise `InputError` for an invalid file.
 
-    Deeper files come last, so that the nearest file wins for a log, in any order of the sources.
+    Deeper files come last, so that the nearest file takes precedence for a log, in any order of the sources.
     """
     paths = sorted({folder_of(source) / READING_FILE: None for source in sources}, key=lambda p: len(p.parts))
     found = [read_reading_file(path) for path in paths if path.is_file()]
@@ -184,7 +184,7 @@ def next_to(sources: Iterable[str | Path]) -> list[ReadingFile]:
 
 
 def is_reading_file(path: Path) -> bool:
-    """Return whether a file called ``isolaw.toml`` is a reading file, even a wrong one, and no sweep file."""
+    """Return whether an ``isolaw.toml`` is a reading file, valid or not, rather than a sweep file."""
     try:
         return "sweep" not in read_toml(path)
     except InputError:
@@ -192,9 +192,9 @@ def is_reading_file(path: Path) -> bool:
 
 
 def read_reading_file(path: Path) -> ReadingFile | None:
-    """Read a file; return None if it is a sweep file with this name.
+    """Read a file, or return None if it is a sweep file with this name.
 
-    Raises `SpecError` with everything that is wrong with it.
+    Raises `SpecError` with all issues of the file.
     """
     data = read_toml(path)
     if "sweep" in data:

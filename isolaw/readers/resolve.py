@@ -1,8 +1,8 @@
 """The facts of a run: B_p, n, rollouts per step, seed and others, each with its origin.
 
-Any two of B_p, n and rollouts per step give the third. Settings of the user and
-values in a run's name complete the log. If they contradict it, isolaw reports a problem and never guesses,
-unless the user sets two of the three.
+Any two of B_p, n and rollouts per step determine the third. User settings and values in the run's name
+complete the log. If they contradict the log, isolaw reports a problem and does not guess, unless the user
+sets two of the three.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, by their names in frameworks.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
-_OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's: GRPO, and a group's mean as the baseline
+_OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's names: GRPO, and a group's mean as baseline
 ALGORITHMS = {*_OF_GROUPS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
 _ENOUGH = 2  # of B_p, n and rollouts per step; if the user sets two, they override the log
-# Instructions to the reader, not facts of the run.
+# Instructions for isolaw, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 
 
 @dataclass
 class Resolved:
-    """The facts about a run that its logs contain, and the values that are missing or contradictory."""
+    """The facts about a run that its logs contain, with missing and contradictory values."""
 
-    # Our name → value and origin; B_p, n, seed and so on are there unless there are problems.
+    # Our name → value and origin. B_p, n, seed and so on are present unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)  # unknown or contradictory facts
     needs: list[str] = field(default_factory=list)  # values that the user has to set, as ``--set`` names them
     notes: list[str] = field(default_factory=list)  # assumptions
-    hints: dict[str, str] = field(default_factory=dict)  # unknown fact → how it would follow from others
-    differing: set[str] = field(default_factory=set)  # facts that differ between its parts
-    counted: bool = False  # whether the log itself counts the rollouts of a step
+    hints: dict[str, str] = field(default_factory=dict)  # unknown fact → the values that would determine it
+    differing: set[str] = field(default_factory=set)  # facts that differ between parts of the run
+    counted: bool = False  # whether the log itself counts the rollouts per step
 
 
 def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment]) -> Resolved:
-    """Combine the configurations of a run's parts with the user's settings for it, by name."""
+    """Combine the configurations of a run's parts with the user's settings for the run, by name."""
     out = Resolved()
     one_file = len({part.source for part in parts}) == 1
     for part in parts:
@@ -72,7 +72,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
 
 
 def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
-    """Add a problem if a name or an option contradicts the log; for labels, add a note."""
+    """Add a problem for each name or option that contradicts the log, or a note if it is only a label."""
     for name, own in assignments.items():
         known = out.facts.get(name)
         if known is None or known.value == own.value or name in out.differing or name in _FOR_THE_READER:
@@ -81,7 +81,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
         if own.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
-        elif own.file and name in WHOLE:  # the value may be outdated, or meant for other logs
+        elif own.file and name in WHOLE:  # the file may be outdated, or meant for other logs
             out.problems.append(
                 f"{text}: correct {own.file}, or set {symbol} in the command if the log is wrong"
             )
@@ -96,7 +96,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
 
 
 def _known(out: Resolved, own: Assignment) -> bool:
-    """Whether the log already has the value in a run's name, so that the name adds nothing."""
+    """Return whether the log already has a value that the run's name has, so the name adds nothing."""
     if own.pattern is None:
         return False
     known = out.facts.get(own.name)
@@ -104,7 +104,7 @@ def _known(out: Resolved, own: Assignment) -> bool:
 
 
 def option(glob: str, name: str, value: object) -> str:
-    """Return the ``--set`` for the runs that match ``glob``, as one types it in a shell.
+    """Return the ``--set`` option for the runs that match ``glob``, as typed in a shell.
 
     >>> option("", "n", 8), option("runs/a", "seed", 1)
     ('--set n=8', "--set 'runs/a:seed=1'")
@@ -115,14 +115,14 @@ def option(glob: str, name: str, value: object) -> str:
 
 
 def setting(glob: str, name: str, value: object) -> str:
-    """Return the value of a ``--set`` for the runs that match ``glob``."""
+    """Return the value of a ``--set`` option for the runs that match ``glob``."""
     return f"{glob}:{name}={value}" if glob else f"{name}={value}"
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:
-    """Return a glob for this run of several: the end of its name, unless another run's name ends so.
+    """Return a glob for one of several runs: the last part of its name, unless another name ends with it.
 
-    Characters at which ``--set`` splits become ``?``.
+    Characters at which ``--set`` splits are replaced by ``?``.
 
     >>> only("runs/n=8 [a]"), only("x/a", ["x/a", "x/b"]), only("x/a", ["x/a", "y/a"])
     ('runs/n?8 [[]a]', 'a', 'x/a')
@@ -135,8 +135,8 @@ def only(run: str, among: Iterable[str] = ()) -> str:
 
 
 def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignment], one_file: bool) -> None:
-    """Add a fact from one part of a run's log to ``out``; report it if it differs from another part's."""
-    if fact.value is None:  # the origin describes how it would follow
+    """Add a fact from one part of a run's log, and report it if another part has a different value."""
+    if fact.value is None:  # the origin describes which values would determine it
         if name in SPLIT and fact.origin:
             out.hints.setdefault(name, fact.origin)
         return
@@ -163,7 +163,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
 
 
 def _question_single(out: Resolved) -> None:
-    """Treat n = 1 as unknown if the algorithm compares a group's rollouts: n is then under another key."""
+    """Treat n = 1 as unknown if the algorithm compares rollouts of a group: n is then under another key."""
     n, algorithm = out.facts.get("rollouts_per_problem"), out.facts.get("algorithm")
     if n and n.value == 1 and algorithm and str(algorithm.value).lower() in _OF_GROUPS:
         del out.facts["rollouts_per_problem"]
@@ -174,7 +174,7 @@ def _question_single(out: Resolved) -> None:
 
 
 def _sound(name: str, value: Any) -> Any:
-    """Return a fact's value as a plain type; None for an invalid value."""
+    """Return the value of a fact as a plain type, or None if it is invalid."""
     if name in WHOLE:
         return whole(value, WHOLE[name])
     if name == "on_policy":
@@ -185,11 +185,11 @@ def _sound(name: str, value: Any) -> Any:
 
 
 def _complete(out: Resolved, given: Sequence[str]) -> None:
-    """Derive the third of B_p, n and rollouts per step, or add the problem that prevents it."""
+    """Derive the third of B_p, n and rollouts per step, or add the problem that prevents this."""
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
     if b and n and r and r.value != b.value * n.value:
-        # If the user set two, the third is replaced, unless the log counted it.
+        # If the user set two of them, replace the third, unless the log counted it.
         seen = out.counted and "rollouts_per_step" not in given
         if seen or len(given) != _ENOUGH:
             out.problems.append(
@@ -217,7 +217,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
             facts[missing] = Fact(r.value // known.value, f"rollouts per step / {divisor}; {r.origin}")
     else:
         unknown = [symbol for symbol, fact in (("n", n), ("B_p", b)) if not fact]
-        out.needs += ["n"] if r else unknown  # the product is known: n gives B_p
+        out.needs += ["n"] if r else unknown  # the product is known, so n determines B_p
         there = ", ".join(f"{_SYMBOL[k]} = {facts[k].value} ({facts[k].origin})" for k in SPLIT if k in facts)
         out.problems.append(
             f"{' and '.join(unknown)} unknown{f' (known: {there})' if there else ''}"

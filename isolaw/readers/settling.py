@@ -1,4 +1,4 @@
-"""Everything that would make the runs of a folder ready: options, or a file of settings to fill in."""
+"""What would make all runs of a folder ready: options, or a file of settings to fill in."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _VALUES = {
 
 
 def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
-    """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
+    """Return the options that would make all runs ready, as words, with ``<number>`` for the user to fill in.
 
-    ``sources`` are the user's sources: folders above them carry no information about a run. Returns None if
-    there would be too many options: then `draft` writes a file.
+    ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
+    there would be too many options; `draft` then writes a file instead.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     usable = [own for own in candidates if own.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -61,9 +61,9 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
 
 
 def _framework(runs: Sequence[FoundLog]) -> str:
-    """Return the framework that may have written all these logs and that their names contain, or all choices.
+    """Return the only framework that fits all these logs and is in their names, otherwise all candidates.
 
-    A name proves nothing, so the user has to confirm it.
+    A name is no proof, so the user has to confirm the choice.
     """
     named = {name for own in runs for name in own.frameworks if name.lower() in own.run.lower()}
     in_all = [name for name in named if all(name.lower() in own.run.lower() for own in runs)]
@@ -72,7 +72,7 @@ def _framework(runs: Sequence[FoundLog]) -> str:
 
 
 def _folder(runs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:
-    """Return a glob of the folder that holds these runs, two or more, and no other."""
+    """Return a glob for the folder that contains these two or more runs and no others, or None."""
     folders = {PurePath(own.run).parent for own in runs}
     glob = f"{only(str(folders.pop()))}/*"
     inside = [own for own in among if Assignment("", None, glob).matches(own.run, own.sources)]
@@ -90,7 +90,7 @@ def _carried(candidates: Sequence[FoundLog]) -> list[str]:
 
 
 def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
-    """Whether seeds in names separate runs that would otherwise be one, and no log has its own seed."""
+    """Return whether seeds in names separate runs with the same identity, and no log records a seed."""
     groups: dict[str, list[FoundLog]] = {}
     for own in (one for one in candidates if "seed" in one.needs):
         groups.setdefault(own.message, []).append(own)
@@ -102,7 +102,7 @@ def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
 
 
 def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
-    """Return settings of seeds; of the runs that would otherwise be one, the first keeps its seed."""
+    """Return settings for seeds. Among runs with the same identity, the first keeps its seed."""
     repeated: dict[str, list[FoundLog]] = {}
     for own in lacking:
         repeated.setdefault(own.message, []).append(own)
@@ -123,7 +123,7 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
 
 
 def _glob(own: FoundLog, among: Sequence[FoundLog]) -> str:
-    """Return a glob for a log's run, or for a table's file, as runs of several tables may share a name."""
+    """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
     if own.container != "table":
         return only(own.run, [other.run for other in among])
     files = {source for other in among for source in other.sources}
@@ -141,9 +141,9 @@ def draft(candidates: Sequence[FoundLog], command: str, sources: Sequence[str] =
 
 
 def needed(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return comments for each run that needs values, by its glob: why, and a key for each.
+    """Return comments for each run that needs values, by its glob: the reason, and a key for each value.
 
-    Values that the names of the runs carry are filled in, as comments: a name proves nothing.
+    Values in the names of runs are filled in, but still as comments, since a name is no proof.
     """
     needing = [own for own in candidates if own.status is LogStatus.NEEDS]
     text, _ = offer([own.run for own in needing], _carried(needing), sources)
@@ -166,8 +166,8 @@ def quoted(text: str) -> str:
 
 
 def read_settings(path: str | Path) -> list[Assignment]:
-    """Read a file of settings: ``["GLOB"]``, then ``n = 8``; values before any table are for all runs.
+    """Read a file of settings: tables ``["GLOB"]`` with ``n = 8``; values before any table apply to all runs.
 
-    Raises `InputError` if it is missing, is not TOML, or sets what cannot be set.
+    Raises `InputError` if the file is missing, is not TOML, or sets a value that cannot be set.
     """
     return settings_of(read_toml(path), path)

@@ -1,8 +1,8 @@
-"""Where logs are: files, globs, and directories that are searched.
+"""The search for logs in files, globs and directories.
 
-A directory may be an isolaw sweep, or one log (an MLflow run, an offline W&B run); isolaw searches any other.
-It counts and names files that are not logs, but does not read them: runs share folders with checkpoints and
-code. It follows links last, and only to places not searched yet.
+A directory can be an isolaw sweep or one log (an MLflow run, an offline W&B run); isolaw searches all others.
+It counts and lists files that are not logs, but does not read them, since runs share folders with checkpoints
+and code. It follows links last, and only to places not searched yet.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from isolaw.store import SweepStore
 _DEEPEST = 24
 _CONSOLES = {".log", ".out", ".txt"}
 _SKIPPED = {"__pycache__", "node_modules"}
-READING_FILE = "isolaw.toml"  # how isolaw reads the folder (`isolaw.readers.reading_file`)
-_MOST_NAMED = 1_000  # files that are no logs
+READING_FILE = "isolaw.toml"  # defines how isolaw reads the folder (`isolaw.readers.reading_file`)
+_MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
 
 
 @dataclass(frozen=True)
 class Found:
-    """Something to read: a log (it has a container), a sweep's directory, or else a table.
+    """A source to read: a log (if it has a container), a sweep's directory, or else a table.
 
-    ``ours`` is a table with the data model's own columns; ``no_history`` says why a run has no log.
+    ``ours`` marks a table with the data model's own columns. ``no_history`` is the reason why a run has no
+    log.
     """
 
     path: Path
@@ -58,29 +59,29 @@ class Search:
     """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
     containers: list[Container]
-    columns: set[str] | None  # columns by which a table in a directory is recognised
+    columns: set[str] | None  # columns that identify a table in a directory
     found: list[Found] = field(default_factory=list)
-    tables: list[Path] = field(default_factory=list)  # tables of runs that no framework wrote
-    incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p, but without a step
+    tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
+    incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p but without a step
     reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
-    passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
-    no_logs: list[str] = field(default_factory=list)  # the first of them
+    passed: Counter[str] = field(default_factory=Counter)  # number of files that are not logs, by extension
+    no_logs: list[str] = field(default_factory=list)  # paths of the first such files
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
-        """Search below a directory, each place once, links last; raise `DataError` if it is too large."""
+        """Search a directory, each place once and links last; raise `DataError` if it is too large."""
         seen: set[tuple[int, int]] = set()
         places, links = [(top, 0)], list[tuple[Path, int]]()
         while places or links:
             path, depth = places.pop() if places else links.pop(0)
             try:
                 status = path.stat()
-            except OSError:  # a link to nowhere
+            except OSError:  # a dangling link
                 continue
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            if stat.S_ISREG(status.st_mode):  # no pipe: opening one may wait for ever
+            if stat.S_ISREG(status.st_mode):  # opening a pipe could block forever
                 self._add_file(path)
             elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path):
                 entries = self._entries(path) if depth <= _DEEPEST else []
@@ -109,7 +110,7 @@ class Search:
         return sorted(visible, key=lambda entry: natural(entry.name))
 
     def _is_whole(self, path: Path) -> bool:
-        """Add a directory that is one log, or a sweep."""
+        """Add a directory that is one log or a sweep, and return whether it is."""
         sweep = SweepStore(path).exists
         whole = None if sweep else next((own for own in self.containers if own.directory(path)), None)
         if sweep or whole:
@@ -144,9 +145,9 @@ class Search:
                 self.no_logs.append(str(path))
 
     def take_tables(self) -> None:
-        """Use the tables as sources, since there is no log next to them.
+        """Use the tables as sources, since no log was found next to them.
 
-        If no table is complete, isolaw reads the incomplete ones, for the error that names what they lack.
+        If no table is complete, use the incomplete ones, so that the error states what they lack.
         """
         taken = self.tables or self.incomplete
         self.found += [Found(path) for path in taken]
@@ -157,7 +158,7 @@ class Search:
         self.tables, self.incomplete = [], []
 
     def passed_over(self) -> str:
-        """Return which files were not logs, or how many of each extension; empty if there are none."""
+        """Describe the files that are not logs, by name or number per extension; empty if there are none."""
         total = self.passed.total()
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
@@ -174,9 +175,9 @@ def search(
 ) -> Search:
     """Find the sources in files, directories and globs, in natural order (``step-50``, ``step-100``).
 
-    ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
-    a directory those with these columns. ``own`` overrides both for some of the sources. Raises `DataError`
-    if a source is missing, or none has a log in it.
+    ``format`` is the name of a container; ``auto`` tries all. With ``columns``, every named file is read as a
+    table, and directories are searched for tables with these columns. ``own`` overrides both for some
+    sources. Raises `DataError` if a source is missing, or if none contains a log.
     """
     out = Search([], columns)
     without: list[str] = []
@@ -219,7 +220,7 @@ def is_ours(path: Path, head: bytes) -> bool:
 
 
 def is_table(source: str | Path) -> bool:
-    """Return whether a source is a table's file or does not exist, i.e. is no log, directory or glob."""
+    """Return whether a source is a table file or does not exist, so is not a log, directory or glob."""
     path = Path(source)
     if not path.is_file():
         return not path.is_dir() and not glob.has_magic(str(source))
@@ -229,12 +230,12 @@ def is_table(source: str | Path) -> bool:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers in names by their size."""
+    """Return a sort key that orders the numbers in names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _expanded(source: str | Path) -> list[Path]:
-    if not str(source).strip():  # an unset variable; as a path it would be this directory
+    if not str(source).strip():  # an unset variable; as a path it would be the current directory
         raise DataError(f"source: found {str(source)!r}; expected a file, a directory or a glob")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
         return [Path(source)]
@@ -251,19 +252,19 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
         raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
         return Found(path, containers[0])
-    # A pipe can be read only once, so isolaw does not look at its content here.
+    # A pipe can be read only once, so its content is not inspected here.
     return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
 def _of_runs(columns: list[str]) -> bool:
-    """Whether a table's columns count steps, or name runs next to a reward."""
+    """Return whether a table's columns count steps, or name runs next to a reward."""
     counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
     names = guess(columns, {name: name for name in RUN_NAMES})
     return counts or (bool(names) and any(map(is_reward, columns)))
 
 
 def _of_configurations(columns: list[str]) -> bool:
-    """Whether a table's columns name n or B_p next to a reward."""
+    """Return whether a table has n or B_p next to a reward."""
     return bool(set(SPLIT) & set(guess(columns))) and any(map(is_reward, columns))
 
 
@@ -272,6 +273,6 @@ def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Fou
         return Found(path, ours=True)
     container = next((own for own in containers if own.file(path, head)), None)
     if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
-        return Found(path)  # a table with a column of the runs' names
+        return Found(path)  # a table with a column of run names
     reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
     return Found(path, container, no_history=reason, framework=framework)

@@ -1,8 +1,8 @@
-"""Join the parts of one run: count steps in updates made, and merge repeated steps, keeping the later.
+"""Stitching the parts of one run: count steps as updates made, and merge repeated steps, keeping the later.
 
-A framework counts its first update as 1 or as 0; here the step is the number of updates made, so that
-compute is rollouts per step times step. Where updates are counted from 0, the record of step 0 comes
-after the first update, unless it holds evaluations only: that is the validation before training.
+A framework counts its first update as 1 or as 0. Here the step is the number of updates made, so that compute
+is rollouts per step times step. If updates are counted from 0, the record of step 0 follows the first update,
+unless it only contains evaluations, which then precede training.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from isolaw.readers.raw_log import RawLog
 Floats = NDArray[np.float64]
 
 LAST_STEP = 2**40  # a larger number is not a step
-MOST_POINTS = 50_000  # of a metric
-_MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
+MOST_POINTS = 50_000  # of one metric
+_MOST_IN_ALL = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
 _HUGE = 1e100
 _MIXED = 2  # steps
-# Metrics of a batch of rollouts: a record with one of these follows a batch.
+# Metrics of a batch of rollouts. A record with one of these comes after a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
 @dataclass
 class MetricCurve:
-    """One metric of one run: (P,) updates made, ascending; values; seconds since the start."""
+    """One metric of one run: ascending updates made, values and seconds since the start, of shape (P,)."""
 
     step: NDArray[np.int64]
     value: Floats
@@ -39,13 +39,13 @@ class MetricCurve:
 
 @dataclass
 class RunCurves:
-    """The curves of all metrics of one run, joined from the parts of its log."""
+    """The curves of all metrics of one run, stitched from the parts of its log."""
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
-    # A metric has two values at several steps if rows of two kinds are mixed, e.g. of an evaluation.
+    # The problem if a metric has two values at several steps because rows of two kinds are mixed; else empty.
     mixed: str = ""
     unnumbered: int = 0  # records whose step is neither in a log nor given
 
@@ -62,7 +62,7 @@ def stitch(
     logging_steps: int | None = None,
     last_step: int = LAST_STEP,
 ) -> RunCurves:
-    """Join the logs of one run, the earliest first.
+    """Stitch the logs of one run, the earliest first.
 
     For logs without steps, ``logging_steps`` is the number of updates between two records. If it is unknown,
     the steps of such logs are placeholders, and ``unnumbered`` counts them. Numbers above ``last_step`` are
@@ -71,10 +71,10 @@ def stitch(
     out = RunCurves()
     targets = _targets(parts, framework, out)
     steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
-    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; with other values
+    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; those with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
-    # One of several containers may round.
+    # With several containers, one may round its values.
     tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         own_steps = before if framework.evaluates_first and target[0] != "train" else steps
@@ -84,7 +84,7 @@ def stitch(
             curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
             again.append(repeated)
             other.append(differing)
-            if curve.step.size > most:  # more steps add nothing to a curve, and would fill the memory
+            if curve.step.size > most:  # more steps add nothing to a curve and would use too much memory
                 kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
                 curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
                 thinned += 1
@@ -102,12 +102,12 @@ def stitch(
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
-        out.dropped += part.dropped  # and without zeros
+        out.dropped += part.dropped  # and drops zeros
     return out
 
 
 def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> dict[Target, list[str]]:
-    """Return for each metric the framework's keys that hold it, in the order of the logs."""
+    """Return the framework's keys for each metric, in the order of the logs."""
     targets: dict[Target, list[str]] = {}
     for key in dict.fromkeys(key for part in parts for key in part.series):
         target = framework.target(key)
@@ -126,7 +126,10 @@ def _steps(
     last_step: int,
     out: RunCurves,
 ) -> tuple[list[Floats], list[Floats]]:
-    """Return each part's (R,) updates made at its records, and before them; NaN if a record has no step."""
+    """Return the updates made at the records of each part, and before them, each of shape (R,).
+
+    Records without a step get NaN.
+    """
     all_keys = [key for keys in targets.values() for key in keys]
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
@@ -142,7 +145,7 @@ def _steps(
             logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
             numbered += int(counted.sum())
         else:
-            logged[i] = np.where((own == 0) & ~training, own, own + (1 - first))  # 0: before training
+            logged[i] = np.where((own == 0) & ~training, own, own + (1 - first))  # 0 precedes training
     if numbered and logging_steps is None:
         out.unnumbered = numbered
     elif numbered:
@@ -154,7 +157,7 @@ def _steps(
 
 
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
-    """Return the (R,) steps that the log itself gives; NaN if there is none or it is invalid."""
+    """Return the steps that the log itself gives, of shape (R,), with NaN for missing or invalid steps."""
     own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
     if part.container.startswith(("wandb", "trackio")) and not framework.counted_by_trackers:
         own = np.full(own.size, np.nan)
@@ -166,7 +169,7 @@ def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
             keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing], last_step)
     if np.isnan(keyed).all():
         return own
-    # The container may count something else (W&B's calls to log): it fills in only if it agrees.
+    # The container may count something else (W&B counts calls to log), so it fills gaps only if both agree.
     both = ~np.isnan(keyed) & ~np.isnan(own)
     if both.any() and np.array_equal(keyed[both], own[both]):
         return np.where(np.isnan(keyed), own, keyed)
@@ -181,7 +184,7 @@ def _checked(step: Floats, last_step: int) -> Floats:
 
 
 def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
-    """Return which (R,) records have one of these keys."""
+    """Return which records have one of these keys, as a mask of shape (R,)."""
     out = np.zeros(len(part.step), dtype=bool)
     for key in part.series.keys() & keys:
         out[np.asarray(part.series[key].record)] = True
@@ -189,7 +192,7 @@ def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Floats:
-    """Return one part's (3, P) steps, values and seconds of a metric, in the order of the log."""
+    """Return the steps, values and seconds of a metric in one part, in log order, of shape (3, P)."""
     points = np.empty((3, 0))
     clock = np.asarray(part.wall_s, dtype=np.float64)
     used = ""
@@ -199,7 +202,7 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
         out.dropped["values without a step"] += int((~numbered).sum())
         out.dropped[f"values beyond {_HUGE:g}"] += int((numbered & ~sound).sum())
-        # The framework's old and new names of one metric: the first is used.
+        # If a metric has an old and a new name, the first one is used.
         known = np.isin(own_step, points[0])
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric: the first was used")
@@ -211,10 +214,10 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 
 
 def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return the problem if a key has two values in a row for one step, at two steps or more; otherwise "".
+    """Return the problem if a key has two consecutive values for one step at two or more steps, else "".
 
-    A resumed run goes back several steps. Two values in a row for one step therefore belong to two kinds of
-    rows.
+    A resumed run goes back by several steps. Two consecutive values for one step therefore come from two
+    kinds of rows.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
     if np.unique(step[1:][twice]).size < _MIXED:
@@ -234,7 +237,7 @@ def _later_wins(
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)
-    kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
+    kept = value[last][np.cumsum(last) - last]  # for each value, the value that is kept at its step
     differs = ~np.isclose(value, kept, *tolerance)
     curve = MetricCurve(step[last], value[last], wall_s[last])
     return curve, np.unique(step[~last]), np.unique(step[~last & differs])

@@ -1,4 +1,4 @@
-"""Logs of supervised training: losses, and no metric of RL."""
+"""Logs of supervised training, which have losses and no metric of RL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _LOSS = re.compile(r"(?:(?:train|eval|val|valid|validation|test)[/_])?(?:loss|nll|perplexity|ppl)", re.I)
-# Names that a trainer logs with a loss; a table of samples with their losses has none of them.
+# Names that a trainer logs with a loss; a table of samples with losses has none of them.
 _TRAINER = re.compile(
     r"(?:(?:train|eval|val)[/_])?(?:lr\b.*|learning_rate|epoch|(?:global_?)?step|grad_?norm"
     r"|num_tokens|mean_token_accuracy|runtime)",
@@ -21,7 +21,7 @@ _OF_RL = re.compile(
 
 
 def is_supervised(keys: Iterable[str]) -> bool:
-    """Return whether metrics have these names in supervised training.
+    """Return whether metric keys belong to supervised training.
 
     >>> is_supervised(["loss", "eval_loss", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
     (True, False)

@@ -1,4 +1,4 @@
-"""Checks that a table's statements of B_p, n, B and C agree; if they do not, the user decides."""
+"""Checks that a table's values of B_p, n, B and C agree. If they do not, the user decides."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
-_SLACK = 0.98  # compute may have been read from a figure
-_MOST_DISCARDED = 100  # times B_p · n · step; beyond, compute is tokens or FLOPs
+_SLACK = 0.98  # compute may have been read off a figure
+_MOST_DISCARDED = 100  # times B_p · n · step; beyond that, compute must be tokens or FLOPs
 _LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
 _LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
-_LEAST_BATCH = 16  # evaluations every 10 steps are usual
-_LEAST_TOKENS = 0.5  # of the tokens that the response lengths give
-# Other column names that can only mean n, B_p, B or C.
+_LEAST_BATCH = 16  # evaluations every 10 steps are common
+_LEAST_TOKENS = 0.5  # as a share of the tokens that the response lengths give
+# Other column names that can only mean n, B_p or B.
 _SAY = {
     _N: set(CALLED[_N].split()),
     _B: set(CALLED[_B].split()) - AMBIGUOUS,
@@ -28,7 +28,7 @@ _SAY = {
 
 
 def split_batch(table: pd.DataFrame, source: str) -> None:
-    """Fill B_p or n from B = B_p · n, in place; raise `DataError` if they contradict each other."""
+    """Derive B_p or n from B = B_p · n, in place; raise `DataError` if the three contradict each other."""
     if _BATCH not in table.columns:
         return
     numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
@@ -43,11 +43,11 @@ def split_batch(table: pd.DataFrame, source: str) -> None:
 
 
 def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> list[str]:
-    """Give rows of evaluations the B_p and n of their run's training, in place; return notes.
+    """Give evaluation rows the B_p and n of their run's training rows, in place; return notes.
 
-    An evaluation has its own n and number of problems; they are not the run's shape. ``keys`` are the
-    columns, besides B_p and n, that tell runs apart. Raises `DataError` if B_p or n change within rows that
-    look like one run, since C is then not B_p · n · step.
+    An evaluation has its own n and number of problems, which are not the batch shape of the run. ``keys`` are
+    the columns that distinguish runs, in addition to B_p and n. Raises `DataError` if B_p or n change within
+    rows that appear to be one run, since C is then not B_p · n · step.
     """
     notes = []
     train = table["eval_set"].eq("train").to_numpy()
@@ -67,7 +67,7 @@ def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> l
 
 
 def _check_constant(rows: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if the steps of one shape continue those of another within one run."""
+    """Raise `DataError` if the steps of one batch shape continue those of another within one run."""
     if "step" not in rows or not (rows[[_B, _N]].nunique() > 1).any():
         return
     rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce"))
@@ -82,7 +82,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
             continue
         usual = max(gap for gap in (before[2], interval, 0) if gap == gap)
         if first - before[1] > usual or first <= (interval if interval == interval else usual):
-            continue  # there is a gap, or a run with these steps begins here
+            continue  # there is a gap, or a run with these steps starts here
         name = next(name for name in (_N, _B) if own[name].iloc[0] != before[3][name].iloc[0])
         said = [
             f"{part[name].iloc[0]} from {part.index.name} {part.index[0]} on (step {part['step'].iloc[0]:g})"
@@ -100,7 +100,7 @@ def check_said_twice(
 ) -> None:
     """Raise `DataError` if an unmapped column contradicts n, B_p or B of the table's rows.
 
-    Checks rows of training if there are any. Columns and formulas that the user maps are trusted.
+    Only training rows are checked, if there are any. Columns and formulas that the user maps are trusted.
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     for name, called in _SAY.items():
@@ -129,7 +129,7 @@ def check_counters(
 ) -> None:
     """Raise `DataError` if a column that counts rollouts, problems or tokens from the start contradicts C.
 
-    Such a column rises within a run by a fixed number per step. A column that the user maps to C is trusted.
+    Within a run, such a column rises by a fixed number per step. A column that the user maps to C is trusted.
     """
     if "compute" in {*mapping.columns, *mapping.derive}:
         return
@@ -137,7 +137,7 @@ def check_counters(
     names = [*SPLIT[:2], "step", "compute"]
     table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
     if table[names].isna().any(axis=None) or (table[_N] < 1).any():
-        return  # `Runs` says so
+        return  # `Runs` reports this
     for column in (own for own in unused if counts(own)):
         there = pd.to_numeric(frame[column], errors="coerce").reindex(table.index)
         for _, rows in table.assign(_counted=there)[there.notna()].groupby("run_id", sort=False):
@@ -166,7 +166,7 @@ def check_counters(
 
 
 def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
-    """Return a note if all steps are consecutive multiples of B_p · n: they may count rollouts."""
+    """Return a note if all steps are consecutive multiples of B_p · n, since they may count rollouts."""
     b, n, step = (pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step"))
     batch, steps = (b * n).iloc[0], np.unique(step)
     if batch < _LEAST_BATCH or (b * n).nunique() > 1 or len(steps) < 3 or (np.diff(steps) != batch).any():
@@ -178,16 +178,17 @@ def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:
-    """Compare compute with B_p · n · step: it cannot be less, and more means rollouts that a filter discards.
+    """Compare compute with B_p · n · step. It must not be smaller; more means discarded rollouts.
 
-    Raises `DataError` if it is less, or more than a hundred times as much: no filter discards that many.
+    Raises `DataError` if compute is smaller, or over a hundred times as large, which no filter explains.
+    Returns notes.
     """
     b, n, step, compute = (
         pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step", "compute")
     )
     if not (b.mod(1).eq(0) & n.mod(1).eq(0) & b.ge(1) & n.ge(1)).all():
-        return []  # `Runs` says so
-    least = b * n * (step - 1)  # steps may be counted from 1 before the first is done
+        return []  # `Runs` reports this
+    least = b * n * (step - 1)  # steps may be counted from 1 before the first one is done
     if (short := (compute >= 0) & (compute < least * _SLACK)).any():
         at = short.idxmax()
         raise DataError(
@@ -196,7 +197,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         )
     ratios = compute / (b * n * (step + 1))
     runs = ratios[compute > 0].groupby(table["run_id"])
-    if (runs.min() > _MOST_DISCARDED).any():  # if a run continues another, the ratio begins high and falls
+    if (runs.min() > _MOST_DISCARDED).any():  # if a run continues another, the ratio starts high and falls
         at = runs.idxmin()[runs.min() > _MOST_DISCARDED].iloc[0]
         raise DataError(
             f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, over {_MOST_DISCARDED} times "

@@ -1,4 +1,4 @@
-"""A table's file as a pandas table, recognised by content: CSV, Parquet, JSON, HTML, or a console's lines."""
+"""Table files as pandas tables, recognized by content: CSV, Parquet, JSON, HTML, or console lines."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.raw_log import HEAD
 
 PARQUET_MAGIC = b"PAR1"
-WRITTEN_NAN = "written_nan"  # in a table's attrs: column → rows with the text "nan"
-_LARGEST = 100 * MB  # as text; Parquet has its own limits
-_LONGEST_LINE = 1 * MB  # of JSON
-_DEEPEST = 4  # of a document's list
+WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
+_LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
+_LONGEST_LINE = 1 * MB  # bytes of one JSON line
+_DEEPEST = 4  # levels above a document's list
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
-_MOST_CELLS = 5_000_000  # of up to 100 bytes each, as objects
+_MOST_CELLS = 5_000_000  # up to 100 bytes each, as objects
 _MEND = "Keep only the rows and columns of the evaluations, or write them as Parquet"
 
 
 def load(path: str | Path) -> pd.DataFrame:
-    """Read a table; the index is the line (CSV, JSON lines) or row number.
+    """Read a table, indexed by line number (CSV, JSON lines) or row number.
 
-    The frame's ``attrs["notes"]`` list what was left out. Raises `DataError` if the file is missing, empty,
-    binary, not a table, or too large: for text, over 100 MB, 1 million rows or 5 million cells.
+    ``attrs["notes"]`` of the result lists what was left out. Raises `DataError` if the file is missing,
+    empty, binary, not a table, or too large: for text, more than 100 MB, 1 million rows or 5 million cells.
     """
     path = Path(path)
-    with os_errors(path), path.open("rb") as file:  # once: it may be a pipe
+    with os_errors(path), path.open("rb") as file:  # opened only once, since it can be a pipe
         content = file.read(len(PARQUET_MAGIC))
         if content == PARQUET_MAGIC:
             if not path.is_file():
@@ -68,7 +68,7 @@ def load(path: str | Path) -> pd.DataFrame:
 
 
 def _read_export(path: Path) -> pd.DataFrame:
-    """Read a W&B export of custom metrics: a row for each run and step, the run in ``name``."""
+    """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``."""
     frames = []
     for log in wandb_csv.read(path):
         frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
@@ -113,11 +113,11 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     twice = next((name for name, times in Counter(filter(None, header)).items() if times > 1), None)
     if twice:
         raise DataError(f"{path}: two columns are called {twice[:100]!r}")
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas would use the surplus as row labels
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
     frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
     holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
-    if holes:  # a written NaN is a value, a blank cell is a missing value
+    if holes:  # a written NaN is a value, an empty cell is a missing value
         texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
         nan = texts.apply(lambda own: own.str.strip().str.lower() == "nan").to_numpy()
         frame.attrs[WRITTEN_NAN] = {
@@ -127,7 +127,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
-    if columns > _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
+    if columns > _MOST_COLUMNS:  # pandas takes quadratic time in repeated names
         raise DataError(f"{path}: {columns:,} columns; a table has at most {_MOST_COLUMNS:,}")
     if rows > _MOST_ROWS or cells > _MOST_CELLS:
         raise DataError(
@@ -137,7 +137,7 @@ def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
 
 
 def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
-    """Read one object per line; nested objects become dotted columns, and a torn last line is left out."""
+    """Read one object per line. Nested objects become dotted columns; a truncated last line is left out."""
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     notes: list[str] = []
@@ -189,8 +189,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_document(start: bytes) -> bool:
-    """Whether JSON is one document: an object over several lines, a list, or an object that holds a list."""
-    if not start.startswith(b"{"):  # a console's lines may begin with [step 1/500]
+    """Return whether JSON is one document: an object over several lines, a list, or an object with a list."""
+    if not start.startswith(b"{"):  # console lines may start with [step 1/500]
         return start.startswith(b"[") and not (is_console(start) and _parsed(start) is None)
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
@@ -199,11 +199,11 @@ def _is_document(start: bytes) -> bool:
     try:
         return isinstance(orjson.loads(start), dict)
     except ValueError:
-        return False  # JSON lines, of which the first is broken
+        return False  # JSON lines whose first line is broken
 
 
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
-    """Read the longest list of objects in a document; plain values next to it and above become columns."""
+    """Read the longest list of objects in a document. Plain values next to it or above it become columns."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -245,7 +245,7 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
 
 
 def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Yield the lists of objects in a document, with the plain values next to each and above it."""
+    """Yield the lists of objects in a document, each with the plain values next to it and above it."""
     if isinstance(document, list):
         records = [own for own in document if isinstance(own, dict)]
         if len(records) > 1:
@@ -262,7 +262,7 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
 
 
 def _read_html(path: Path, content: bytes) -> pd.DataFrame:
-    """Read the longest table of an HTML file."""
+    """Read the longest table in an HTML file."""
     header, rows = max(
         tables(content.decode("utf-8-sig", "replace")), key=lambda own: len(own[1]), default=([], [])
     )
@@ -279,7 +279,7 @@ def _plain(value: Any) -> bool:
 
 
 def columns_of(path: Path, head: bytes) -> list[str]:
-    """Return the names of a table's columns from its first bytes; empty if it is not a table."""
+    """Return the column names of a table from its first bytes; empty if it is not a table."""
     if head.startswith(PARQUET_MAGIC):
         return column_names(path)
     if b"\0" in head:

@@ -1,4 +1,4 @@
-"""Everything that a table lacks to be read as runs, and the call or the command that would read it."""
+"""Everything that a table lacks to be read as runs, and the call or command that would read it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import RUN_NAMES, SYMBOL, UNITS, guess
 from isolaw.readers.table_segments import names_of
 
-_SHOWN = 60  # columns
+_SHOWN = 60  # columns to list in the message
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 
 
 class _Blank(str):
-    """A value that only the user knows, shown so that neither Python nor a shell accepts it unchanged."""
+    """A value that only the user knows, formatted so that neither Python nor a shell accepts it unchanged."""
 
     __slots__ = ()
 
@@ -34,10 +34,10 @@ _COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
 
 
 class TableNeeds(DataError):
-    """A table lacks B_p, n, its steps or its reward.
+    """Raised for a table that lacks B_p, n, its steps or its reward.
 
-    ``needs`` maps each missing value to the option that supplies it, as ``--metric=val_acc``, or to "" if no
-    column looks like it. ``short`` is the message without the command that reads this table.
+    ``needs`` maps each missing value to the option that supplies it, such as ``--metric=val_acc``, or to ""
+    if no column looks suitable. ``short`` is the message without the command that reads this table.
     """
 
     def __init__(self, message: str, needs: Mapping[str, str], short: str) -> None:
@@ -46,7 +46,7 @@ class TableNeeds(DataError):
 
 
 def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None, source: str) -> None:
-    """Raise `TableNeeds` if a column that the mapping names, B_p, n, the compute or the reward is missing."""
+    """Raise `TableNeeds` if a mapped column, B_p, n, the compute or the reward is missing."""
     columns = list(map(str, frame.columns))
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     mended = {part: dict(getattr(mapping, part)) for part in ("columns", "derive", "constants")}
@@ -134,7 +134,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
 
 
 def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
-    """Return a pattern for run names in a column that supplies missing values, and the values it supplies."""
+    """Return a pattern for run names in a column that contain missing values, and the values it supplies."""
     for column in (
         names_of(frame, [str(own) for own in frame.columns]) if lacking and source != SOURCE else ()
     ):
@@ -145,7 +145,7 @@ def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str
 
 
 def value_alone(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None) -> bool:
-    """Return whether a column ``value`` holds the rewards: no other column looks like them, or names them."""
+    """Return whether a column ``value`` contains the rewards, since no other column appears to."""
     columns = [name for name in map(str, frame.columns) if name not in mapping.required]
     if mapping.metrics or "value" not in columns or "metric" in {*columns, *mapping.names}:
         return False
@@ -160,9 +160,9 @@ def reading(
     mapping: ColumnMapping,
     pattern: str = "",
 ) -> str:
-    """Return the call, or at the command line the command, that reads a table with these keywords."""
+    """Return the Python call, or at the command line the command, that reads a table with these keywords."""
     file = any(name not in parts["columns"] for name in mapping.metrics)
-    if file:  # which the options and keywords only change
+    if file:  # options and keywords only change the file's mapping
         parts = {
             part: {k: v for k, v in own.items() if (k, v) not in getattr(mapping, part).items()}
             for part, own in parts.items()
@@ -205,5 +205,5 @@ def _absent(column: str, columns: list[str]) -> str:
 
 
 def _words(expression: str) -> list[str]:
-    """Return the names in an expression; empty if it is not arithmetic (`derive` refuses it)."""
+    """Return the names in an expression; empty if it is not arithmetic (`derive` rejects it)."""
     return re.findall(r"[^\W\d]\w*", expression) if re.fullmatch(r"[\w\s.+*/()-]+", expression) else []

@@ -1,10 +1,10 @@
-"""Tables that hold runs in segments: a column names the run, another one each of its starts.
+"""Tables with runs in segments: one column names the run, another one each start of the run.
 
 If a job is killed and submitted again, a tracker gives it another id under the same name. A *segment* is one
-value of the columns that name runs. Segments with one name and one recipe form one run if each continues the
-one before: it starts after it and ends beyond its end. If both have a step, the later value is kept, as in
-logs (`isolaw.readers.stitch`). A segment that ends before the end of its predecessor is a separate repeat,
-and a run of its own.
+combination of values in the columns that name runs. Segments with the same name and recipe form one run if
+each continues the previous one: it starts later and ends later. If two segments have the same step, the later
+value is kept, as in logs (`isolaw.readers.stitch`). A segment that ends before the end of its predecessor is
+a separate repeat, i.e. a run of its own.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from isolaw.readers.names import RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_NONE = "none"  # of values that only some names contain
+_NONE = "none"  # placeholder for values that only some names contain
 _SHOWN = 4
 _SEGMENT, _RANK = "_segment", "_rank"  # columns of the table while its runs are joined
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The columns by which a table tells its runs and their segments apart."""
+    """The columns by which a table distinguishes its runs and their segments."""
 
-    names: tuple[str, ...]  # from the coarsest, the run's name, to the finest
+    names: tuple[str, ...]  # from the coarsest (the run's name) to the finest
     recipe: dict[str, str]  # lr, kl, … → their columns
-    others: tuple[str, ...]  # columns of texts or booleans that vary between runs, but not within one
+    others: tuple[str, ...]  # columns of text or booleans that vary between runs but not within a run
     dates: tuple[str, ...]  # columns that order the segments
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The column of each attribute of a run, by the attribute's name."""
+        """The name of each attribute of a run, mapped to its column."""
         return {**self.recipe, **{column: column for column in self.others}}
 
     @property
@@ -49,7 +49,7 @@ class Naming:
 
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of ``columns`` that name runs, the coarsest first, without those that number the rows."""
+    """Return the columns that name runs, the coarsest first, without columns that number the rows."""
     called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
     names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
@@ -58,7 +58,7 @@ def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 def from_names(
     frame: pd.DataFrame, rules: Sequence[Rule], used: set[Rule], mapping: ColumnMapping, source: str
 ) -> pd.DataFrame:
-    """Return a column for each value that the rules find in run names; ``used`` collects the rules.
+    """Return a column for each value that the rules find in run names. ``used`` collects the rules.
 
     Raises `DataError` if a name contradicts a column of the table.
     """
@@ -95,9 +95,9 @@ def _text(value: object) -> str:
 
 
 def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> Naming | None:
-    """Return the columns of ``free`` that name runs, if the identity columns do not tell runs apart.
+    """Return the columns of ``free`` that name runs, if the identity columns do not distinguish runs.
 
-    None if no column does, or none varies among the rows of one identity.
+    Returns None if no column does, or if none varies among the rows with the same identity.
     """
     names = names_of(table, free)
     if not names or not (table.groupby(list(identity))[names].nunique() > 1).any(axis=None):
@@ -120,10 +120,10 @@ def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> N
 def join(
     table: pd.DataFrame, identity: Sequence[str], naming: Naming, numbered: bool, seeded: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table with its segments joined to runs, ``run_id`` and ``seed`` filled in; and notes.
+    """Return the table with segments joined to runs and with ``run_id`` and ``seed`` filled in, and notes.
 
-    If the table has no steps (``numbered``), every segment is a run. If it has no seeds (``seeded``), the
-    runs of one configuration and recipe are numbered as repeats.
+    Unless ``numbered`` is true (the table has steps), every segment is a run. Unless ``seeded`` is true (the
+    table has seeds), the runs of one configuration and recipe are numbered as repeats.
     """
     keys = list(dict.fromkeys([*identity, naming.names[0], *naming.recipe.values()]))
     segment = table.groupby([*keys, *naming.names[1:]], sort=False).ngroup().to_numpy()
@@ -158,7 +158,7 @@ def join(
 
 
 def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
-    """Return for each segment, in order, its run and its place in the run."""
+    """Return the run of each segment, in order, and the segment's place in that run."""
     chain, rank = [], []
     open_: dict[int, list[int]] = {}  # key of a possible run → its chains
     ends: list[tuple[float, float, int]] = []  # first step, last step and place of each chain's last segment
@@ -196,7 +196,7 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[i
 
 
 def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table without repeated steps: one of equal rows, and the later of two segments' rows."""
+    """Return the table without repeated steps: one of equal rows, and the row of the later segment."""
     notes = []
     equal = table.duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():

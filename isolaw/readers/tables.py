@@ -1,8 +1,8 @@
-"""Read tables as runs: map the columns of a CSV, Parquet or JSON lines file to the data model's names.
+"""Reading of tables as runs, by mapping the columns of a CSV, Parquet or JSON lines file to the data model.
 
-A *long* table has columns ``metric`` and ``value``; in a *wide* one the metric is a column's name.
-A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and every
-further column that the user maps to a name of their own (``lr=learning_rate``).
+A *long* table has the columns ``metric`` and ``value``; in a *wide* table the metric is the name of a column.
+A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and all other columns
+that the user maps to a new name (``lr=learning_rate``).
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def read_table(
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
-    ``rules`` apply to runs that a column names; rules that gave a value are added to ``used``. ``name`` is
-    the name of the run, or of all runs that the table itself does not name. Raises `DataError` if the file,
+    ``rules`` apply to runs named by a column; rules that supplied a value are added to ``used``. ``name`` is
+    the name of the run, or of all runs that the table does not name itself. Raises `DataError` if the file,
     the mapping or the content cannot be used; the message says what to change.
     """
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
-        # The data model's own table: Parquet holds the attributes of its runs, CSV cannot.
+        # The data model's own table. Parquet contains the attributes of its runs; CSV cannot.
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
     mapping = mapping or ColumnMapping()
     by_name: list[str] = []
@@ -77,7 +77,7 @@ def read_table(
 
 
 def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
-    """Read a table in memory as `Runs`: pandas, polars, Arrow (`isolaw.readers.frames`); as `read_table`."""
+    """Read an in-memory table (pandas, polars, Arrow; `isolaw.readers.frames`) as `Runs`."""
     frame = as_pandas(table)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
         return Runs(frame, frame.attrs["attributes"], source=SOURCE)
@@ -105,7 +105,7 @@ def _as_runs(
             notes.append(
                 "isolaw takes column value for the validation reward; name its metric, e.g. --metric avg@1"
             )
-        table["metric"] = reward  # a column holds the rewards; --metric gives the name of their metric
+        table["metric"] = reward  # a column contains the rewards; --metric gives the name of their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
     free = [str(own) for own in frame.columns if own not in {*mapping.sources, *COLUMNS}]
@@ -135,7 +135,7 @@ def _as_runs(
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
     seeded, numbered = "seed" in {*mapping.names, *frame.columns}, "step" in table
-    if naming:  # joined below: until then each segment counts its own steps
+    if naming:  # joined below; until then, each segment counts its own steps
         table["run_id"] = _run_ids(table, [*identity, *naming.names])
     elif "run_id" in table:
         table["run_id"] = table["run_id"].astype("str")
@@ -176,7 +176,7 @@ def _as_runs(
 
 
 def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Map columns called B_p, n, B, M or C by their symbols, unless another is mapped; return a note."""
+    """Map columns called B_p, n, B, M or C, unless another column is mapped; return the mapping and notes."""
     there = {*frame.columns, *mapping.names}
     found = {
         ALIASES[symbol]: symbol
@@ -190,7 +190,7 @@ def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMa
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
-    """Refuse runs that only unmapped columns tell apart; note unmapped columns that differ between runs."""
+    """Reject runs that only unmapped columns distinguish; note unmapped columns that differ between runs."""
     repeated = table[table.duplicated(KEY, keep=False)]
     if len(repeated):
         group = repeated[(repeated[KEY] == repeated[KEY].iloc[0]).all(axis=1)]
@@ -213,7 +213,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
-    """Divide accuracies in percent by 100, unless their unit is ``given``; refuse runs with mixed units."""
+    """Divide accuracies in percent by 100 unless their unit is ``given``; reject runs with mixed units."""
     notes = []
     numbers = pd.to_numeric(table["value"], errors="coerce")
     for name in [str(own) for own in table["metric"].unique() if own not in given]:
@@ -242,7 +242,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:
-    """Return readable ids, as ``easy/grpo/B_p=32/n=8/seed=0``, after a name that all runs share."""
+    """Return readable ids such as ``easy/grpo/B_p=32/n=8/seed=0``, after a prefix ``name`` if given."""
     label = {"problem_set": "", "algorithm": "", "problems_per_batch": "B_p=", "rollouts_per_problem": "n="}
     parts = [label.get(name, f"{name}=") + table[name].map(lambda v: str(plain(v))) for name in identity]
     start = [pd.Series(name, index=table.index)] if name else []
@@ -250,9 +250,9 @@ def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Ser
 
 
 def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
-    """Derive whichever of step and compute the table lacks, in place; return a note."""
+    """Derive step or compute in place if the table lacks it; return a note."""
     if "step" not in table.columns:
-        # In the file's order; `Runs` then refuses compute that does not grow.
+        # In file order; `Runs` then rejects compute that does not grow.
         table["step"] = table.groupby(["run_id", "eval_set", "metric"]).cumcount()
         if (pd.to_numeric(table["compute"], errors="coerce") > 0).all():
             table["step"] += 1
@@ -271,9 +271,9 @@ def read_points(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Simulated]:
     """Return the columns ``x`` (compute or steps) and ``n_star`` of a table of ready-made points.
 
-    Also returns whether the table says that a simulator made the runs behind the points.
+    Also returns whether, according to the table, a simulator made the runs behind the points.
 
-    Raises `DataError` if a column is missing or holds something other than numbers.
+    Raises `DataError` if a column is missing or contains anything but numbers.
     """
     table = mapping.apply(load(path), str(path))
     if x == "steps" and "step" in mapping.names:  # M

@@ -1,6 +1,6 @@
-"""Yields the lines of a text log without colours, NUL bytes, and the prefixes of Ray and ``srun --label``.
+"""The lines of a text log, without colors, NUL bytes, and the prefixes of Ray and ``srun --label``.
 
-It reads in chunks, so that neither a large file nor a long line costs memory.
+The file is read in chunks, so that neither a large file nor a long line takes much memory.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from isolaw.readers.raw_log import RawLog
 
 LONGEST = limits.LONGEST_LINE
 _CHUNK = 1 << 16
-# Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
+# Escape sequences (colors, cursor, window titles), and color codes whose escape byte was lost in a copy.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
-# Ray's prefix before a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
+# Ray's prefix for a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
 _RAY = re.compile(
     r"\s{0,8}(\([^()\s]{1,100}(?: [^()\s]{1,100}){0,3}? pid=\d{1,10}(?:, ip=[\w.:]{1,50})?\)) ?"
 )
-# The prefix of ``srun --label`` before a line of a task: " 0: ".
+# The prefix of ``srun --label`` for a line of a task: " 0: ".
 _LABEL = re.compile(r" {0,4}\d{1,5}: ")
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
 
 
 def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yield each line's number and bytes, without its end; empty ones left out.
+    """Yield the number and the bytes of each nonempty line, without its line end.
 
-    A line of more than 1 MB is dropped and counted in ``log``. With ``returns`` a carriage return ends a
-    line as well: progress bars write many lines into one. Raises `DataError` if the file cannot be read,
+    A line of more than 1 MB is dropped and counted in ``log``. With ``returns``, a carriage return also ends
+    a line, since progress bars write many lines into one. Raises `DataError` if the file cannot be read,
     takes too long, or has a line of more than 256 MB.
     """
     number, rest, cut = 0, b"", 0
@@ -48,7 +48,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                     log.dropped["lines longer than 1 MB"] += 1
                 elif line:
                     yield number, line
-            if len(rest) > LONGEST:  # its end is not held
+            if len(rest) > LONGEST:  # the end of a long line is not kept
                 cut += len(rest) - LONGEST - 1
                 rest = rest[: LONGEST + 1]
                 if cut > limits.LONGEST_SKIPPED:
@@ -59,7 +59,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes may be a console's, rather than weights or an archive.
+    """Return whether the first bytes of a file can be a console's, rather than weights or an archive.
 
     >>> is_text("τ = 0.5".encode()), is_text(b"\\0" * 99 + b"step:1"), is_text(bytes(range(256)))
     (True, True, False)
@@ -69,7 +69,7 @@ def is_text(head: bytes) -> bool:
 
 
 def clean(line: bytes) -> str:
-    r"""Return a line as text: NUL and control bytes, escape sequences and what cannot be decoded removed.
+    r"""Return a line as text, without NUL and control bytes, escape sequences and undecodable bytes.
 
     >>> clean(b"\x1b[36m(main_task pid=7)\x1b[0m step:1 \x00- a/b:0.5 [32m")
     '(main_task pid=7) step:1 - a/b:0.5 '
@@ -81,7 +81,7 @@ def clean(line: bytes) -> str:
 
 
 def unprefixed(text: str) -> tuple[str, str]:
-    """Return the worker that Ray or SLURM says wrote a line, empty if none, and the line itself.
+    """Return the worker that wrote a line according to Ray or SLURM (empty if none), and the line itself.
 
     >>> unprefixed("(TaskRunner pid=123, ip=10.0.0.2) step:1 - a/b:0.5 [repeated 2x across cluster]")
     ('(TaskRunner pid=123, ip=10.0.0.2)', 'step:1 - a/b:0.5')

@@ -1,7 +1,7 @@
-"""`check`: run the stages of a recipe check one after the other, and return the resulting recipe.
+"""`check`: run the stages of a recipe check one after another and return the resulting recipe.
 
-The next runs, and the recipe, depend on the measured rewards alone. The same command therefore continues a
-killed check, and reads the finished runs instead of repeating them.
+The next runs and the recipe depend only on the measured rewards. The same command therefore continues a
+killed check: it reads the finished runs instead of repeating them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Execute = Callable[[CheckSweep, Plan], None]
 
 
 class RecipeVerdict(StrEnum):
-    """Whether the runs support a choice of the recipe."""
+    """Whether the runs support a choice in the recipe."""
 
     SUPPORTED = "supported"  # the choice is significantly better than each alternative
     CONTRADICTED = "contradicted"  # an alternative is significantly better
     UNDECIDED = "not decided"
-    FAILED = "failed"  # a run of the choice did not reach its end
+    FAILED = "failed"  # a run with this choice did not reach its end
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,14 @@ class RecipeResult:
     reward: float | None
     error: float | None
     verdict: str  # "best", "not decided" against the best, or "worse"; empty if a run failed
-    note: str = ""  # the reason for a failure, or the sign of instability
+    note: str = ""  # the cause of a failure, or the sign of instability
 
 
 @dataclass(frozen=True)
 class BatchRule:
-    """The check of ``recipe.lr_scaling`` at one batch size: the lr that it gives, and the best of the lr
-    tried.
+    """The check of ``recipe.lr_scaling`` at one batch size: the rule's lr, and the best lr of those tried.
 
-    The check tries half, one and two times the lr that the rule gives.
+    The check tries half, one and two times the lr given by the rule.
     """
 
     problems_per_batch: int
@@ -76,13 +75,14 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class RecipeCheck(Encoded, Shown):
-    """The result of a recipe check; ``recipe`` is the section to paste, and ``rows`` is the evidence for it.
+    """The result of a recipe check: ``recipe`` is the section for the sweep file, ``rows`` its evidence.
 
     ``lr`` is the best lr at C = ``compute``, ``lr_undecided`` lists other lr that are equally good within
     noise, and ``lr_short`` is the best lr at ``horizon``. ``slope`` is the change of log2 lr* per doubling of
-    C in the search, None if noise hides it. ``lr_law`` is the growth of the best lr with the batch size
-    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``, None if they do not determine it.
-    ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against ``terms_other``.
+    C in the search, or None if noise hides it. ``lr_law`` describes how the best lr grows with the batch size
+    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``; it is None if they do not
+    determine it. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
+    ``terms_other``.
     """
 
     simulated: Simulated
@@ -114,17 +114,18 @@ def check_recipe(
     *,
     on_event: Callable[[Event], None] | None = None,
 ) -> RecipeCheck:
-    """Find the base lr of a sweep, check the rule that scales it to other batch sizes, and compare KL and
-    entropy terms.
+    """Find the base lr of a sweep, check its batch-size rule, and compare KL and entropy terms.
 
-    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if runs of every lr failed.
+    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if the runs of every lr
+    failed.
 
     Parameters
     ----------
     spec
         as for `isolaw.sweep`.
     out
-        the check's directory, in which each stage has a folder with its sweep. A second call continues there.
+        the directory of the check. Each stage has a folder with its sweep there, and a second call continues
+        the stages.
     on_event
         called with each `Event`.
 
@@ -146,14 +147,14 @@ def check_recipe(
 
 
 def first(start: Setup, out: Path) -> Plan:
-    """Return the plan of a check's first stage; raise `SpecError` with all issues."""
+    """Return the plan of the first stage of a check; raise `SpecError` with all issues."""
     claim(out)
     stage = start.stage(LR, out, [start.base], map(start.lr_at, rule.START), start.horizon)
     return engine.plan(stage.spec, stage.directory)
 
 
 def check(start: Setup, out: Path, execute: Execute) -> RecipeCheck:
-    """Execute the remaining runs of all stages by ``execute``, and judge them."""
+    """Execute the remaining runs of all stages with ``execute`` and judge them."""
     claim(out)
     return _Check(start, out, execute).result()
 
@@ -228,10 +229,9 @@ class _Check:
         compute: int,
         new: Iterable[int] | None = None,
     ) -> MeasuredCurves:
-        """Execute the remaining runs of a stage, or only those of its ``new`` lr, and return all
-        measurements.
+        """Execute a stage's remaining runs, or only those with ``new`` lr, and return all measurements.
 
-        Runs that failed in this process are not repeated when the stage gets further lr.
+        Runs that failed in this process are not repeated when more lr are added to the stage.
         """
         start = self.start
         stage = start.stage(name, self.out, cells, map(start.lr_at, ks if new is None else new), compute)
@@ -266,9 +266,9 @@ class _Check:
         return found
 
     def _between(self, short: float, full: float) -> int:
-        """Return the best k at the horizon of the stage ``batch``, interpolated between its two known values.
+        """Return the best k at the horizon of the stage ``batch``, interpolated between two known values.
 
-        They are k at the C of the search and k at the C of the sweep.
+        The known values are the best k at the C of the search and at the C of the sweep.
         """
         start = self.start
         if start.horizon == start.compute:
@@ -303,8 +303,9 @@ class _Check:
     def _terms(
         self, k: int, full: MeasuredCurves
     ) -> tuple[RecipeVerdict | None, dict[str, float], dict[str, float]]:
-        """Compare the recipe's KL and entropy terms with the alternative; return the verdict and both
-        weights.
+        """Compare the recipe's KL and entropy terms with the alternative.
+
+        Returns the verdict, the weights to keep and the other weights.
         """
         start = self.start
         given, other = start.given, start.other_terms()
@@ -332,7 +333,7 @@ class _Check:
     def _by_k(
         self, found: MeasuredCurves, compute: float, tried: Iterable[int] | None = None
     ) -> dict[int, float]:
-        """Return the mean reward at the base batch for each k; −inf if a run failed."""
+        """Return the mean reward at the base batch for each k, −inf if a run failed."""
         if tried is None:
             every = range(-2 * rule.FARTHEST, 2 * rule.FARTHEST)
             keys = {*found.curves, *found.failed}
@@ -356,7 +357,7 @@ class _Check:
         return judge(self._rewards(found, compute, cell), found.unstable)
 
     def _add(self, stage: str, found: MeasuredCurves, compute: int) -> None:
-        """Add the rows of a stage, and the rollouts that it generated."""
+        """Add the rows of a stage and the rollouts that it generated."""
         self.rollouts += self.spent
         keys = sorted({*found.curves, *found.failed})
         for cell in dict.fromkeys(key[:2] for key in keys):
@@ -372,7 +373,7 @@ class _Check:
 
 
 def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerdict:
-    """Return the verdict on the recipe ``own`` against its rivals."""
+    """Return the verdict on the recipe ``own`` compared with its rivals."""
     if any(judged.better(rival, own) for rival in rivals):
         return RecipeVerdict.CONTRADICTED
     if rivals and all(judged.better(own, rival) for rival in rivals):
@@ -381,7 +382,7 @@ def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> RecipeVerd
 
 
 def _against(judged: Judged[Any], key: Any, among: Iterable[Any]) -> str:
-    """Return the label of a recipe from its comparison with the best of ``among``."""
+    """Return the label of a recipe, from its comparison with the best of ``among``."""
     best = max(among, key=lambda other: judged.mean[other])
     if key == best:
         return "best"

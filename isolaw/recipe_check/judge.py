@@ -1,8 +1,9 @@
-"""Compare the rewards of recipes, and decide which differences exceed noise.
+"""Comparison of the rewards of recipes, with a test of which differences exceed noise.
 
-Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where μ_k is the recipe's mean, σ_s the effect that
-all runs of a seed share (problems, their order, evaluations) and ε_ks noise. With K recipes and S seeds, and
-a dot in place of an index that is averaged, the variance of ε is estimated from all of them together::
+The reward of recipe k with seed s is ``r_ks = μ_k + σ_s + ε_ks``. Here μ_k is the recipe's mean, σ_s the
+effect shared by all runs of a seed (problems, their order, evaluations), and ε_ks noise. For K recipes and S
+seeds, the variance of ε is estimated from all rewards together, where a dot replaces an index that is
+averaged::
 
     v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
 
@@ -10,8 +11,8 @@ and recipes a and b differ if ::
 
     |r_a· − r_b·| > t √(2 v / S)
 
-with t the 97.5 % point of Student's t with (K − 1)(S − 1) degrees of freedom (Fisher's least significant
-difference in a randomised block design). Otherwise, or with one seed, the comparison is undecided.
+where t is the 97.5 % point of Student's t with (K − 1)(S − 1) degrees of freedom (Fisher's least significant
+difference in a randomized block design). Otherwise, or with one seed, the comparison is undecided.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ K = TypeVar("K", bound=Hashable)
 class Judged(Generic[K]):
     """The mean reward of each recipe, with the standard error and the least significant difference.
 
-    Both are None if the noise cannot be estimated, as with one seed.
+    The last two are None if the noise cannot be estimated, e.g. with one seed.
     """
 
     mean: dict[K, float]
@@ -43,13 +44,13 @@ class Judged(Generic[K]):
         return self.least is not None and self.mean[one] - self.mean[other] > self.least
 
     def undecided(self, one: K) -> list[K]:
-        """Return the others that do not differ significantly from ``one``."""
+        """Return the other recipes that do not differ significantly from ``one``."""
         others = [key for key in self.mean if key != one]
         return [key for key in others if not (self.better(one, key) or self.better(key, one))]
 
 
 def judge(rewards: Mapping[K, Mapping[int, float]], unstable: Collection[K] = ()) -> Judged[K]:
-    """Judge ``rewards``, which maps each recipe to its reward by seed; all recipes have the same seeds.
+    """Judge ``rewards``, which maps each recipe to its reward by seed. All recipes must have the same seeds.
 
     The noise is estimated without the ``unstable`` recipes, whose rewards scatter more.
 

@@ -17,15 +17,15 @@ from isolaw.runs import Runs
 from isolaw.store import SweepStore
 
 LrCell = tuple[int, int, float]  # (B_p, n, lr)
-_BEFORE = (0.75, 0.87, 1.0)  # a reward is the mean at these shares of the horizon, as evaluations are noisy
+_BEFORE = (0.75, 0.87, 1.0)  # each reward is a mean over these shares of the horizon, against noise
 
 
 @dataclass(frozen=True)
 class MeasuredCurves:
     """The learning curve of each (B_p, n, lr) and seed, and the runs that failed.
 
-    ``failed`` holds the cause for each cell with a run that did not reach its end. ``unstable`` holds the
-    sign of instability for each cell with an unhealthy run (`isolaw.fits.health`).
+    ``failed`` contains the cause for each cell with a run that did not reach its end. ``unstable`` contains
+    the sign of instability for each cell with an unhealthy run (`isolaw.fits.health`).
     """
 
     curves: Mapping[LrCell, Mapping[int, pd.DataFrame]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class MeasuredCurves:
     runs: Runs | None = None  # the runs that reached their end
 
     def at(self, key: LrCell, compute: float) -> dict[int, float] | None:
-        """Return the reward of each seed near ``compute`` rollouts; None if a run failed or is missing."""
+        """Return the reward of each seed near ``compute`` rollouts, or None if a run failed or is missing."""
         if key in self.failed or key not in self.curves:
             return None
         points = np.log(compute * np.array(_BEFORE))
@@ -46,13 +46,13 @@ class MeasuredCurves:
         return out
 
     def mean(self, key: LrCell, compute: float) -> float:
-        """Return the mean reward over seeds; −inf if a run failed."""
+        """Return the mean reward over seeds, or −inf if a run failed."""
         own = self.at(key, compute)
         return -np.inf if own is None else float(np.mean(list(own.values())))
 
 
 def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurves:
-    """Return the measurements of the ``runs`` that a stage plans."""
+    """Return the measurements of ``runs``, the planned runs of a stage."""
     store = SweepStore(stage.directory)
     asked = {run.run_id: run for run in runs}
     failed: dict[LrCell, str] = {}

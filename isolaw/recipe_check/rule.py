@@ -1,14 +1,14 @@
-"""Choose the learning rates to try next from the measurements so far.
+"""The choice of the next learning rates to try, given the measurements so far.
 
 Candidates are lr_0 2^k, with the initial lr_0 and integer k. All functions are pure: the same rewards give
-the same candidates. The best constant lr of a short run is too large for a long run, since it keeps the end
+the same candidates. The best constant lr of a short run is too large for a long run, because it keeps the end
 of the run noisy. The search therefore extrapolates the best lr over horizons::
 
     log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
 
 where lr*(C) is the best lr of a run to C, and h is the longest horizon of the search. The bounds of s are
 those of SGD with a constant step size, between a constant lr and lr ∝ 1 / C. If noise hides a change of the
-best lr, s counts as 0. The runs to C decide in any case; s only saves some of them.
+best lr, s counts as 0. The runs to C decide in any case; s only reduces their number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 START = (-2, 0, 2)
-FARTHEST = 12  # |k|; a factor of 4,096
+FARTHEST = 12  # largest |k|, which is a factor of 4,096
 _COARSE = 2
 
 RewardByK = Mapping[int, float]  # k → mean reward; −inf if a run failed
 
 
 def best(rewards: RewardByK) -> int:
-    """Return the k with the highest reward; of equal rewards, the k with the smallest lr.
+    """Return the k with the highest reward; in a tie, the k with the smallest lr.
 
     >>> best({-2: 0.1, 0: 0.4, 2: 0.4})
     0
@@ -34,11 +34,11 @@ def best(rewards: RewardByK) -> int:
 
 
 def search(at: Sequence[RewardByK]) -> list[int]:
-    """Return the k that the search tries next, ascending; empty when the search ends.
+    """Return the k that the search tries next, in ascending order; an empty list ends the search.
 
-    ``at`` has the rewards at ascending horizons. While the best k at the last horizon is the smallest or the
-    largest one tried, the range grows by a factor of 4 in lr. Then the neighbours of the best k of each
-    horizon are tried.
+    ``at`` contains the rewards at ascending horizons. While the best k at the last horizon is the smallest or
+    largest k tried, the range grows by a factor of 4 in lr. Then the search tries the neighbors of the best k
+    at each horizon.
 
     >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
     ([4], [1, 3])
@@ -54,7 +54,7 @@ def search(at: Sequence[RewardByK]) -> list[int]:
 
 
 def bracket(middle: int, rewards: RewardByK) -> list[int]:
-    """Return the k to try next: ``middle`` and its neighbours, then more until the best k has two neighbours.
+    """Return the k to try next: ``middle`` and its neighbors, then more until the best k has two neighbors.
 
     >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
     ([2, 3, 4], [1], [])
@@ -67,10 +67,9 @@ def bracket(middle: int, rewards: RewardByK) -> list[int]:
 
 
 def peak(rewards: RewardByK) -> float:
-    """Return the k, in general not an integer, at the vertex of the parabola through the best reward and its
-    neighbours.
+    """Return the k at the vertex of the parabola through the best reward and its neighbors.
 
-    If there is no such parabola, this is the best k itself.
+    This k is generally not an integer. If there is no such parabola, the result is the best k itself.
 
     >>> round(peak({0: 0.3, 1: 0.5, 2: 0.4}), 3)
     1.167
@@ -84,7 +83,7 @@ def peak(rewards: RewardByK) -> float:
 
 
 def slope(horizons: Sequence[float], at: Sequence[RewardByK]) -> float | None:
-    """Return s, the change of log2 lr* per doubling of C, within [−1, 0]; None for one horizon.
+    """Return s, the change of log2 lr* per doubling of C, within [−1, 0], or None for a single horizon.
 
     >>> slope([1e5, 2e5], [{0: 0.1, 1: 0.2, 2: 0.1}, {0: 0.3, 1: 0.2, 2: 0.1}])
     -1.0

@@ -1,10 +1,10 @@
-"""The sweeps of a recipe check: their batch sizes, their horizons, and their recipe keys.
+"""The sweeps of a recipe check: their batch sizes, horizons and recipe keys.
 
 Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` can read:
 
 ========= ===============================================================================================
 lr        the lr at one batch size, searched at a short horizon
-lr-full   the lr that the search predicts for the sweep's C, and its neighbours, run to that C
+lr-full   the lr that the search predicts for the sweep's C, and its neighbors, run to that C
 batch     at a smaller and a larger batch: the lr that the recipe's rule gives, half of it and twice it
 terms     the chosen lr with the KL and entropy terms off if they were on, and on if they were off
 ========= ===============================================================================================
@@ -29,17 +29,17 @@ from isolaw.resolve import resolved_run
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
-SHARE = 8  # the search runs to C / SHARE, or for `STEPS` steps
+SHARE = 8  # the search runs to C / SHARE, or for `STEPS` steps if that is more
 STEPS = 40
-LEAST_STEPS = 20  # fewest steps of a run that is judged: the paper's warm-up takes 10
-FACTOR = 4  # ratio of batch sizes: the lr of the rules √B, B and constant then differ by factors of 2
+LEAST_STEPS = 20  # fewest steps of a run that is judged; the paper's warm-up takes 10
+FACTOR = 4  # ratio of batch sizes at which the lr of the rules √B, B and constant differ by factors of 2
 _TERMS = ("kl", "entropy")
 _OF_KL = ("kl_in", "kl_estimator")
 
 
 @dataclass(frozen=True)
 class CheckSweep:
-    """The sweep of one stage of a check, and where it is stored."""
+    """The sweep of one stage of a check, and its directory."""
 
     name: str
     spec: SweepSpec
@@ -48,11 +48,11 @@ class CheckSweep:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a check starts from: batch shapes, the initial lr, and the weights of the KL and entropy terms.
+    """The starting point of a check: batch shapes, initial lr, and weights of the KL and entropy terms.
 
-    The search for the lr uses the batch (B_p, n) ``base`` and begins at ``lr``; ``others`` are a smaller and
-    a larger batch. ``on`` holds the weights of the KL and entropy terms when they are on, and ``given`` their
-    weights in the recipe for this difficulty.
+    The lr search uses the batch shape (B_p, n) ``base`` and starts at ``lr``. ``others`` are a smaller and a
+    larger batch. ``on`` contains the weights of the KL and entropy terms when they are on, and ``given``
+    their weights in the recipe for this difficulty.
     """
 
     spec: SweepSpec
@@ -69,24 +69,25 @@ class Setup:
 
     @property
     def horizon(self) -> int:
-        """The compute up to which the search for the lr runs, in rollouts."""
+        """The compute of the runs in the lr search, in rollouts."""
         return min(max(self.compute // SHARE, STEPS * _size(self.base)), self.compute)
 
     @property
     def batch_horizon(self) -> int:
-        """The compute up to which the runs at the other batch sizes go, in rollouts."""
+        """The compute of the runs at the other batch sizes, in rollouts."""
         least = LEAST_STEPS * max(map(_size, self.others), default=0)
         return min(max(self.horizon, least), self.compute)
 
     def horizons(self) -> list[int]:
-        """The horizons that the search compares: ``horizon``, and 1/2 and 1/4 of it if they have enough
-        steps.
+        """Return the horizons that the search compares.
+
+        These are ``horizon``, and a half and a quarter of it if they have enough steps.
         """
         least = LEAST_STEPS * _size(self.base)
         return [c for c in (self.horizon // 4, self.horizon // 2) if c >= least] + [self.horizon]
 
     def lr_at(self, k: int) -> float:
-        """Return the learning rate lr_0 2^k; equal k give equal floats."""
+        """Return the learning rate lr_0 2^k. Equal k give exactly equal floats."""
         return self.lr * 2.0**k
 
     def stage(
@@ -112,15 +113,15 @@ class Setup:
 
     @property
     def has_terms(self) -> bool:
-        """Whether the recipe has KL or entropy terms that could be turned on or off."""
+        """Whether the recipe has KL or entropy terms that can be turned on or off."""
         return any(self.on.values())
 
     def other_terms(self) -> dict[str, float]:
-        """Return the alternative weights of the terms: off if the recipe has a term, otherwise on."""
+        """Return the alternative weights of the terms: off if the recipe has any of them, otherwise on."""
         return dict.fromkeys(_TERMS, 0.0) if any(self.given.values()) else self.on
 
     def expected(self) -> list[dict[str, Any]]:
-        """Return the runs and rollouts of each stage, assuming the usual number of lr in the search."""
+        """Return the expected runs and rollouts of each stage, for a typical number of lr in the search."""
         searched, seeds = 7, len(self.spec.sweep.seeds)
         full = [self.base] * 3 if self.horizon < self.compute else []
         plans = [
@@ -143,7 +144,7 @@ class Setup:
 
 
 def setup(spec: SweepSpec) -> Setup:
-    """Return the starting point of a check of a sweep file's recipe.
+    """Return the starting point for a check of a sweep file's recipe.
 
     Raises `SpecError` with every issue that prevents the check.
     """
@@ -180,7 +181,7 @@ def setup(spec: SweepSpec) -> Setup:
 
 
 def claim(out: Path) -> None:
-    """Raise `StoreError` if a directory holds anything but the folders of a check."""
+    """Raise `StoreError` if a directory contains anything but the folders of a check."""
     check_destination(out)
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: is a file; expected a new directory or a recipe check's")
@@ -193,7 +194,7 @@ def claim(out: Path) -> None:
 
 
 def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
-    """Return all n at the middle B_p, or all B_p if there is one n, ascending."""
+    """Return all n at the middle B_p or, if there is a single n, all B_p, in ascending order."""
     batches = sorted({b for b, _ in cells})
     middle = batches[(len(batches) - 1) // 2]
     line = sorted(cell for cell in cells if cell[0] == middle)
@@ -201,7 +202,7 @@ def _line(cells: Sequence[BatchShape]) -> list[BatchShape]:
 
 
 def _resolved(spec: SweepSpec, cell: BatchShape, difficulty: str | None = None) -> RunSpec:
-    """Return a run as its backend resolves it."""
+    """Return a run as resolved by its backend."""
     update = {} if difficulty is None else {"difficulty": difficulty}
     problems = spec.problems.model_copy(update=update)
     return resolved_run(spec.model_copy(update={"problems": problems}), cell)

@@ -1,8 +1,8 @@
-"""The battery: a small number of ordinary sweeps, from which isolaw judges all findings of the paper.
+"""The battery: a small set of ordinary sweeps from which isolaw judges all findings of the paper.
 
-One run gives the rewards of all M, and one sweep serves several findings. All sweeps have the same seeds, and
-are judged at the same budgets C, two per octave from C/128 to C = ``sweep.compute``. Each budget has four
-evaluations, which `measurements.settled` averages.
+One run gives the rewards at all M, and one sweep serves several findings. All sweeps have the same seeds and
+are judged at the same budgets C, two per octave from C/128 to C = ``sweep.compute``. For each budget there
+are four evaluations, which `measurements.settled` averages.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from isolaw.errors import Issue, SpecError, nearest
 from isolaw.replication.verdicts import Floats
 from isolaw.resolve import resolved_run
 
-MODELS = ("interference", "arms")  # models of many problems; one problem alone is always `tabular`
+MODELS = ("interference", "arms")  # models of many problems; a single problem always uses `tabular`
 SETS = ("easy", "hard")
-FIRST_SEED, SEEDS = 100, 8  # the seeds that judge; presets are tuned on seeds below 100
-OCTAVES, PER_OCTAVE, PER_BUDGET = 7, 2, 4  # budgets from C/128 to C, and evaluations for each
+FIRST_SEED, SEEDS = 100, 8  # seeds for judging; presets are tuned on seeds below 100
+OCTAVES, PER_OCTAVE, PER_BUDGET = 7, 2, 4  # budgets from C/128 to C, with evaluations for each
 ETA_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 MODERATE = (0.5, 1, 2, 4)  # multiples of B_p
 N_EST, N_TRAIN = 256, 64
 LEAST_LEVELS = 5
 _LEAST_B_P = 8
 _LEVELS = tuple(2**k for k in range(2, 12))
-# The keys that a user may set: these, and all keys of these sections.
+# The keys that a user can set: these keys, and all keys of the sections below.
 _FREE = (
     "sweep.compute", "grid.problems_per_batch", "grid.rollouts_per_problem", "limits.max_batch_rollouts",
     "problems.n_train", "problems.n_validation",
 )  # fmt: skip
 _FREE_SECTIONS = ("recipe.", "bandit.parameters.")
-# One problem with a constant lr, as in the paper's App. H, and with the square-root rule.
+# One problem, with a constant lr as in the paper's App. H, and with the square-root rule.
 TABULAR_LEVELS = tuple(2**k for k in range(1, 10))
 TABULAR_RULES = ("constant", "sqrt")
-TABULAR_COMPUTE = 20_000  # with more, every n solves the problem
+TABULAR_COMPUTE = 20_000  # with more compute, every n solves the problem
 
 
 def schedule(compute: int) -> Floats:
-    """Return the C at which runs are evaluated, from half an octave before C/128 to C = ``compute``."""
+    """Return the C at which runs are evaluated, from half an octave before C/128 up to C = ``compute``."""
     steps = (OCTAVES * PER_OCTAVE + 1) * PER_BUDGET
     return np.geomspace(round(compute / 2 ** (steps / PER_BUDGET / PER_OCTAVE)), compute, steps + 1)
 
@@ -51,9 +51,9 @@ def schedule(compute: int) -> Floats:
 class Battery:
     """The simulated model to judge, the seeds, and the parts of the battery to run.
 
-    ``base`` has the settings that all sweeps share: budget, grid, recipe, problems, model, preset and
-    constants. ``sizes`` is the number of training set sizes D, and ``control`` is whether η is also re-tuned
-    at each C. ``tabular`` holds the rules lr(n) for the single problem, and ``tabular_constants`` the
+    ``base`` contains the settings shared by all sweeps: budget, grid, recipe, problems, model, preset and
+    constants. ``sizes`` is the number of training set sizes D. If ``control`` is true, η is also re-tuned at
+    each n and C. ``tabular`` contains the rules lr(n) for the single problem, and ``tabular_constants`` the
     constants of its model.
     """
 
@@ -66,7 +66,7 @@ class Battery:
 
     @property
     def levels(self) -> list[int]:
-        """The n of the grid, ascending."""
+        """The n of the grid, in ascending order."""
         return sorted(set(self.base.grid.rollouts_per_problem))
 
     @property
@@ -81,7 +81,7 @@ class Battery:
 
     @property
     def budgets(self) -> Floats:
-        """The budgets C at which everything is judged, (X,)."""
+        """The budgets C at which findings are judged, an array of shape (X,)."""
         return schedule(self.compute)[PER_BUDGET::PER_BUDGET]
 
     @property
@@ -90,35 +90,35 @@ class Battery:
         return self.resolved(SETS[0]).problems.n_train or 1
 
     def eta(self, name: str) -> float:
-        """Return the preset's (or the recipe's) η for a problem set."""
+        """Return η for a problem set, from the recipe or the preset."""
         return self.resolved(name).recipe.lr or 0.0
 
     @property
     def fixed_batch(self) -> tuple[int, list[int]]:
-        """B of the fixed-B sweeps, and the n that divide it with 8 ≤ B_p ≤ D."""
+        """The B of the fixed-B sweeps, and the n that divide B such that 8 ≤ B_p ≤ D."""
         batch = self.batch * self.levels[len(self.levels) // 2]
         least = min(_LEAST_B_P, self.batch)
         return batch, [n for n in self.levels if batch % n == 0 and least <= batch // n <= self.n_train]
 
     @property
     def coarse_levels(self) -> list[int]:
-        """Every second n, including the largest."""
+        """Every second n of the grid, including the largest."""
         return self.levels[::-1][::2][::-1]
 
     @property
     def moderate_batches(self) -> list[int]:
-        """The B_p of a moderate range, for finding F4a."""
+        """The B_p of a moderate range around the main B_p, for finding F4a."""
         return [b for f in MODERATE if 1 <= (b := round(f * self.batch)) <= self.n_train]
 
     @property
     def training_sizes(self) -> list[int]:
-        """D and fractions of it, ascending, none smaller than a batch."""
+        """D and fractions of D in ascending order, none smaller than a batch."""
         d = self.n_train
         smaller = [max(self.batch, round(d / 4**k)) for k in range(3, 0, -1)][: self.sizes - 1]
         return sorted({*smaller, d})
 
     def experiments(self) -> dict[str, list[SweepSpec]]:
-        """Return all sweeps of the battery by experiment; the sweeps of one experiment share a directory."""
+        """Return the sweeps of the battery by experiment. All sweeps of one experiment share a directory."""
         out = {name: [self._spec(name, sets=["validation", "train"])] for name in SETS}
         batch, levels = self.fixed_batch
         for name in SETS:
@@ -139,15 +139,15 @@ class Battery:
 
     @property
     def decoupled(self) -> bool:
-        """Whether the grid has the two n that the decoupled baseline is compared with."""
+        """Whether the grid contains the two n with which the decoupled run is compared."""
         return {N_EST, N_TRAIN} <= set(self.levels)
 
     def resolved(self, name: str) -> RunSpec:
-        """Return a run of the main sweep as the backend resolves it."""
+        """Return a run of the main sweep as resolved by the backend."""
         return resolved_run(self._spec(name), (self.batch, self.levels[0]))
 
     def _spec(self, name: str, sets: Sequence[str] = ("validation",), **own: dict[str, Any]) -> SweepSpec:
-        """Return a sweep on one problem set; ``own`` overrides keys of a section."""
+        """Return a sweep on one problem set. ``own`` overrides keys of the named sections."""
         data = self.base.model_dump(mode="json", exclude_unset=True)
         data["problems"] = {**data.get("problems", {}), "set": name}
         for section, values in own.items():
@@ -164,7 +164,7 @@ class Battery:
         return self._completed(data, ("validation",))
 
     def _completed(self, data: dict[str, Any], sets: Sequence[str]) -> SweepSpec:
-        """Add what all sweeps share: seeds, exact evaluations at the battery's budgets, inline executor."""
+        """Return a sweep with the keys that all sweeps share: seeds, exact evaluations, inline executor."""
         evaluated = schedule(data["sweep"]["compute"])
         data["sweep"] = {**data["sweep"], "seeds": list(self.seeds)}
         data["evaluation"] = {
@@ -188,9 +188,9 @@ def battery(
 ) -> Battery:
     """Build a battery from the user's settings.
 
-    ``settings`` are ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the
-    model. ``options`` are fields of `Battery`. ``preset`` defaults to the model's first. Raises `SpecError`
-    with all issues.
+    ``settings`` are ``section.key=value`` strings that set the budget, grid, problem set sizes, recipe or
+    model constants. ``options`` are fields of `Battery`. ``preset`` defaults to the model's first preset.
+    Raises `SpecError` with all issues.
 
     >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
     array([   7800., 1000000.])
@@ -225,7 +225,7 @@ def battery(
 
 
 def _issues(found: Battery) -> list[Issue]:
-    """Return the issues of a battery, first by its own rules, then by the backend's."""
+    """Return the issues of a battery: those by its own rules first, then those by the backend's."""
     out = []
     batches, levels = found.base.grid.problems_per_batch, found.levels
     if len(batches) > 1:

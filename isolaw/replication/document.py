@@ -1,4 +1,4 @@
-"""One battery of `isolaw replicate`: execute its runs, judge them, and return one document.
+"""One battery of `isolaw replicate`: execute its runs, judge the findings, and return one document.
 
 ::
 
@@ -36,10 +36,11 @@ def judge(
     jobs: int = 1,
     progress: execution.Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Execute the remaining runs of a battery in ``jobs`` threads, and judge the findings from all runs.
+    """Execute the remaining runs of a battery in ``jobs`` threads and judge the findings from all runs.
 
-    Returns the document: the keys of `description`, ``seeds``, ``findings`` (one `verdicts.Finding.to_dict`
-    for each row), ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of the figures).
+    Returns the document, with the keys of `description` and ``seeds``, ``findings`` (one
+    `verdicts.Finding.to_dict` per row), ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of
+    the figures).
     """
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory(prefix="isolaw-")))
@@ -61,7 +62,7 @@ def judge(
 
 
 def description(battery: Battery) -> dict[str, Any]:
-    """Return everything that the results depend on, except the seeds."""
+    """Return everything that determines the results, except the seeds."""
     run = battery.resolved(SETS[0])
     return {
         "model": run.options["model"],
@@ -79,7 +80,7 @@ def description(battery: Battery) -> dict[str, Any]:
 
 
 def claim(battery: Battery, folder: Path) -> None:
-    """Mark a folder as this battery's; raise `StoreError` if it holds something else."""
+    """Mark a folder as belonging to this battery; raise `StoreError` if it contains anything else."""
     check_destination(folder)
     marker = folder / _MARKER
     mine = {"format": FORMAT, **description(battery)}
@@ -103,7 +104,7 @@ def claim(battery: Battery, folder: Path) -> None:
 
 
 def save(document: dict[str, Any], path: Path) -> None:
-    """Write a JSON file atomically, and create its parent folders."""
+    """Write a JSON file atomically, creating its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     Folder.at(path.parent).write(path.name, f"{text}\n".encode())

@@ -1,6 +1,6 @@
-"""Execute the sweeps of a battery by the sweep engine, several at a time, each inline in its own thread.
+"""Execution of a battery's sweeps by the sweep engine, several at a time, each inline in its own thread.
 
-The simulators' kernels release the GIL, so threads use all cores. Processes would each have to load the
+The simulators' kernels release the GIL, so threads use all cores. Each process would have to load the
 compiled code again. No result depends on the thread that computed it.
 """
 
@@ -22,13 +22,13 @@ from isolaw.replication.battery import Battery
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 
-_RUN_COSTS = 150_000  # overhead of starting, measuring and storing a run, in problem visits
+_RUN_COSTS = 150_000  # overhead of starting, evaluating and storing a run, in problem visits
 
 Progress = Callable[[float], None]
 
 
 def work(plans: Sequence[engine.Plan]) -> int:
-    """Return the work that is left in these plans, in problem visits."""
+    """Return the remaining work of these plans, in problem visits."""
     return sum(_costs(run) for plan in plans for run in plan.runs if run.run_id in set(plan.todo))
 
 
@@ -37,9 +37,9 @@ def _costs(run: RunSpec) -> int:
 
 
 def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
-    """Plan all sweeps of a battery by their directories below ``folder``, without writing anything.
+    """Plan all sweeps of a battery without writing anything; return the plans by directory in ``folder``.
 
-    Raises `SpecError` with all issues of all sweeps, and `StoreError` if a directory holds something else.
+    Raises `SpecError` with all issues of all sweeps, and `StoreError` if a directory contains something else.
     """
     planned: dict[Path, list[engine.Plan]] = {}
     issues: dict[str, Issue] = {}
@@ -59,9 +59,9 @@ def execute(
 ) -> tuple[dict[str, Runs], list[str]]:
     """Execute the remaining work in ``jobs`` threads, longest sweeps first.
 
-    Returns the runs by experiment, and a message for each failed run. The calling thread calls ``progress``
-    with the share of work of each run that ends. An interruption stops all threads at their next checkpoint;
-    the same call then continues.
+    Returns the runs by experiment, and a message for each failed run. Whenever a run ends, the calling thread
+    calls ``progress`` with the run's share of the work. An interruption stops all threads at their next
+    checkpoint; the same call then continues.
     """
     total = sum(map(work, planned.values())) or 1
     news: queue.Queue[int | None] = queue.Queue()
@@ -95,7 +95,7 @@ def execute(
 def _execute(
     folder: Path, plans: Sequence[engine.Plan], report: Callable[[int], None], stop: threading.Event
 ) -> list[str]:
-    """Execute the plans of one experiment; return a message for each failed run."""
+    """Execute the plans of one experiment and return a message for each failed run."""
     failed = []
     for planned in plans:
         if not planned.todo:

@@ -1,4 +1,4 @@
-"""`findings`: run and judge a battery, and optionally presets around its own."""
+"""`findings`: run and judge a battery and, optionally, presets similar to its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def findings(
 ) -> dict[str, Any]:
     """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
 
-    ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` is the number of additional presets to judge around the
-    first; around a calibrated preset they are members of its ensemble. ``progress`` receives the current task
-    and the share of it done since the last call. Returns the document of `judge`.
+    ``settings`` are ``section.key=value`` strings, as in `isolaw.replication.battery`. The directory ``out``
+    stores the runs, and a second call continues them. ``jitter`` is the number of additional presets to judge
+    around the first; around a calibrated preset they are members of its ensemble. ``progress`` is called with
+    the current task and the share of it done since the last call. Returns the document of `judge`.
 
     Raises
     ------

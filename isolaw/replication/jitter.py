@@ -1,11 +1,11 @@
-"""Test whether a finding also holds for presets similar to the one that was judged.
+"""Tests whether a finding also holds for presets similar to the one that was judged.
 
 For a calibrated preset, these are the members of its ensemble, which differ in what the runs do not
-determine. The constants that the user set apply to all of them. For any other preset, isolaw multiplies each
-nonzero constant, with η and β but without integers such as the number of features, by its own 2^U, with U
-uniform in [−1, 1], and clips it to the bounds of the model. The same rules judge each preset on a smaller
-battery, with 4 other seeds, without the smallest n, with two training set sizes, and without re-tuned η. With
-4 seeds intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
+determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
+nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. This
+includes η and β, but not integers such as the number of features. The same rules judge each preset on a
+smaller battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds,
+intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STREAM = 2603  # seed of the jitter, which no run uses
 
 
 def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[str, float]:
-    """Return the constants of a preset that are jittered, by name."""
+    """Return the constants of a preset that jitter varies, by name."""
     constants = simulator(model).PRESETS[preset]
     whole = {f.name for f in fields(constants) if f.type == "int"}
     values = asdict(constants) | dict(changed)
@@ -44,7 +44,7 @@ def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[
 
 
 def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str, float]:
-    """Return the jittered constants of the preset number ``index``.
+    """Return the jittered constants of preset number ``index``.
 
     >>> around = jittered("interference", {"sigma2": 100.0}, 3)
     >>> 50 <= around["sigma2"] <= 200, around == jittered("interference", {"sigma2": 100.0}, 3)
@@ -61,7 +61,7 @@ def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str
 
 
 def ensemble(battery: Battery) -> Preset | None:
-    """Return the calibrated preset that a battery judges, None if its preset is not calibrated."""
+    """Return the calibrated preset that a battery judges, or None if its preset is not calibrated."""
     name = battery.base.bandit.get("preset")
     return read_preset(name) if name is not None and is_calibrated(name) else None
 
@@ -75,7 +75,7 @@ def check(battery: Battery, presets: int) -> None:
 
 
 def around(battery: Battery, index: int) -> Battery:
-    """Return the small battery for preset number ``index``."""
+    """Return the smaller battery for preset number ``index``."""
     run = battery.resolved(SETS[0])
     model, preset = run.options["model"], run.options["preset"]
     own = dict(battery.base.bandit.get("parameters", {}))
@@ -106,12 +106,12 @@ def study(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge ``presets`` presets around a battery's, or those missing in ``out/jitter``, and count verdicts.
+    """Judge ``presets`` presets around a battery's own preset, and count their verdicts.
 
-    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts but not its
-    runs. Returns ``presets``, whether they are ``members`` of an ensemble, ``seeds``, ``constants`` (the
-    varied ones) and ``verdicts``: for each row of the table, such as ``F1 easy``, how many presets gave each
-    verdict.
+    The parameters are those of `document.judge`. ``out/jitter`` stores the verdicts of each preset but not
+    its runs; stored presets are not judged again. Returns ``presets``, ``members`` (whether they are members
+    of an ensemble), ``seeds``, ``constants`` (the varied ones) and ``verdicts``: for each row of the table,
+    such as ``F1 easy``, how many presets gave each verdict.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
@@ -130,7 +130,7 @@ def study(
 def _judged(
     battery: Battery, index: int, out: str | Path | None, jobs: int, progress: Progress
 ) -> dict[str, str]:
-    """Return the verdicts of one preset by row, read from its file if that file is of this preset."""
+    """Return the verdicts of one preset by row, from its file if the file belongs to this preset."""
     key = {**description(battery), "alone": dict(battery.tabular_constants), "seeds": list(battery.seeds)}
     mark = hashlib.sha256(canonical_json(key).encode()).hexdigest()
     path = None if out is None else Path(out) / "jitter" / f"{index:03d}.json"
@@ -148,7 +148,7 @@ def _judged(
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Return the content of a file; an unreadable file counts as empty, with a warning."""
+    """Return the content of a file. An unreadable file counts as empty, with a warning."""
     try:
         kept = read_json(path)
         if not isinstance(kept.get("verdicts"), dict):

@@ -1,4 +1,4 @@
-"""Compute the findings, and the curves of their figures, from the runs of a battery."""
+"""The findings, and the curves of their figures, computed from the runs of a battery."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from isolaw.replication.verdicts import Finding, Floats, interval, leave_one_out
 from isolaw.runs import Runs
 
 PlotSeries = dict[str, Any]
-_NUDGE = 1 + 1e-9  # so that a budget of a whole number of batches pays for its last step despite rounding
+_NUDGE = 1 + 1e-9  # ensures that a budget of whole batches pays for its last step despite rounding
 
 
 class MeasuredFindings:
-    """Findings and pictures from one battery's ``runs``, which are keyed by experiment."""
+    """The findings and figures of one battery. ``runs`` maps each experiment to its runs."""
 
     def __init__(self, battery: Battery, runs: Mapping[str, Runs]) -> None:
         self.battery, self.runs = battery, runs
@@ -63,14 +63,14 @@ class MeasuredFindings:
         return settled(found, PER_BUDGET)
 
     def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
-        """Return the rewards of S seeds and N values of n at the largest budget, (S, N)."""
+        """Return the rewards of S seeds and N values of n at the largest budget, of shape (S, N)."""
         return self._rewards(experiment, *args, **kwargs)[:, :, -1]
 
     def _picture(self, key: str, curves: Mapping[str, Any], **axes: Any) -> None:
         self.pictures[key] = {"levels": self.battery.levels, **axes, "curves": curves}
 
     def _rises(self) -> None:
-        """Add finding F1, that n* rises with C, and its control with η re-tuned at each n and C."""
+        """Add finding F1 (n* rises with C) and its control with η re-tuned at each n and C."""
         b, curves = self.battery, {}
         for name, values in self.main.items():
             self.findings.append(rules.rises(name, b.levels, values))
@@ -97,7 +97,7 @@ class MeasuredFindings:
         self._picture("F3", curves)
 
     def _batches(self) -> None:
-        """Add finding F4: B_p matters less than n, and at fixed B large M needs large n."""
+        """Add finding F4: B_p matters less than n, and at fixed B a large M needs a large n."""
         b = self.battery
         sizes, coarse = b.moderate_batches, b.coarse_levels
         each = [
@@ -152,14 +152,14 @@ class MeasuredFindings:
         self._picture("F6", {str(d): _path(b.levels, v) for d, v in each.items()}, x=b.budgets.tolist())
 
     def _decoupled(self) -> None:
-        """Add finding F7: advantages computed from more rollouts than enter the gradient."""
+        """Add finding F7: advantages computed from more rollouts than the gradient uses."""
         b = self.battery
         if not b.decoupled:
             nothing = np.full(len(b.seeds), np.nan)
             for name in SETS:
                 self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *[nothing] * 4)
             return
-        # Compare at equal steps, which n_train reaches at smaller budgets.
+        # Compare at equal steps, which runs with n = n_train reach at smaller budgets.
         shift = PER_OCTAVE * round(math.log2(N_EST / N_TRAIN))
         curves = {}
         for name in SETS:
@@ -173,23 +173,29 @@ class MeasuredFindings:
 
 
 def _band(rows: Floats) -> PlotSeries:
-    """Return a curve and its pointwise interval from rows (1 + S, X); None where not measured."""
+    """Return a curve and its pointwise interval, with None where not measured.
+
+    ``rows`` has shape (1 + S, X): the curve over all seeds, then the curves without each seed.
+    """
     parts = zip(("value", "low", "high"), interval(rows), strict=True)
     return {k: [float(v) if np.isfinite(v) else None for v in part] for k, part in parts}
 
 
 def _bands(names: Iterable[str], rows: Floats) -> PlotSeries:
-    """Return several curves and intervals by name, from rows (1 + S, curves, X)."""
+    """Return several curves and their intervals by name, from rows of shape (1 + S, curves, X)."""
     return {name: _band(rows[:, i]) for i, name in enumerate(names)}
 
 
 def _path(levels: Sequence[int], values: Floats) -> PlotSeries:
-    """Return the curve of log2 n* over the budgets."""
+    """Return the curve of log2 n* over the budgets, with its interval."""
     return _band(path(levels, leave_one_out(values)).log2_n)
 
 
 def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
-    """Return rewards (S, …) minus the mean ``over`` these axes, which removes what a seed's curves share."""
+    """Return rewards minus their mean ``over`` these axes, which removes effects shared within a seed.
+
+    ``values`` has shape (S, …).
+    """
     known = np.isfinite(values).all(axis=0)  # a batch above the cap was not run
     total = np.where(known, values, 0.0).sum(axis=over, keepdims=True)
     shared = total / np.maximum(np.where(known, 1, np.zeros_like(values)).sum(axis=over, keepdims=True), 1)
@@ -197,7 +203,7 @@ def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
 
 
 def _below(values: Floats) -> PlotSeries:
-    """Return rewards (S, N) relative to the best of their mean."""
+    """Return rewards of shape (S, N), relative to the best value of their mean, with intervals."""
     rows = leave_one_out(values)
     return _band(rows - rows.max(axis=1, keepdims=True))
 
@@ -213,9 +219,9 @@ def rewards(
 ) -> Floats:
     """Return the reward of each n at each budget, from one sweep whose schedule contains the budgets.
 
-    With S seeds, N values of n and X ascending ``budgets`` C, the result is (S, N, X). It is NaN before a
-    run's first step, after the end of a diverged run, and without a run. ``where`` selects runs by columns or
-    attributes, such as ``{"lr": 0.02}``.
+    For S seeds, N values of n and X ascending ``budgets`` C, the result has shape (S, N, X). It is NaN before
+    a run's first step, after the end of a diverged run, and if there is no run. ``where`` selects runs by
+    columns or attributes, such as ``{"lr": 0.02}``.
     """
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
@@ -228,19 +234,20 @@ def rewards(
         batch = facts["problems_per_batch"] * n
         compute, value = own["compute"].to_numpy(), own["value"].to_numpy()
         at = np.searchsorted(compute, budgets * _NUDGE, side="right") - 1
-        # The schedule evaluates the last step that a budget pays for.
+        # The schedule has an evaluation at the last step that a budget pays for.
         reached = (at >= 0) & (budgets * _NUDGE >= batch) & (compute[at] > budgets - batch)
         out[seeds.index(seed), levels.index(n)] = np.where(reached, value[at], np.nan)
     return out
 
 
 def settled(values: Floats, every: int) -> Floats:
-    """Return rewards (…, X) at every ``every``-th budget, each the mean since the budget before it.
+    """Return rewards at every ``every``-th budget, each averaged over the budgets since the previous one.
 
-    A reward at one C depends on the run's position in its epoch: noise between problems cancels only once
-    each was visited equally often. All seeds are at the same position, so intervals over seeds do not contain
-    this effect; a mean over half an octave mostly removes it. ``values`` (…, every · X + 1) are NaN where a
-    run had not begun or had ended; the result is NaN if the last value of its window is.
+    A reward at one C depends on the run's position in its epoch, because noise between problems cancels only
+    once all problems were visited equally often. All seeds are at the same position, so intervals over seeds
+    do not contain this effect. A mean over half an octave removes most of it. ``values`` has shape (…, every
+    · X + 1), with NaN where a run had not started or had ended, and the result has shape (…, X). It is NaN
+    where the last value of its window is NaN.
 
     >>> settled(np.array([np.nan, 1.0, 3.0, 5.0, np.nan]), 2)
     array([ 2., nan])

@@ -2,9 +2,10 @@
 
 An effect is positive if it has the direction that the finding states. The verdict is *yes* if the 95 %
 interval of the effect over seeds excludes zero and the effect is at least one doubling of n (for F4a, F5b and
-F7: at least 0.01 in reward or in the share of problems). It is *partly* if only the interval excludes zero,
-and otherwise *no* or *not measured*. A finding with several effects gets the weakest verdict. Rewards are (S,
-…, N) for S seeds and N values of n at the largest budget, or (S, N, X) at X budgets.
+F7: at least 0.01 in reward or in the share of problems). The verdict is *partly* if the interval excludes
+zero but the effect is smaller, and otherwise *no* or *not measured*. A finding with several effects gets the
+weakest verdict. Arrays of rewards have shape (S, …, N), for S seeds and N values of n at the largest budget,
+or (S, N, X), at X budgets.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from isolaw.replication.verdicts import (
     leave_one_out,
 )
 
-_WRONG = 3.0  # doublings: a wrong n or B_p is off by a factor of 8
+_WRONG = 3.0  # doublings: a wrong n or B_p is wrong by a factor of 8
 
 
 def n_star(levels: Sequence[int], values: Floats) -> Optimum:
-    """Return n* from the mean over all seeds, and from the means without each seed, (1 + S, …).
+    """Return n* from the mean over all seeds, and from the means without each seed, of shape (1 + S, …).
 
-    ``values`` are the rewards of the seeds, (S, …, N).
+    ``values`` contains the rewards of the seeds, of shape (S, …, N).
     """
     return optimum(np.log2(levels), leave_one_out(values))
 
@@ -41,19 +42,22 @@ def n_star(levels: Sequence[int], values: Floats) -> Optimum:
 def _compared(
     key: str, name: str, statement: str, label: str, rows: Floats, notes: Sequence[str], holds: bool = True
 ) -> Finding:
-    """Return a finding on n*; ``rows`` (2, 1 + S) are effects on n* and on the least n within tolerance."""
+    """Return a finding on n*.
+
+    ``rows``, of shape (2, 1 + S), contains the effects on n* and on the smallest n within the tolerance.
+    """
     effect, tolerance = (Effect.of(label, DOUBLINGS, own) for own in rows)
     return Finding(key, name, statement, (effect,), tolerance, holds, tuple(notes))
 
 
 def _at_edge(levels: Sequence[int], **found: Floats) -> list[str]:
-    """Return a note for each n* that is only a bound, since it is at an edge of the grid."""
+    """Return a note for each n* that is only a bound because it is at an edge of the grid."""
     edge = {-1.0: levels[0], 1.0: levels[-1]}
     return [f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge]
 
 
 def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", how: str = "") -> Finding:
-    """F1: n* rises with C, then saturates: the top two n are not on the frontier at the largest C."""
+    """F1: n* rises with C, then saturates: neither of the two largest n is the best at the largest C."""
     n = path(levels, leave_one_out(values))
     mean = values[:, :, -1].mean(axis=0)
     best = levels[int(np.nanargmax(mean))] if np.isfinite(mean).any() else None
@@ -70,13 +74,14 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
 
 
 def retuned(values: Floats) -> tuple[Floats, Floats]:
-    """Re-tune η for every n and C, as `isolaw.fits.studies.retune` does, from rewards (S, N, X, L) of L η.
+    """Re-tune η for every n and C, as `isolaw.fits.studies.retune` does.
 
-    Returns each seed's rewards (S, N, X) at the η that is best on the other seeds, since its own best is
-    biased upward, and the frequency with which each η was chosen, (L,).
+    ``values`` contains rewards of shape (S, N, X, L) for L values of η. Returns each seed's rewards, of shape
+    (S, N, X), at the η that is best on the other seeds, since its own best η is biased upward. Also returns
+    how often each η was chosen, as shares of shape (L,).
     """
     others = leave_one_out(values)[1:]
-    # An η at which any run diverged is not eligible.
+    # An η is not eligible if any run diverged with it.
     usable = np.where(np.isfinite(others) & np.isfinite(values).all(axis=0), others, -np.inf)
     choice = usable.argmax(axis=3)
     chosen = np.take_along_axis(values, choice[..., None], axis=3)[..., 0]
@@ -88,9 +93,10 @@ def retuned(values: Floats) -> tuple[Floats, Floats]:
 def lr_control(
     name: str, levels: Sequence[int], values: Floats, tuned: Floats, factors: Sequence[float], share: Floats
 ) -> Finding:
-    """F1 lr: how much of the rise remains with η re-tuned at each C and n (see `retuned`).
+    """F1 lr: how much of the rise remains if η is re-tuned at each C and n (see `retuned`).
 
-    A larger n at lr ∝ √B lowers the noise as a smaller lr does, so an annealed lr can explain part of F1.
+    A larger n with lr ∝ √B lowers the noise, as a smaller lr does, so an annealed lr can explain a part of
+    F1.
     """
     found = rises(name, levels, tuned, key="F1 lr", how=", with η re-tuned at each n and C")
     rule = rises(name, levels, values).effect
@@ -102,7 +108,7 @@ def lr_control(
 
 
 def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
-    """F2: harder sets saturate at smaller n*."""
+    """F2: harder problem sets saturate at smaller n*."""
     a, b = n_star(levels, easy), n_star(levels, hard)
     notes = [
         f"n* is {_n(a.log2_n[0])} on the easy and {_n(b.log2_n[0])} on the hard set",
@@ -113,7 +119,7 @@ def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
 
 
 def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) -> Finding:
-    """F3: on the easy set worst@4 needs larger n than best@4, on the hard set the reverse."""
+    """F3: on the easy set worst@4 needs a larger n than best@4, and on the hard set the reverse."""
     a, b = n_star(levels, worst), n_star(levels, best)
     sign, larger, smaller = (1, "worst@4", "best@4") if name == "easy" else (-1, "best@4", "worst@4")
     notes = [
@@ -125,7 +131,7 @@ def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) ->
 
 
 def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: int) -> Finding:
-    """F4a: B_p matters little: a wrong B_p costs less than a wrong n. ``values`` are (S, B_p, N)."""
+    """F4a: B_p matters little, so a wrong B_p costs less than a wrong n. ``values`` has shape (S, B_p, N)."""
     rows = leave_one_out(values)
     log2_n = np.log2(levels)
     best = optimum(log2_n, rows).reward
@@ -149,7 +155,7 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
 
 
 def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
-    """F4b: at fixed B = B_p · n, small M needs large B_p, and large M needs large n."""
+    """F4b: at fixed B = B_p · n, a small M needs a large B_p, and a large M needs a large n."""
     n = path(levels, leave_one_out(values))
     label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
     statement = "at fixed B, small M needs large B_p, large M large n"
@@ -158,10 +164,10 @@ def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
 
 
 def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
-    """F4c: on the hard set n*(M) at fixed B is not monotone: it turns, by a doubling each way.
+    """F4c: on the hard set at fixed B, n*(M) is not monotone: it turns, by a doubling each way.
 
-    Noise gives every path some largest turn. So the other seeds choose where the turn is, and the seed left
-    out measures how far n* moves before and after it.
+    Because of noise, every path has some largest turn. The position of the turn is therefore chosen on all
+    other seeds, and the left-out seed measures how far n* moves before and after it.
     """
     label = f"at B = {batch:,}: how far log2 n* moves {{}} its turn"
     others, own = path(levels, leave_one_out(values)), path(levels, values)
@@ -181,7 +187,10 @@ def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
 
 
 def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
-    """Return a path's moves before and after the largest turn of another, both positive if it turns too."""
+    """Return a path's moves before and after the largest turn of another path.
+
+    Both moves are positive if the path turns in the same way.
+    """
     if not (np.isfinite(chosen_on).all() and np.isfinite(judged_on).all()):
         return np.nan, np.nan
     a, b, c = np.array(list(combinations(range(chosen_on.size), 3))).T
@@ -194,7 +203,7 @@ def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
 
 
 def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
-    """F5a: on one problem alone, more steps beat larger n."""
+    """F5a: on a single problem, more steps beat a larger n."""
     n = path(levels, leave_one_out(values))
     below = float(np.log2(levels).mean()) - n.both.mean(axis=2)
     name = "alone" if rule == "constant" else "alone, lr ∝ √n"
@@ -205,7 +214,7 @@ def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
 
 
 def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, train: Floats) -> Finding:
-    """F5b: with many problems, larger n leaves fewer with p < 0.02, and a less skewed pass@1."""
+    """F5b: with many problems, a larger n leaves fewer problems with p < 0.02, and a less skewed pass@1."""
     small, large = len(levels) // 4, 3 * len(levels) // 4
     fewer, flatter, fewer_trained = (v[:, small] - v[:, large] for v in (zero, gini, train))
     at = f"n = {levels[small]} less n = {levels[large]}"
@@ -222,7 +231,7 @@ def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, trai
 
 
 def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Finding:
-    """F6: a smaller training set caps n* at a lower value. ``values`` are (S, D, N)."""
+    """F6: a smaller training set caps n* at a lower value. ``values`` has shape (S, D, N)."""
     found = {d: n_star(levels, values[:, i]) for i, d in enumerate(sizes)}
     along = ", ".join(f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in found.items())
     notes = [f"n* (by tolerance): {along}"]
@@ -237,11 +246,12 @@ def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Findi
 def decoupled(
     name: str, sizes: tuple[int, int], both: Floats, full: Floats, part: Floats, later: Floats
 ) -> tuple[Finding, Finding]:
-    """F7: advantages from n_est rollouts, gradient from n_train of them: below n = n_est, above n = n_train.
+    """F7: advantages from n_est rollouts with a gradient from n_train give a reward between both n.
 
-    Rewards (S,) at equal steps M are ``both`` (the decoupled run), ``full`` (n = n_est) and ``part`` (n =
-    n_train); ``later`` is n = n_train at equal compute, for the note. The paper's appendix finds the
-    decoupled run about equal to n = n_train; the second row says so if its interval is within 0.01 of zero.
+    The rewards, each of shape (S,), are at equal steps M: ``both`` is the decoupled run, which should be
+    below ``full`` (n = n_est) and above ``part`` (n = n_train). ``later`` is n = n_train at equal compute,
+    for the note. The paper's appendix finds the decoupled run about equal to n = n_train; the second row says
+    so if its interval is within 0.01 of zero.
     """
     n_est, n_train = sizes
     below = Effect.of(f"at equal M: n = {n_est} less decoupled", REWARD, leave_one_out(full - both))
@@ -260,12 +270,12 @@ def decoupled(
 
 
 def _along(log2_n: Floats) -> str:
-    """Format n* over all seeds at every octave of a budget."""
+    """Format the n* over all seeds at every octave of the budget."""
     return ", ".join(_n(u) for u in log2_n[0, ::2])
 
 
 def _frontier(reward: Floats) -> str:
-    """Describe the reward along the frontier, and its maximum if it is before the end."""
+    """Describe the reward along the frontier, and its maximum if that is before the end."""
     if not np.isfinite(reward[[0, -1]]).all():
         return "the frontier was not measured throughout"
     top = int(np.nanargmax(reward))

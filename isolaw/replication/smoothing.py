@@ -4,8 +4,8 @@ The argmax over the n of a grid jumps by whole doublings and follows noise. isol
 by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least
 four n). n* is the argmax of the smooth curve between the smallest and the largest measured n. Smoothing is
 linear in the rewards, and n* is computed from means over seeds, never from the noise of a single seed. If the
-reward falls off a cliff, a single polynomial over all n is off by up to 0.7 doublings, and local regression
-by at most about 0.1 (`tests/replication/test_smoothing.py`).
+reward falls off a cliff, the n* of a single polynomial over all n is off by up to 0.7 doublings, and that of
+local regression by at most about 0.1 (`tests/replication/test_smoothing.py`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from isolaw.replication.verdicts import Floats
 
 _BANDWIDTH = 2.5
 _LEAST_LEVELS = 3
-_FINE = 16  # points per doubling, refined by a parabola
+_FINE = 16  # points per doubling, later refined by a parabola
 _LEAST_POINTS = 4
 _EDGE = 1e-9
 
 
 @lru_cache(maxsize=256)
 def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return points between the first and last u, (G,), and the weights of the rewards there, (G, N)."""
+    """Return points between the first and last u, of shape (G,), and the weights of the rewards there.
+
+    The weights have shape (G, N).
+    """
     at = np.array(u)
     fine = np.linspace(at[0], at[-1], round((at[-1] - at[0]) * _FINE) + 1)
     weights = np.empty((fine.size, at.size))
     for g, centre in enumerate(fine):
         distance = np.abs(at - centre)
         reach = np.sort(distance)[min(_LEAST_POINTS, at.size) - 1]
-        # Reach half a doubling beyond the outermost required point, so that its weight is above zero.
+        # Reach half a doubling beyond the farthest required point, so that its weight is positive.
         tricube = (1 - np.clip(distance / max(_BANDWIDTH, reach + 0.5), 0, 1) ** 3) ** 3
         root = np.sqrt(tricube)
         terms = np.stack([np.ones_like(at), at - centre, (at - centre) ** 2], axis=1)
@@ -45,18 +48,21 @@ def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
 
 
 def smooth(log2_n: Floats, reward: Floats) -> tuple[Floats, Floats]:
-    """Return points u (G,) and the smooth reward there (…, G), from rewards (…, N) at ascending log2 n."""
+    """Return points u of shape (G,) and the smooth reward there, of shape (…, G).
+
+    ``reward`` has shape (…, N), at ascending ``log2_n`` of shape (N,).
+    """
     fine, weights = _smoother(tuple(float(v) for v in log2_n))
     return fine, reward @ weights.T
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The maxima of smooth rewards, for any number of curves (…).
+    """The maxima of smooth rewards, for any number of curves, each field with one value per curve.
 
-    ``log2_n`` is log2 n* (of rewards equal up to rounding, the smallest n), ``tolerance`` log2 of the
-    smallest n within 0.005 of the best, and ``reward`` the smooth reward at n*. ``bound`` is −1 if n* is the
-    smallest measured n and +1 if it is the largest: n* is then only a bound.
+    ``log2_n`` is log2 n*; among rewards equal up to rounding, the smallest n counts. ``tolerance`` is log2 of
+    the smallest n within 0.005 of the best, and ``reward`` is the smooth reward at n*. ``bound`` is −1 if n*
+    is the smallest measured n and +1 if it is the largest; n* is then only a bound.
     """
 
     log2_n: Floats
@@ -66,14 +72,14 @@ class Optimum:
 
     @property
     def both(self) -> Floats:
-        """``log2_n`` and ``tolerance``, stacked, (2, …)."""
+        """``log2_n`` and ``tolerance``, stacked to shape (2, …)."""
         return np.stack([self.log2_n, self.tolerance])
 
 
 def optimum(log2_n: Floats, reward: Floats) -> Optimum:
-    """Find n* from ascending ``log2_n`` (N,) and ``reward`` (…, N).
+    """Find n* from ``reward``, of shape (…, N), at ascending ``log2_n``, of shape (N,).
 
-    An n that is NaN in any curve counts as not measured. With fewer than three n the result is NaN.
+    An n with NaN in any curve counts as not measured. With fewer than three measured n, the result is NaN.
 
     >>> u = np.arange(2.0, 12.0)
     >>> found = optimum(u, -0.01 * (u - 6.3) ** 2)
@@ -109,8 +115,8 @@ def optimum(log2_n: Floats, reward: Floats) -> Optimum:
 
 
 def path(levels: Sequence[int], rewards: Floats) -> Optimum:
-    """Return n* at every budget, (R, X), from R rows of rewards (R, N, X)."""
-    # Process one budget at a time, since not every n has made a step at each.
+    """Return n* at every budget, of shape (R, X), from R rows of rewards, of shape (R, N, X)."""
+    # Process one budget at a time, since some n have not made a step at the smaller budgets.
     found = [optimum(np.log2(levels), rewards[:, :, x]) for x in range(rewards.shape[2])]
     names = ("log2_n", "tolerance", "reward", "bound")
     return Optimum(*(np.stack([getattr(o, name) for o in found], axis=1) for name in names))

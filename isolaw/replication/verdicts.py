@@ -1,14 +1,14 @@
 """Effects, their intervals over seeds, and the rule that turns them into the verdict on a finding.
 
-The unit of resampling is the seed: under one seed, configurations share problem sets and their order, so all
-runs of a seed are one draw. An effect θ is a function of the mean over S seeds. With θ_(s) the effect without
-seed s (the jackknife; Tukey 1958),
+The unit of resampling is the seed: with the same seed, configurations share problem sets and their order, so
+all runs of a seed are one draw. An effect θ is a function of the mean over S seeds. Let θ_(s) be the effect
+without seed s (the jackknife; Tukey 1958). Then
 
     se² = (S − 1) / S · Σ_s (θ_(s) − θ)²,    θ ± t_{S−1, .975} · se
 
-For a plain mean this is Student's interval. An interval in doublings of n is wider by 0.1 on either side, the
-largest bias of the smoothing (`smoothing`). `tests/replication/test_smoothing.py` measures the coverage: 89
-to 100 % with eight seeds, for curves of five shapes and three noises.
+For a plain mean this is Student's interval. An interval in doublings of n is widened by 0.1 on either side,
+which is the largest bias of the smoothing (`smoothing`). `tests/replication/test_smoothing.py` measures the
+coverage: 89 to 100 % with eight seeds, for curves of five shapes and three noise levels.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ _UNMEASURED = "a run is missing: its n is not in the grid, it has no step at C/1
 
 
 def leave_one_out(values: Floats) -> Floats:
-    """Return the mean over seeds, followed by the means without each seed, from (S, …) to (1 + S, …).
+    """Return the mean over seeds, followed by the means without each seed: (S, …) becomes (1 + S, …).
 
     >>> leave_one_out(np.array([1.0, 2.0, 6.0]))
     array([3. , 4. , 3.5, 1.5])
     """
     mean = values.mean(axis=0)
-    # This form gives equal seeds equal means, to the last bit.
+    # With this form, equal seeds have exactly equal means.
     return np.concatenate([mean[None], mean + (mean - values) / (len(values) - 1)])
 
 
 def interval(rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return value, lower and upper end, each (…), of effects over all seeds and without each, (1 + S, …)."""
+    """Return the values, lower ends and upper ends of effects, each of shape (…).
+
+    ``rows``, of shape (1 + S, …), contains the effects over all seeds, then those without each seed.
+    """
     without = rows[1:]
     s = len(without)
     error = np.sqrt((s - 1) / s * np.sum((without - rows[0]) ** 2, axis=0))
@@ -62,7 +65,7 @@ class Effect:
 
     @classmethod
     def of(cls, label: str, unit: str, rows: Floats) -> Effect:
-        """Build an effect from its values over all seeds and without each, (1 + S,).
+        """Build an effect from its values over all seeds and without each seed, of shape (1 + S,).
 
         >>> e = Effect.of("a mean", REWARD, leave_one_out(np.array([1.0, 2.0, 6.0])))
         >>> round(e.value, 2), round(e.low, 2), round(e.high, 2)
@@ -73,7 +76,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """*Yes* if the interval excludes zero and the effect is large enough, *partly* if only the former."""
+        """*Yes* if the interval excludes zero and the effect is large; *partly* if only the first holds."""
         if not self.measured:
             return "not measured"
         if not self.low > 0:
@@ -82,11 +85,11 @@ class Effect:
 
     @property
     def measured(self) -> bool:
-        """Whether all runs exist that the effect is computed from."""
+        """Whether all runs exist from which the effect is computed."""
         return bool(np.isfinite([self.value, self.low, self.high]).all())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; an effect that was not measured has no numbers."""
+        """Return JSON-able data, without numbers if the effect was not measured."""
         return {
             "label": self.label,
             "unit": self.unit,
@@ -97,7 +100,7 @@ class Effect:
 
 
 def weakest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on a finding that needs all of several effects.
+    """Return the verdict on a finding that requires all of several effects.
 
     >>> weakest(["yes", "partly"])
     'partly'
@@ -109,9 +112,9 @@ def weakest(verdicts: Sequence[Verdict]) -> Verdict:
 class Finding:
     """One finding on one problem set, which is a row of the table.
 
-    ``key`` names the finding, such as ``F1``, which requires all ``effects``. If it compares n*,
-    ``tolerance`` is the first effect, computed from the smallest n within 0.005 of the best instead of n*.
-    ``holds`` is a further condition; if it is false, the verdict is at most *partly*.
+    ``key`` is the name of the finding, such as ``F1``. The finding requires all ``effects``. If it compares
+    n*, ``tolerance`` is the first effect computed from the smallest n within 0.005 of the best instead of
+    from n*. ``holds`` is an additional condition; if it is false, the verdict is at most *partly*.
     """
 
     key: str
@@ -124,12 +127,12 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The weakest verdict of the effects and of the condition."""
+        """The weakest verdict among the effects and the condition."""
         return weakest([*(e.verdict for e in self.effects), "yes" if self.holds else "partly"])
 
     @property
     def effect(self) -> Effect:
-        """The decisive effect: the smallest of those with the worst verdict."""
+        """The decisive effect: the smallest among those with the weakest verdict."""
         worst = weakest([e.verdict for e in self.effects])
         return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
 

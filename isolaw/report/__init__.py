@@ -1,1 +1,1 @@
-"""Results for people: figures, pages, and the same findings as text."""
+"""Results for readers: figures, HTML pages, and the same findings as text."""

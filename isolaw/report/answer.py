@@ -1,7 +1,7 @@
-"""`answer`: from runs and a budget to an allocation, how sure it is, and what to run next.
+"""`answer`: recommend an allocation for a budget, with its uncertainty and the runs to add next.
 
-It calls what `isolaw.read`, `isolaw.fit`, `Law.predict` and `isolaw.backtest` call, and adds no estimate of
-its own.
+The module combines `isolaw.read`, `isolaw.fit`, `Law.predict` and `isolaw.backtest`; it computes no estimate
+of its own.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
     from isolaw.fits.selection import Hold
 
-_REPLAYED = "replay"  # the replay backend only has recorded runs, and cannot make others
+_REPLAYED = "replay"  # The replay backend only returns recorded runs; it cannot generate new ones.
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to run next, the reason, and the command that runs it or that answers again after the runs."""
+    """The next step: what to run, why, and the command for it."""
 
     what: str
     why: str = ""
     command: str = ""
-    again: bool = False  #: the command comes after what the user runs
+    again: bool = False  #: True if the user runs something first and ``command`` then repeats the question
 
     def __str__(self) -> str:
         text = " ".join(part for part in (self.what, self.why) if part)
@@ -63,20 +63,20 @@ class NextStep:
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """How to spend a budget. As text, it is what ``isolaw answer`` prints: at most eight lines."""
+    """The recommended split of a budget. Its text is what ``isolaw answer`` prints: at most eight lines."""
 
-    prediction: Prediction  #: with all alternatives and cautions
+    prediction: Prediction  #: the prediction, with all alternatives and cautions
     law: Law
-    study: Study | None  #: the runs; None where only their law was given
-    backtest: Mapping[str, Any] | str  #: of `isolaw.backtest`, or why there is none
+    study: Study | None  #: the runs and the fitted law; None if only a law was given
+    backtest: Mapping[str, Any] | str  #: the result of `isolaw.backtest`, or the reason why there is none
     gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
     next: NextStep  #: what to run next
-    limits: Mapping[str, Any]  #: the arguments of `Law.predict` that were used
+    limits: Mapping[str, Any]  #: the arguments passed to `Law.predict`
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem; None if isolaw recommends nothing, like B_p and M."""
+        """n, the rollouts per problem. If isolaw recommends no allocation, n, B_p and M are None."""
         return self.prediction.n
 
     @property
@@ -101,19 +101,20 @@ class Answer:
 
     @property
     def interval(self) -> Interval | None:
-        """95 % interval of the predicted reward; None where there is none."""
+        """95 % interval of the predicted reward, or None if it is not known."""
         return self.prediction.reward.interval
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs."""
+        """Whether the runs come from a simulator."""
         return self.prediction.simulated
 
     def table(self) -> pd.DataFrame:
         """Return the allocations with an expected loss of at most 0.005, the recommended one first.
 
         The columns are ``n``, ``B_p``, ``M``, ``reward``, ``reward_low``, ``reward_high``, ``expected_loss``,
-        ``probability_within_tolerance`` (of 0.005 of the best) and ``measured``.
+        ``probability_within_tolerance`` and ``measured``. The probability is that the allocation is within
+        0.005 of the best.
         """
         rows = []
         for own in self.prediction.options:
@@ -132,7 +133,7 @@ class Answer:
         return self.law.plot()
 
     def lines(self) -> list[str]:
-        """Return the text, line by line, without the label of simulated runs (`simulated`)."""
+        """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
         parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
         return answer_lines(*parts)
 
@@ -145,7 +146,7 @@ class Answer:
         return as_html(str(self).splitlines(), self.table())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data: the prediction's, and ``gain``, ``backtest`` and ``next``."""
+        """Return JSON-able data: the prediction, ``gain``, ``backtest``, ``nearest`` and ``next``."""
         result = self.backtest
         return {
             **self.prediction.to_dict(),
@@ -176,26 +177,25 @@ def answer(
     again: str | None = None,
     **reading: Unpack[ReadKeywords],
 ) -> Answer:
-    """Return how to split a budget, how sure that is, what it buys, and what to run next.
+    """Recommend how to split a budget, and report the expected loss, the gain and the runs to add next.
 
     Parameters
     ----------
     source
-        logs, a sweep's directory or a table, as `isolaw.read` takes them; `Runs`; or a law, its file, or a
-        folder with ``law.json`` and no runs.
-        A law has no runs, so nothing is backtested.
+        logs, a sweep's directory or a table, as for `isolaw.read`; `Runs`; or a law, its file, or a folder
+        with ``law.json`` and no runs. Without runs, isolaw does not backtest.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
     hold
-        ``B_p``, ``B`` or ``nothing``; by default chosen by how B_p and n vary.
+        ``B_p``, ``B`` or ``nothing``; by default chosen from how B_p and n vary.
     max_batch_rollouts
-        the hardware's cap on B_p · n; by default the cap in the sweep file.
+        the hardware limit on B_p · n; by default the limit in the sweep file.
     metric, eval_set, where, draws, seed, reading
-        as for `isolaw.fit`.
+        as in `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
     again
-        the command that repeats the question, quoted in ``next``; by default built from ``source`` and
+        the command that repeats this call, shown in ``next``; by default built from ``source`` and
         ``compute``.
 
     Raises
@@ -257,7 +257,7 @@ def answer(
 
 
 def _as_law(source: Source | Law) -> Law | None:
-    """Return the source as a law, if it is one or names its file; else None."""
+    """Return the law that ``source`` is or names, or None if it is neither."""
     if isinstance(source, Law):
         return source
     path = law_file(source) if isinstance(source, str | os.PathLike) else None
@@ -265,7 +265,9 @@ def _as_law(source: Source | Law) -> Law | None:
 
 
 def law_file(source: str | os.PathLike[str]) -> Path | None:
-    """Return the law file of a source: itself, or ``law.json`` in a folder without runs; else None.
+    """Return the law file that ``source`` names, or None.
+
+    It is the file itself, or ``law.json`` in a folder that has no runs.
 
     >>> law_file("examples/data")
     """

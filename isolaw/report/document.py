@@ -1,10 +1,10 @@
 """`Document`: the result of a study as one value, which renders as text, JSON and HTML.
 
-A document has passages of blocks: sentences, lists, tables, cautions, snippets and drawings. A study states
-its result once, in its ``document`` (`isolaw.report.summary` finds it). A command prints `Document.lines`, or
-`Document.data` with ``--json``; `isolaw.report.page.document` makes the page and the notebook's view. Only
-this module labels simulated results (`isolaw.evidence.Simulated`): the label begins the text, the page, its
-title and the JSON.
+A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions, snippets and
+drawings. Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it).
+A command prints `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page.document` renders
+the HTML page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`),
+at the start of the text, the page, its title and the JSON.
 
 >>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
 ...                  {"n": 8, "simulated": True})
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bar:
-    """An interval with its estimate, in percent of a scale, and a second interval to compare it with."""
+    """An estimate with its interval, and a second interval for comparison, in percent of the bar's width."""
 
     low: float
     middle: float
@@ -44,7 +44,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: its text, its sort key (the text unless given), its kind (``good``, ``bad``), and a bar."""
+    """One cell of a table: text, sort key (the text by default), kind (``good`` or ``bad``) and bar."""
 
     text: str
     by: float | str | None = None
@@ -54,27 +54,27 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. A page shows a ``long`` one folded, and only a page has the columns ``page_only``."""
+    """A table. A page shows a ``long`` table collapsed; text output omits the columns in ``page_only``."""
 
     name: str
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     long: bool = False
-    align: str = "<"  #: < or > for each column of the text; the last applies to the remaining columns
+    align: str = "<"  #: < or > for each column of the text; the last one applies to all remaining columns
     page_only: Sequence[str] = ()
-    indent: str = ""  #: of the text, before each row
+    indent: str = ""  #: inserted before each row of the text
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[str | TableCell]], align: str = "<", **more: Any) -> Table:
-        """Return the table of these rows; the first is its head."""
+        """Return a table of these rows, where the first row contains the column names."""
         head, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
         named = {"name": "", "caption": "", **more}
         return cls(columns=[own.text for own in head], rows=cells, align=align, **named)
 
     @classmethod
     def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
-        """Return the table of rows by column, without columns that are None throughout.
+        """Return a table of rows that map column names to text, without columns that are always None.
 
         >>> Table.by_column([{"n": "8", "hours": None}, {"n": "16", "hours": None}]).lines()
         ['n', '8', '16']
@@ -92,7 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list of items, with a sentence that introduces it."""
+    """A list of items with an introductory sentence."""
 
     lead: str
     items: Sequence[str]
@@ -105,7 +105,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Snippet:
-    """Commands to run, or lines of a file; ``lead`` begins the first line of the text."""
+    """Commands to run, or lines of a file. In text output, ``lead`` precedes the first line."""
 
     code: Sequence[str]
     lead: str = ""
@@ -118,7 +118,7 @@ class Snippet:
 
 @dataclass(frozen=True)
 class Caution:
-    """What could be wrong with a result, as a sentence."""
+    """A sentence that states what could be wrong with a result."""
 
     text: str
 
@@ -129,7 +129,7 @@ class Caution:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, shown only on a page. ``alt`` is for screen readers."""
+    """A figure that only pages show. ``alt`` describes it for screen readers."""
 
     draw: Callable[[], Figure]
     alt: str
@@ -140,7 +140,7 @@ class Drawing:
         return []
 
     def svg(self) -> Markup:
-        """Return an SVG element; matplotlib escapes the text in it."""
+        """Return the figure as an SVG element, in which matplotlib has escaped the text."""
         import matplotlib as mpl
         from markupsafe import Markup
 
@@ -154,7 +154,7 @@ class Drawing:
 
 
 def cautions(flags: Iterable[Flag]) -> list[Caution]:
-    """Return flags as cautions, without the simulation flag: the document's label states it."""
+    """Return flags as cautions, except the simulation flag, which the document's label already states."""
     return [Caution(f"{text}.") for text in notes(flags)]
 
 
@@ -163,7 +163,7 @@ Stanza = str | Table | Bullets | Snippet | Caution | Drawing
 
 @dataclass(frozen=True)
 class Passage:
-    """Blocks under a title; the text shows the title only if it is ``printed``."""
+    """Blocks under a title. Text output shows the title only if ``printed`` is true."""
 
     title: str
     blocks: Sequence[Stanza]
@@ -179,11 +179,11 @@ class Passage:
 
 @dataclass(frozen=True)
 class Document:
-    """The result of a study; its first sentence is the answer."""
+    """The result of a study. Its first sentence is the answer."""
 
-    title: str  #: of what
+    title: str  #: the subject of the result
     passages: Sequence[Passage]
-    data: Mapping[str, Any]  #: the result as JSON-able data; with ``simulated`` if it rests on runs
+    data: Mapping[str, Any]  #: the result as JSON-able data; has ``simulated`` if it depends on runs
 
     @classmethod
     def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
@@ -191,7 +191,7 @@ class Document:
         return cls(title, [Passage("", lines)], data)
 
     def lines(self) -> list[str]:
-        """Return the text, line by line; an empty line separates passages."""
+        """Return the lines of the text, with an empty line between passages."""
         parts = [lines for passage in self.labelled if (lines := passage.lines())]
         return [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
 
@@ -202,7 +202,7 @@ class Document:
 
     @property
     def labelled(self) -> list[Passage]:
-        """Return the passages; the first sentence now begins with what the result rests on."""
+        """The passages, with the label for simulated runs at the start of the first sentence."""
         first, *rest = self.passages
         answer, *others = first.blocks
         label = self.simulated.first(str(answer))

@@ -1,4 +1,4 @@
-"""`Study`: the input of figures and of the page: runs with their law, or the reason why there is none."""
+"""`Study`: the runs with their law, or the reason why there is none; the input of figures and pages."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
 PLACE = ["problems_per_batch", "rollouts_per_problem"]
-# Checkpoints around C that are averaged: runs of different batches do not end at exactly the same C.
+# Checkpoints within these factors of C are averaged, since runs of different batches end at different C.
 _FROM, _TO = 0.8, 1.1
 _BACKTEST_SHARES = (8, 4, 2)
 _BACKTEST_DRAWS = 100
-_SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are left out
+_SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are ignored
 
 
 @dataclass(frozen=True)
 class Study:
-    """The subject of a report: all runs of the sources, the reward, the law."""
+    """The subject of a report: all runs, the metric used as reward, and the law."""
 
     runs: Runs
     metric: str
     eval_set: str
-    law: Law | None = None  # None if the runs do not support one
+    law: Law | None = None  # None if the runs do not support a law
     refused: str = ""  # the reason why there is no law
-    fixed: dict[str, Any] = field(default_factory=dict)  # values that all drawn runs have
+    fixed: dict[str, Any] = field(default_factory=dict)  # values shared by all runs that are drawn
 
     @classmethod
     def of(cls, law: Law, runs: Runs) -> Study:
-        """Return the study of the runs that a law was fitted to."""
+        """Return the study of a law and the runs that it was fitted to."""
         return cls(runs, law.document.metric, law.document.eval_set, law)
 
     @classmethod
     def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> Study:
-        """Fit a law to runs; return them with it, or with the reason why they support none.
+        """Fit a law to runs and return their study, which contains the law or the reason why there is none.
 
         ``keywords`` are for `isolaw.fit`; if ``hold`` is None, `usual_hold` chooses it.
         """
@@ -63,11 +63,11 @@ class Study:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
     def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """Backtest these runs; return the result, or why there is none.
+        """Backtest these runs; return the result, or the reason why there is none.
 
-        It fits the checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`. By default ``below``
-        is an eighth of the largest compute, or if that is too little, a quarter or half. With an explicit
-        ``below``, the errors of `isolaw.backtest` are raised.
+        The backtest fits checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`. By default
+        ``below`` is an eighth of the largest compute, or a quarter or a half if an eighth is not enough.
+        Errors of `isolaw.backtest` are raised only if ``below`` is given.
         """
         d, points = self.document, self.held.points
         if d is None:
@@ -93,12 +93,12 @@ class Study:
 
     @property
     def document(self) -> LawDocument | None:
-        """The document of the study's law, None if there is no law."""
+        """The document of the study's law, or None without a law."""
         return None if self.law is None else self.law.document
 
     @cached_property
     def held(self) -> Runs:
-        """The runs that have the fixed values, with any B_p and n."""
+        """The runs with the fixed values, at any B_p and n."""
         table = self.runs.table()
         fixed = {**(self.document.fixed if self.document else {}), **self.fixed}
         fixed = {k: v for k, v in fixed.items() if k in table and k != "problems_per_batch"}
@@ -115,12 +115,12 @@ class Study:
         return sorted(int(b) for b in self.held.points["problems_per_batch"].unique())
 
     def rows(self, metric: str | None = None) -> pd.DataFrame:
-        """Return the rows of one metric, by default the reward."""
+        """Return the rows of ``metric``, by default of the reward."""
         points = self.held.points
         return points[(points["metric"] == (metric or self.metric)) & (points["eval_set"] == self.eval_set)]
 
     def fitted(self) -> pd.DataFrame:
-        """Return the rows of the reward that the law was fitted to; all of them without a law."""
+        """Return the reward rows that the law was fitted to, or all reward rows without a law."""
         rows = self.rows()
         if self.document is None:
             return rows
@@ -129,7 +129,7 @@ class Study:
         return rows[[place in places for place in pairs]]
 
     def x(self, rows: pd.DataFrame) -> Floats:
-        """Return x of rows in the law's unit (rollouts, tokens, seconds or steps); NaN if not recorded."""
+        """Return x of each row in rollouts, tokens, seconds or steps, as in the law; NaN if not recorded."""
         name = self.document.x.name if self.document else "compute"
         if name == "steps":
             batch = rows["problems_per_batch"] * rows["rollouts_per_problem"]
@@ -138,13 +138,13 @@ class Study:
         return values.to_numpy(np.float64, na_value=np.nan)
 
     def best_and_worst(self) -> list[str]:
-        """Return best@k and worst@k for the largest k with both measured; empty if there is none."""
+        """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
         found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
         both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
         return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []
 
     def one_batch(self) -> int:
-        """Return the B_p that was run with the most n; of several, the smallest."""
+        """Return the B_p that was run with the most distinct n; if several tie, the smallest."""
         counts = self.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
         return int(counts[counts == counts.max()].index.min())
 
@@ -152,7 +152,7 @@ class Study:
 def common_compute(points: pd.DataFrame) -> float:
     """Return the largest compute that every configuration reached.
 
-    Configurations that ended before a sixteenth of the largest compute do not count.
+    Configurations that ended before a sixteenth of the largest compute are ignored.
 
     >>> common_compute(pd.DataFrame({"problems_per_batch": 32, "rollouts_per_problem": [8, 8, 16],
     ...                              "compute": [256, 2560, 2048]}))
@@ -163,11 +163,11 @@ def common_compute(points: pd.DataFrame) -> float:
 
 
 def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
-    """Return a table with the measured reward of each configuration at C = ``compute``.
+    """Return a table of the measured reward of each configuration at C = ``compute``.
 
-    ``points`` are rows of one metric on one evaluation set. The reward is the mean over runs of a run's mean
-    between 0.8 C and 1.1 C. The columns are `PLACE`, ``runs``, ``value``, and ``error``, the standard error
-    over runs (NaN for a single run).
+    ``points`` contains rows of one metric on one evaluation set. The reward is first averaged within each
+    run, between 0.8 C and 1.1 C, and then over runs. The columns are `PLACE`, ``runs``, ``value`` and
+    ``error``, which is the standard error over runs (NaN for a single run).
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
     ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})
@@ -181,9 +181,10 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
 
 
 def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
-    """Choose ``hold`` for a law of these runs, by how B_p and n vary among the runs that ``where`` selects.
+    """Choose ``hold`` for a law of these runs, from how B_p and n vary among the runs that ``where`` selects.
 
-    ``B_p`` if all runs share it, ``B`` if all runs share B = B_p · n, else ``nothing``.
+    The result is ``B_p`` if all runs share B_p, ``B`` if all runs share B = B_p · n, and otherwise
+    ``nothing``.
     """
     table = runs.table()
     table = hold(table, {name: value for name, value in (where or {}).items() if name in table})
@@ -194,7 +195,7 @@ def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
 
 
 def is_of(law: Law, runs: Runs) -> bool:
-    """Return whether ``law`` was fitted to these runs, judged by configurations and checkpoints."""
+    """Return whether ``law`` was fitted to these runs, according to its configurations and checkpoints."""
     d = law.document
     x = "compute" if d.x.name == "steps" else d.x.name
     try:

@@ -1,4 +1,4 @@
-"""The result of a law, a prediction or a study, in the words of the commands: as text, document and HTML."""
+"""The result of a law, a prediction or a study as the commands show it: as text, document and HTML."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ DOCUMENTS = {
 
 
 def summary(found: Law | Prediction | Shown, html: bool = False) -> str:
-    """Return a law, a prediction or a study's result as lines of text, or as HTML.
+    """Return a law, a prediction or the result of a study as lines of text, or as HTML.
 
-    For a law: `law_lines`, the notes, and a row for each law that was compared (parameters with 95 %
-    intervals, mean loss in reward, share of draws in which it loses less than a constant n).
+    For a law, the text consists of `law_lines`, the compared laws and the notes. Each compared law has its
+    parameters with 95 % intervals, its mean loss in reward, and the share of draws in which it loses less
+    than a constant n.
     """
     if html:
         from isolaw.report.page.document import notebook
@@ -56,7 +57,7 @@ def document(found: Law | Prediction | Shown) -> Document:
 
 
 def _frontier(document: LawDocument) -> Table:
-    """Return a page's table of n* at about eight points of the frontier."""
+    """Return a table of n* at about eight points of the frontier, which only pages show."""
     heads = [law_text.symbol(document), "n*", "reward at n*"]
     points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
     rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
@@ -64,7 +65,7 @@ def _frontier(document: LawDocument) -> Table:
 
 
 def law_lines(law: Law) -> list[str]:
-    """Return what `isolaw fit` prints: the n at the end of the runs, the law, what to run next, and n*(C)."""
+    """Return the lines that `isolaw fit` prints: the recommended n, the law, the next runs, and n*(C)."""
     document = law.document
     best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
     if best is None:
@@ -74,7 +75,7 @@ def law_lines(law: Law) -> list[str]:
 
 
 def _laws(document: LawDocument) -> list[str]:
-    """Return the laws that were compared as a table; empty if there are none."""
+    """Return the compared laws as the lines of a table; empty if no laws were compared."""
     compared = {name: law for name, law in document.comparison.laws.items() if law.theta}
     if not compared:
         return []

@@ -1,4 +1,4 @@
-"""The progress of a running sweep: its pace, the time left, and the law of the checkpoints so far."""
+"""Watching a running sweep: its pace, the time left, and the law of the checkpoints so far."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
 
-_WINDOW_S = 120.0  # the pace is the mean over the last two minutes
+_WINDOW_S = 120.0  # averaging window of the pace
 _FIT_EVERY_S = 30.0
-_SHARE = 0.1  # of the time, at most, is spent on reading and fitting
+_SHARE = 0.1  # largest share of the time for reading and fitting
 
 
 class Watch:
-    """Reads a sweep's directory repeatedly, without affecting the sweep; ``clock`` is for tests."""
+    """Reads a sweep's directory repeatedly, without affecting the sweep. Tests replace ``clock``."""
 
     def __init__(self, directory: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.directory = Path(directory)
@@ -31,11 +31,11 @@ class Watch:
         self.law: list[str] = []
         self.pause_s = 1.0  # seconds until the next reading
         self._rollouts: deque[tuple[float, int]] = deque()
-        self._fitted_at: tuple[float, int] | None = None  # (time, rollouts) of recent readings
+        self._fitted_at: tuple[float, int] | None = None  # (time, rollouts) of the last fit
         self._fit_took = 0.0
 
     def read(self) -> bool:
-        """Read the directory and return whether the sweep runs; raise `StoreError` if there is none."""
+        """Read the directory and return whether the sweep is running; raise `StoreError` if there is none."""
         began = self.clock()
         self.state = engine.status(self.directory)
         self._rollouts.append((began, self.state["rollouts"]))
@@ -46,18 +46,18 @@ class Watch:
 
     @property
     def per_second(self) -> float | None:
-        """Rollouts per second in the last two minutes; None before the first new rollout."""
+        """Rollouts per second over the last two minutes, or None before the first new rollout."""
         (first, less), (last, more) = self._rollouts[0], self._rollouts[-1]
         return (more - less) / (last - first) if last > first and more > less else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at this pace; None if the pace is not known."""
+        """Seconds left at the current pace, or None if the pace is not known."""
         pace = self.per_second
         return (self.state["rollouts_planned"] - self.state["rollouts"]) / pace if pace else None
 
     def fit(self, at_once: bool = False) -> None:
-        """Fit new checkpoints without draws; unless ``at_once``, at most every 30 s."""
+        """Fit the checkpoints without draws if there are new ones, at most every 30 s unless ``at_once``."""
         now, rollouts = self.clock(), self.state["rollouts"]
         if self._fitted_at is not None:
             when, before = self._fitted_at
@@ -67,10 +67,10 @@ class Watch:
         self.law = law_so_far(self.directory)
         self._fitted_at = now, rollouts
         self._fit_took = self.clock() - now
-        self.read()  # the sweep advanced meanwhile
+        self.read()  # the sweep advanced during the fit
 
     def lines(self) -> list[str]:
-        """Return the progress, the pace and the law."""
+        """Return the lines with progress, pace and law."""
         pace = "pace not known yet"
         if self.per_second is not None and self.left_s is not None:
             per_second = number(float(f"{self.per_second:.3g}"))
@@ -79,7 +79,7 @@ class Watch:
 
 
 def law_so_far(directory: Path) -> list[str]:
-    """Return the law of the checkpoints in a sweep's directory, or why there is none yet."""
+    """Return the law of the checkpoints in a sweep's directory, or the reason why there is none yet."""
     from isolaw.fits.pipeline import fit
     from isolaw.store import SweepStore
 

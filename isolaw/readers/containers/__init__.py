@@ -1,4 +1,4 @@
-"""File formats of logs: each module recognises its files by content and reads them."""
+"""Containers: the file formats of logs. Each module recognizes its files by content and reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.errors import InputError, at_command_line, unknown
 if TYPE_CHECKING:
     from isolaw.readers.raw_log import Container
 
-# Value of --format → its module, imported when needed; the most specific first.
+# Value of --format → its module, imported on demand; the most specific first.
 CONTAINERS: dict[str, str] = {
     "mlflow": "isolaw.readers.containers.mlflow",
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
@@ -30,12 +30,12 @@ CONTAINERS: dict[str, str] = {
     "stdout-dicts": "isolaw.readers.containers.stdout_dicts",
 }
 
-# The package that a container needs beyond isolaw's own; the extra has its name.
+# Container → the package that it needs beyond isolaw's own. The extra has the package's name.
 PACKAGES = {"wandb-offline": "wandb", "tensorboard": "tensorboard"}
 
 
 def missing(name: str) -> str:
-    """Return the command that installs a container's missing package; "" if none is missing."""
+    """Return the command that installs a container's missing package, or "" if none is missing."""
     package = PACKAGES.get(name)
     if package is None or importlib.util.find_spec(package):
         return ""
@@ -43,7 +43,7 @@ def missing(name: str) -> str:
 
 
 def get(name: str) -> Container:
-    """Return the container called ``name``; if there is none, raise an `InputError` that names all."""
+    """Return the container called ``name``; raise an `InputError` that lists all names if there is none."""
     if name not in CONTAINERS:
         key = "--format" if at_command_line.get() else "format"
         raise InputError(f"{key}: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
@@ -52,6 +52,6 @@ def get(name: str) -> Container:
 
 
 def candidates(name: str = "auto") -> Iterator[Container]:
-    """Yield the containers to try, in order: all, or the one called ``name``."""
+    """Yield the containers to try, in order: all containers, or the one called ``name``."""
     for one in CONTAINERS if name == "auto" else [name]:
         yield get(one)

@@ -1,4 +1,4 @@
-"""Metrics as one JSON document, or as objects written over several lines each.
+"""Metrics in one JSON document, or in JSON objects that span several lines each.
 
 ::
 
@@ -7,7 +7,7 @@
     {"step": [1, 2, …], "reward": [0.25, 0.5, …]}          columns, also below a key
     {"step": 1, "reward": 0.25}{"step": 2, …               one object after the other, over several lines
 
-Unlike the other containers, this one holds the whole file in memory, so it reads only small files.
+Unlike the other containers, this one loads the whole file into memory, so it accepts only small files.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from isolaw.readers.containers.jsonlines import GENERIC, add, flat
 from isolaw.readers.raw_log import Container, RawLog, number
 
 _LARGEST = 50 * limits.MB
-_DEEPEST = 3  # of the list of records, from the top
+_DEEPEST = 3  # deepest level of the list of records
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
-_MOST_TRIED = 20  # objects by which a document is recognised
+_MOST_TRIED = 20  # objects to check when recognizing a document
 _FEWEST = 2  # records, or values of a column
 _BETWEEN = re.compile(r"[\s,\[\0]*")
 
 
 def is_document(_path: Path, head: bytes) -> bool:
-    """Return whether a file is JSON with a framework's metrics, in records or as columns."""
+    """Return whether a file is JSON with a framework's metrics, as records or as columns."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
         return False
@@ -55,7 +55,7 @@ def is_document(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read a document.
 
-    Raises `DataError` beyond 50 MB, or if it is not JSON, and `NoHistory` if it has no records.
+    Raises `DataError` if the file is larger than 50 MB or not JSON, and `NoHistory` if it has no records.
     """
     with limits.opened(path) as file:
         content = file.read(_LARGEST + 1)
@@ -88,7 +88,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 def _loaded(content: bytes) -> Any:
     """Parse JSON; return None if it is invalid."""
-    for parse in (orjson.loads, json.loads):  # the second is slower, but knows NaN and Infinity
+    for parse in (orjson.loads, json.loads):  # the second is slower, but accepts NaN and Infinity
         try:
             return parse(content)
         except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def _loaded(content: bytes) -> Any:
 
 
 def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
-    """Yield one object after the other, also from a truncated list."""
+    """Yield the objects of a sequence or a truncated list one by one."""
     decoder, at = json.JSONDecoder(), 0
     while found := _BETWEEN.match(text, at):
         if (at := found.end()) == len(text):
@@ -114,7 +114,7 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
 
 
 def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return a document's records, and the configuration next to them."""
+    """Return the records of a document, and the configuration next to them."""
     if isinstance(document, list):
         records = [own for own in document if isinstance(own, dict)]
         keys = {key for own in records[:_MOST_TRIED] for key in flat(own)}
@@ -138,7 +138,7 @@ def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[
 
 
 def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """Return the configuration next to the records, without the name of its section."""
+    """Return the configuration next to the records, without its section name."""
     rest = {key: own for key, own in document.items() if key not in used}
     inner = [own for key in ("config", "args", "hparams") if isinstance(own := rest.get(key), dict)]
     return inner[0] if inner else {key: own for key, own in rest.items() if not isinstance(own, list)}

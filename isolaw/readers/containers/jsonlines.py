@@ -1,8 +1,9 @@
-"""JSON lines of metrics: files of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar ones.
+"""JSON lines with metrics: the files of veRL and EasyR1, prime-rl's ``metrics.jsonl``, and similar files.
 
-veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests the parts of its keys,
-``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …, "optim/lr": …}``, with
-several lines for one step. A first line ``{"config": {…}}`` is the configuration.
+veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``. EasyR1 nests the parts of its keys, as in
+``{"step": 1, "reward": {"overall": 0.5}}``. prime-rl writes flat keys and several lines per
+step, as in ``{"step": 1, "time": …, "optim/lr": …}``. A first line ``{"config": {…}}`` contains the
+configuration.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
 from isolaw.readers.supervised import is_supervised
 from isolaw.readers.text_lines import lines
 
-_LONGEST_KEY = 300  # of nested metrics, joined
-_EPOCH = 1e9  # seconds; a smaller "time" is no clock
+_LONGEST_KEY = 300  # characters of a nested key, joined
+_EPOCH = 1e9  # seconds; a smaller "time" is not a clock time
 _SHOWN = 3
 _COUNTERS = {"epoch", "global_step", "training_step", "num_tokens", "num_input_tokens_seen"}
-_DEEPEST = 20  # of nested metrics
+_DEEPEST = 20  # levels of nested metrics
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 _BROKEN = "lines that are not JSON objects"
-# Generic file names: the run is then named after the directory.
+# Generic file names. Such runs are named after their directory.
 GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
 def is_metrics(_path: Path, head: bytes) -> bool:
-    """Return whether a file's lines are JSON objects whose keys are a framework's metrics."""
+    """Return whether a file consists of JSON objects whose keys are a framework's metrics."""
     if head.lstrip(b"\0 \t\r\n")[:1] != b"{":
         return False
     whole, end, _ = head.rpartition(b"\n")
-    if not end and len(head) >= HEAD:  # one line is longer than what was read of it
+    if not end and len(head) >= HEAD:  # the head contains only a part of one long line
         return _LOGGER.match(head) is not None
     found = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
     objects = [record for record in found if record is not None]
@@ -56,15 +57,15 @@ def is_metrics(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read one file in one pass.
 
-    A line that is not a JSON object is left out and counted; the notes give its number. At the end of the
-    file such a line is the torn line of a killed run. Raises `DataError` if the file cannot be read, or no
-    line is a JSON object.
+    A line that is not a JSON object is skipped and counted, and the notes give its number. As the last line,
+    it counts as the truncated line of a killed run. Raises `DataError` if the file cannot be read or no line
+    is a JSON object.
     """
     log = RawLog(str(path), "jsonl", configs.run_name(path, GENERIC))
     log.config, log.config_source = configs.beside(path)
     began = math.nan
-    broken: list[int] = []  # the first of them
-    torn = 0  # the line before, where it is broken
+    broken: list[int] = []  # the first broken lines
+    torn = 0  # number of the previous line, if it is broken
     for at, line in lines(path, log):
         if torn:
             log.damaged(_BROKEN)
@@ -76,7 +77,7 @@ def read(path: Path) -> Iterator[RawLog]:
                 torn = at
             continue
         if "step" not in record and (header := _configuration(record)):
-            if log.step and changed(log.config, header):  # a job continues with new values: a new part
+            if log.step and changed(log.config, header):  # the job continued with new values: a new part
                 yield RawLog(log.source, log.container, log.run, log.config, log.config_source, held=log.held)
             log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
             continue
@@ -92,11 +93,14 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> float:
-    """Add a record; return the clock of the first one, which ``began`` is, or NaN before it."""
+    """Add a record and return the clock time of the first record.
+
+    ``began`` is that time, or NaN before the first record.
+    """
     values = flat(record)
-    if escaped:  # control characters and surrogates are written like this, and cannot be shown
+    if escaped:  # control characters and surrogates are escaped in JSON, and must not be printed
         values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
-    if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # its keys do not tell
+    if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # the keys do not show this
         values = {key if key in _COUNTERS else _held_out(key): own for key, own in values.items()}
     clock = finite(record.get("time"))
     clock = clock if clock >= _EPOCH else math.nan
@@ -107,12 +111,12 @@ def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> flo
 
 
 def _held_out(key: str) -> str:
-    """Return the key of an evaluation's metric with the prefix that frameworks use."""
+    """Return the key of an evaluation metric with the prefix that frameworks use."""
     return key if key.startswith(("eval", "val")) else f"eval{'/' if '/' in key else '_'}{key}"
 
 
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration in the record of a header, with flat keys; empty for any other record."""
+    """Return the configuration in a header record with flat keys; empty for any other record."""
     for name in CONFIGURATIONS:
         if isinstance(own := record.get(name), dict):
             try:
@@ -123,21 +127,21 @@ def _configuration(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Parse a line's object; None if it is not one. A crash may leave a block of NUL bytes."""
+    """Parse the object in a line, or return None. A crash can leave a block of NUL bytes in a line."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
     try:
         record = orjson.loads(line)
     except ValueError:
         try:
-            record = json.loads(line)  # four times slower, but knows NaN and Infinity
+            record = json.loads(line)  # four times slower, but accepts NaN and Infinity
         except (ValueError, RecursionError):
             return None
     return record if type(record) is dict else None
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a record, with keys such as ``a/b`` for nested ones."""
+    """Return the metrics of a record, in which nested keys are joined as in ``a/b``."""
     values = record.get("data") if "step" in record else None
     if type(values) is not dict:
         values = {key: value for key, value in record.items() if key != "step"}

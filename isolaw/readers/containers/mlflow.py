@@ -1,4 +1,4 @@
-"""MLflow's file store: one folder for each run, ``mlruns/<experiment>/<run>``.
+"""MLflow's file store, with one folder per run: ``mlruns/<experiment>/<run>``.
 
 ::
 
@@ -7,7 +7,8 @@
     params/<key>              one value a file: the configuration
     tags/mlflow.runName
 
-Plain text, so MLflow itself is not needed. isolaw does not read a store behind a server or a database.
+The files are plain text, so MLflow is not needed. isolaw does not read stores behind a server or in a
+database.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from isolaw.readers.literals import scalar
 from isolaw.readers.raw_log import Container, PointCollector, RawLog, number
 
 _LONGEST_LINE = 4_096
-_LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
-_LARGEST = 100 * limits.MB  # bytes of a run's metrics: two million values and more
+_LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow stores up to 6,000
+_LARGEST = 100 * limits.MB  # bytes of all metrics of a run: more than two million values
 _DEEPEST = 24  # folders
-_MOST_FILES = 10_000  # of metrics, and of parameters
+_MOST_FILES = 10_000  # of metrics, and of parameters, per run
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is a run of a file store (an experiment has a meta.yaml too)."""
+    """Return whether a directory is a run in a file store (an experiment has a meta.yaml, too)."""
     return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one run, unless it was deleted; raise `DataError` if a file of it cannot be read."""
+    """Read one run unless it was deleted; raise `DataError` if one of its files cannot be read."""
     if not is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
     with limits.os_errors(path):
@@ -55,7 +56,7 @@ def read(path: Path) -> Iterator[RawLog]:
             raise DataError(f"{params}: {error}") from None
         log.config_source = "params" if texts else ""
         _add_points(path / "metrics", log)
-        if len(log.step) > 1 and not any(log.step):  # MLflow's step for values that were logged without one
+        if len(log.step) > 1 and not any(log.step):  # MLflow's step for values logged without a step
             log.step = array("d", [math.nan]) * len(log.step)
     yield log
 
@@ -86,7 +87,7 @@ def _add_points(folder: Path, log: RawLog) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files below a folder; no pipes: opening one may wait for ever."""
+    """Return the regular files below a folder, without pipes, since opening a pipe can block forever."""
     found: list[Path] = []
     for top, inner, names in os.walk(folder):
         if len(Path(top).relative_to(folder).parts) >= _DEEPEST:
@@ -101,7 +102,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """Return a small text file's content, "" where there is none."""
+    """Return the content of a small text file, or "" if there is none."""
     return limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
 
 

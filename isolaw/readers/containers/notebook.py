@@ -1,8 +1,9 @@
-"""Jupyter notebooks: their printed output, and the tables of the Trainer's progress.
+"""Jupyter notebooks: their printed output, and the tables that show the Trainer's progress.
 
-In a notebook transformers' Trainer shows an HTML table, with a row for each logging: ``Step``,
-``Training Loss``, ``reward``, ``rewards / correct / mean``. Printed text is read like any console.
-The configuration comes from a printed banner, and from the arguments of a ``GRPOConfig(…)`` in the code.
+In a notebook, the Trainer of transformers shows an HTML table with one row per log entry. Its columns are
+``Step``, ``Training Loss``, ``reward``, ``rewards / correct / mean`` and so on. Printed text is read like a
+console. The configuration comes from a printed banner and from the arguments of a ``GRPOConfig(…)`` in the
+code.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from isolaw.readers.raw_log import Container, RawLog, finite
 from isolaw.readers.text_lines import clean
 
 _LARGEST = 50 * limits.MB
-_TEXTS = ("verl-console", "prime-rl-console", "step-console", "stdout-dicts")  # that a cell may print
+_TEXTS = ("verl-console", "prime-rl-console", "step-console", "stdout-dicts")  # that a cell can print
 _NAMES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
 _CONFIG = re.compile(r"\w{0,40}(?:GRPO|RLOO|GSPO|DAPO|PPO)\w{0,40}(?:Config|Arguments)")
-_MOST_CODE = 200_000  # characters of a cell
+_MOST_CODE = 200_000  # characters per cell
 
 
 def is_notebook(path: Path, head: bytes) -> bool:
-    """Return whether a file is a notebook that shows a framework's metrics."""
+    """Return whether a file is a notebook with a framework's metrics."""
     if head.lstrip()[:1] != b"{" or b'"cells"' not in head:
         return False
     try:
@@ -43,7 +44,7 @@ def is_notebook(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a notebook; raise `DataError` if it is not one, and `NoHistory` if it shows no metrics."""
+    """Read a notebook; raise `DataError` if it is not a notebook, and `NoHistory` if it shows no metrics."""
     found = _Notebook(path)
     if found.tables:
         for number, table in enumerate(found.tables, 1):
@@ -67,7 +68,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Notebook:
-    """The outputs of a notebook, as text and tables."""
+    """The outputs of a notebook as text and tables."""
 
     def __init__(self, path: Path) -> None:
         with limits.opened(path) as file:
@@ -87,7 +88,7 @@ class _Notebook:
         self.config = _arguments(notebook_outputs.code(document)) | printed.config
 
     def console(self) -> Container | None:
-        """The container that reads the printed text."""
+        """Return the container that can read the printed text, or None."""
         with _as_file(self.text) as path:
             head = limits.start(path, 65_536)
             return next((own for own in map(containers.get, _TEXTS) if own.file(path, head)), None)
@@ -95,7 +96,7 @@ class _Notebook:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[Path]:
-    """Yield a text as a file, since consoles are read from files."""
+    """Yield the path of a temporary file with this text, since consoles are read from files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "printed"
         path.write_text(text, encoding="utf-8", errors="replace")
@@ -119,9 +120,10 @@ def _add(log: RawLog, table: HtmlTable) -> None:
 
 
 def _arguments(code: list[str]) -> dict[str, Any]:
-    """Return a trainer configuration's keywords: literals, and names that have only one literal value.
+    """Return the keyword arguments of trainer configurations: literals, and names with one literal value.
 
-    A keyword with several values is left out: it is not known which call made the last training.
+    A keyword with several values is left out, since it is unknown which call belongs to the last training
+    run.
     """
     found: dict[str, list[Any]] = {}
     names: dict[str, list[Any]] = {}
@@ -143,12 +145,12 @@ def _arguments(code: list[str]) -> dict[str, Any]:
 
 
 def _only(values: list[Any]) -> Any:
-    """Return the value of a name that never had another value."""
+    """Return the value of a name that never had another value, else None."""
     return values[0] if values and all(own == values[0] for own in values) else None
 
 
 def _tree(cell: str) -> ast.AST:
-    """Parse a cell, without shell lines; empty if it is not Python."""
+    """Parse a cell without its shell lines; return an empty module if it is not Python."""
     lines = ("pass" if line[:1] in ("%", "!") else line for line in cell[:_MOST_CODE].split("\n"))
     try:
         return ast.parse("\n".join(lines))

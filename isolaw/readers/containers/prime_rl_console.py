@@ -1,12 +1,12 @@
-"""The console of prime-rl's orchestrator, for runs without a ``metrics.jsonl``.
+"""The console of prime-rl's orchestrator, for runs without ``metrics.jsonl``.
 
 ::
 
     18:03:15 SUCCESS Step 12 | Time: 13.04s | Reward: 0.1160 | Seq. Length: 396.8 tokens/sample | …
     18:03:15 SUCCESS Step 12 |    2m 5s | Reward 0.1160 | Trainable 128/128 (100.0%) | …
 
-The second form is of 2026. Files have the colours of a terminal. The reward is the mean of the step's
-rollouts. ``Val. Reward`` is left out: the line does not say which policy it evaluates.
+The second form dates from 2026. The files contain terminal color codes. The reward is the mean over the
+rollouts of the step. ``Val. Reward`` is ignored, because the line does not show which policy it evaluates.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _NUMBER = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 _BEFORE = r"Step (\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? "
 _STEP = re.compile(rf"\b{_BEFORE}{_NUMBER} \|(.{{0,1000}})")
 _LENGTH = re.compile(rf" Seq\. Length: {_NUMBER} tokens/sample")
-# A colour's code ends in "m".
+# A color code ends in "m".
 _IN_BYTES = re.compile(rf"(?:\b|m){_BEFORE}-?[\d.]{{1,20}} \|".encode())
-# Generic file names, which do not name the run.
+# Generic file names, which do not identify the run.
 _GENERIC = {"orchestrator", "rl", "output", "stdout"}
 
 
 def is_console(_path: Path, head: bytes) -> bool:
-    """Return whether a file's beginning has a step of the orchestrator."""
+    """Return whether the beginning of a file contains a step of the orchestrator."""
     return _IN_BYTES.search(head) is not None
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console; raise `DataError` if it cannot be read, or has no step."""
+    """Read a console; raise `DataError` if it cannot be read or has no step."""
     log = RawLog(str(path), "prime-rl-console", configs.run_name(path, _GENERIC))
     log.config, log.config_source = configs.beside(path)
-    number = 1  # of the training
+    number = 1  # number of the training run
     for _, line in lines(path, log, returns=True):
         if b"Reward" not in line:
             continue
@@ -50,7 +50,7 @@ def read(path: Path) -> Iterator[RawLog]:
                 values["seq_len/all/mean"] = length[1]
             if "Val. Reward" in step[3]:
                 log.dropped["validation rewards"] += 1
-            if log.step and float(step[1]) <= log.step[0] < log.step[-1]:  # another training
+            if log.step and float(step[1]) <= log.step[0] < log.step[-1]:  # another training run
                 yield log
                 number += 1
                 run = f"{configs.run_name(path, _GENERIC)}#{number}"

@@ -1,19 +1,19 @@
-"""Configurations that a trainer prints into its console, and the command line that started it.
+"""Configurations that a trainer prints to its console, and the command that started it.
 
-`PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, EasyR1 JSON or YAML;
-shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``, and
-Hydra the overrides of a run that fails. Ray puts its prefix before each line and other workers' lines between
-them.
+`PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, and EasyR1 prints
+JSON or YAML. Shell scripts under ``set -x`` print commands such as
+``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``, and Hydra prints the overrides of a run that
+fails. Ray prefixes each line, and prints lines of other workers between them.
 
-`PrintedArguments`: the Trainer prints the sizes of a batch, ``Total optimization steps = 1,875``; it and
-Megatron print arguments one a line::
+`PrintedArguments`: the Trainer prints the sizes of a batch, such as ``Total optimization steps = 1,875``. The
+Trainer and Megatron print one argument per line::
 
     GRPOConfig(                          ------------------------ arguments ------------------------
     num_generations=8,                     rollout_batch_size .............................. 32
     per_device_train_batch_size=4,         …
     )                                    -------------------- end of arguments ---------------------
 
-Only literals are read: nothing is evaluated.
+Only literals are read, and nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, parse_yaml
 
-FEWEST = 8  # keys: model output may hold a small dictionary, but a configuration is large
-_LARGEST = 250_000  # characters; veRL's has 25,000
-_MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
-_FOREIGN = 20  # lines of other output within a dictionary
-# As a shell prints it, or as a Python list: ['python3', '-m', 'verl.trainer.main_ppo', 'a.b=1'].
+FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
+_LARGEST = 250_000  # characters; veRL's configuration has 25,000
+_MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first of them
+_FOREIGN = 20  # lines of other output inside a dictionary
+# As printed by a shell, or as a Python list: ['python3', '-m', 'verl.trainer.main_ppo', 'a.b=1'].
 _COMMAND = re.compile(
     r"""\bpython[\d.]*['",\s]+(?:-\w+['",\s]+)*-m['",\s]+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*['"]?([,\s])"""
 )
@@ -41,15 +41,15 @@ _FAILED = "Error executing job with overrides: ["
 _LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines but the first
+_DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
-_FOREIGN_TO_ARGUMENTS = 50  # lines: other output, a value of several lines
+_FOREIGN_TO_ARGUMENTS = 50  # lines of other output, or of a value that spans several lines
 _CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
 _EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")
 _TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
 _DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
 _MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
-# The Trainer's banner, and Unsloth's.
+# The banners of the Trainer and of Unsloth.
 _SIZE = re.compile(
     r"\b(batch size per device|gradient accumulation steps|data parallel gpus|total(?: train)? batch size"
     r"|total(?: optimization)? steps)(?: \([^()]{1,60}\))? = (\d[\d,]{0,15})",
@@ -64,30 +64,30 @@ _SIZES = {
     "total steps": "total_steps",
     "total optimization steps": "total_steps",
 }
-_TRAINER = "per_device_train_batch_size"  # a model's arguments do not have it
+_TRAINER = "per_device_train_batch_size"  # a model's arguments do not contain this key
 
 
 class PrintedConfig:
-    """Collects a printed configuration line by line, and holds only one at a time."""
+    """Collects printed configurations line by line, one configuration at a time."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.command: dict[str, Any] = {}
-        self._kind = ""  # form of the configuration being collected: "dict", "yaml", "command"
+        self._kind = ""  # form of the current configuration: "dict", "yaml" or "command"
         self._worker = ""
         self._lines: list[str] = []
         self._size = self._open = self._foreign = self._begun = 0
 
     def add(self, worker: str, line: str) -> None:
-        """Take a line of this worker, cleaned and without Ray's prefix."""
+        """Process the next line of a worker, cleaned and without Ray's prefix."""
         if self._kind:
             if worker != self._worker:
-                return  # another worker's line in between
+                return  # an interleaved line of another worker
             if self._goes_on(line):
                 self._keep(line)
                 return
             if self._kind == "dict" and self._foreign < _FOREIGN and not _kind(line):
-                self._foreign += 1  # something else was printed before its end
+                self._foreign += 1  # other output inside the configuration
                 return
             self.close()
         kind = _kind(line) if self._begun < _MOST_BEGUN else ""
@@ -109,7 +109,7 @@ class PrintedConfig:
 
     @property
     def collecting(self) -> bool:
-        """Whether the next line may belong to the configuration being collected."""
+        """Whether the next line may continue the current configuration."""
         return bool(self._kind)
 
     def _keep(self, line: str) -> None:
@@ -144,7 +144,7 @@ def _kind(line: str) -> str:
 
 
 def _parsed(text: str, kind: str) -> dict[str, Any]:
-    """Return a printed dictionary under flat keys; nothing if it is not one."""
+    """Return a printed dictionary with flat keys, or an empty one if the text is not a dictionary."""
     try:
         found = parse_yaml(text) if kind == "yaml" else python_or_json(text)
         return flatten(found) if isinstance(found, Mapping) else {}
@@ -153,7 +153,7 @@ def _parsed(text: str, kind: str) -> dict[str, Any]:
 
 
 def python_or_json(text: str) -> Any:
-    """Parse a JSON document or a Python literal; None if it is neither."""
+    """Parse a JSON document or a Python literal; return None if the text is neither."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
@@ -172,12 +172,12 @@ def _command(text: str) -> dict[str, Any]:
         return overrides(word for _, word in _LISTED.findall(words))
     try:
         return overrides(shlex.split(words))
-    except ValueError:  # a quotation that does not end: the command itself may be quoted
+    except ValueError:  # unclosed quotation mark: the command itself may be quoted
         return overrides(word.strip("'\"") for word in words.split())
 
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations in one console give different values for a setting.
+    """Return whether two configurations in one console have different values for the same setting.
 
     >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
     (True, False)
@@ -186,15 +186,15 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class PrintedArguments:
-    """Collects the arguments that a job prints, line by line; ``config`` holds those found so far.
+    """Collects the arguments that a job prints, line by line. ``config`` contains those found so far.
 
-    A job that continues with other arguments prints them again.
+    A job that continues with other arguments prints them once more.
     """
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self._found: dict[str, Any] = {}
-        self._form: re.Pattern[str] | None = None  # form of the arguments that are being collected
+        self._form: re.Pattern[str] | None = None  # form of the current arguments
         self._foreign = 0
 
     @property
@@ -203,7 +203,7 @@ class PrintedArguments:
         return self._form is not None
 
     def add(self, line: str) -> None:
-        """Add the next line of the console, which may hold an argument."""
+        """Process the next line of the console, which may contain an argument."""
         if self._form:
             argument = self._form.match(line)
             if argument:

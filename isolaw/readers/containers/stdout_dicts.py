@@ -1,4 +1,4 @@
-"""A console that prints metrics as Python dictionaries, amid other output.
+"""Consoles that print metrics as Python dictionaries, among other output.
 
 ::
 
@@ -9,7 +9,7 @@
     {'reward/avg_raw_reward': '0.2500',
 
 The Trainer prints no step; `trainer_steps` derives it. Printed arguments become the configuration. A console
-may hold several trainings in sequence: the epochs of the next one start again.
+can contain several training runs in sequence; a new one starts where the epochs start again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
-_SEARCHED = 1 << 22  # bytes: much may be printed before the first metrics
+_SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
 _COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")
-_LARGEST = 1 << 16  # characters of a dictionary over several lines
+_LARGEST = 1 << 16  # characters of a dictionary that spans several lines
 _MOST_ENDS = 20
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
@@ -41,7 +41,7 @@ _NUMBERED = re.compile(
 
 
 def is_console(path: Path, head: bytes) -> bool:
-    """Return whether a text file holds metrics as Python dictionaries, in its first 4 MB."""
+    """Return whether a text file contains metrics as Python dictionaries in its first 4 MB."""
     if _holds_metrics(head):
         return True
     if len(head) < HEAD or b"\0\0\0\0" in head or not is_text(head):
@@ -68,9 +68,9 @@ def _holds_metrics(text: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console; raise `DataError` if it cannot be read, or has no metrics."""
+    """Read a console; raise `DataError` if it cannot be read or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
-    since: list[tuple[str, str]] = []  # lines after a training's end may belong to it or to the next
+    since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
     for at, line in lines(path, readers[0].log, returns=True):
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
@@ -90,9 +90,9 @@ def read(path: Path) -> Iterator[RawLog]:
         since = []
     for one in since:
         readers[-1].add(*one)
-    for reader in [own for own in readers if own.log.step] or readers[:1]:  # the last may be torn off
+    for reader in [own for own in readers if own.log.step] or readers[:1]:  # the last log may be truncated
         log = _finished(reader, path)
-        for config, until in reader.before:  # parts without values
+        for config, until in reader.before:  # parts with no values of their own
             where = f"{path.name} before line {until}"
             yield RawLog(log.source, log.container, log.run, log.config | config, where, held=log.held)
         yield log
@@ -106,7 +106,7 @@ def _counters(text: str) -> dict[str, float]:
 
 
 def _finished(reader: _Reader, path: Path) -> RawLog:
-    """Return the log of a training, with its steps and its configuration."""
+    """Return the log of a training run, with its steps and its configuration."""
     log = reader.log
     reader.close()
     config, source = beside(path)
@@ -118,7 +118,7 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
             "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
         )
     log.config = config | printed
-    # If all arguments belong to one model, keep one set.
+    # A single printed argument is the model's name, so the file is then the better source.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
     if reader.before:
         log.config_source = f"{path.name} before its last step"
@@ -126,7 +126,7 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
 
 
 def _may_matter(line: bytes) -> bool:
-    """Return whether a line may matter. Called for every line, so it has to be fast."""
+    """Return whether a line may be relevant. Called for every line, so it has to be fast."""
     return (
         b"{'" in line or b"%|" in line or b"it/s" in line or b"s/it" in line or b"tep " in line
         or b"-----" in line or b" steps = " in line or b"atch size" in line or b"model_name_or_path=" in line
@@ -138,28 +138,28 @@ class _Reader:
         self.log = log
         self.arguments = PrintedArguments()
         self.line = 0
-        # Arguments that others followed in the middle of this training, and the first line of those steps.
+        # Arguments that changed during this training run, each with the first line of the steps that follow.
         self.before: list[tuple[dict[str, Any], int]] = []
         self._config: dict[str, Any] = {}  # the arguments at the last step
-        self._part: list[str] = []  # the lines of a dictionary that has not ended yet
-        self._size = self._ends = 0  # their characters, and how many of them end in a brace
-        self._worker, self._step = "", math.nan  # of the dictionary that is being read
-        self._next = "", math.nan  # worker and step of a dictionary whose step was printed on its own line
+        self._part: list[str] = []  # the lines of an unfinished dictionary
+        self._size = self._ends = 0  # their characters, and how many lines end in a brace
+        self._worker, self._step = "", math.nan  # worker and step of the current dictionary
+        self._next = "", math.nan  # worker and step announced on a line of its own
         self.steps = TrainerSteps()
-        self.ended = False  # whether the summary of its end was printed
-        # The counters at the first and at the last training step.
+        self.ended = False  # whether the final summary was printed
+        # The counters at the first and the last training step.
         self._first: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
     @property
     def waits(self) -> bool:
-        """Whether the next line may continue the dictionary that is being read."""
+        """Whether the next line may continue the current dictionary."""
         return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
 
     def starts_again(self, counters: dict[str, float]) -> bool:
-        """Whether a step with these counters begins another training, or this one again.
+        """Return whether a step with these counters starts another training run, or the same one again.
 
-        A training that continues from a checkpoint continues its counters, too.
+        The counters of a run that continues from a checkpoint also continue.
         """
         return any(
             now <= self._first[name] < self._last.get(name, -math.inf)
@@ -216,10 +216,10 @@ class _Reader:
             self._dictionary("\n".join(self._part))
 
     def _dictionary(self, text: str) -> None:
-        """Read a dictionary, if it is complete and its values are metrics."""
+        """Read a dictionary if it is complete and contains metrics."""
         values, end = parse_dictionary(text)
         if values is None and end >= len(text) and len(text) <= _LARGEST:
-            return  # it may continue on the next line
+            return  # the dictionary may continue on the next line
         if values is None:
             self._give_up()
             return
@@ -230,7 +230,7 @@ class _Reader:
             metrics = "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
         else:
             metrics = any(number(value) is not None for value in values.values())
-        if "train_runtime" in values:  # the summary at the end
+        if "train_runtime" in values:  # the final summary
             self.steps.end(values.get("epoch", ""))
             self.ended = True
             return
@@ -248,7 +248,7 @@ class _Reader:
         self.log.add(values, step)
 
     def _give_up(self) -> None:
-        """Drop a torn dictionary; if it holds no metrics, nothing is lost."""
+        """Drop a truncated dictionary, and count it if it contained metrics."""
         text = self._part[0]
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
             self.log.dropped["torn dictionaries"] += 1

@@ -9,8 +9,8 @@
     Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
     … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
 
-Values get their names in a tracker. A console may hold several trainings in sequence: the next one begins
-where the steps start again, unless the same configuration was printed again.
+Values get the names that they have in trackers. A console can contain several training runs in sequence. The
+next one starts where the steps start again, unless the same configuration was printed again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _EXACT_COUNT = 99_999  # AReaL prints five digits
-# Generic file names, which do not name the run.
+# Generic file names, which do not identify the run.
 _GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
 _LONGEST_KEY = 200
-_SEARCHED = 4 * limits.MB  # much may be printed before the first step
-_LONGEST_STEP = 65_536  # bytes from a step's line to its first value
+_SEARCHED = 4 * limits.MB  # much output can precede the first step
+_LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
 StepValues = dict[str, Any]
@@ -99,17 +99,17 @@ def _roll(text: str) -> StepValues:
 
 @dataclass(frozen=True)
 class _Form:
-    """The form in which one framework announces a step and lists its values."""
+    """How one framework announces a step and lists its values."""
 
-    # With the groups ``step``; ``of``, its steps, where they start again with each epoch; and ``before``,
-    # where an evaluation precedes the step's update.
+    # Has the groups ``step``; ``of``, the number of steps per epoch, if the steps start again with each
+    # epoch; and ``before``, if an evaluation precedes the update of the step.
     step: re.Pattern[str]
-    values: Callable[[str], StepValues]  # of a line
-    signs: tuple[bytes, ...]  # one is in every line with values
-    ahead: int = 0  # how much higher the console counts than the trackers
+    values: Callable[[str], StepValues]  # of one line
+    signs: tuple[bytes, ...]  # every line with values contains one of these
+    ahead: int = 0  # how far the console's count is ahead of the trackers'
 
     def may_hold(self, line: bytes) -> bool:
-        """Whether a line may hold values."""
+        """Return whether a line can contain values."""
         return any(sign in line for sign in self.signs)
 
 
@@ -142,7 +142,7 @@ _STEP_IN_BYTES = re.compile(
 
 
 def _form(text: bytes) -> _Form | None:
-    """Return the form that matches a step and a value in this beginning of a console; None if none does."""
+    """Return the form that matches a step and a value in the beginning of a console, or None."""
     seen: list[_Form] = []
     for found in _STEP_IN_BYTES.finditer(text):
         begin, end = text.rfind(b"\n", 0, found.start()) + 1, text.find(b"\n", found.start())
@@ -158,14 +158,14 @@ def _form(text: bytes) -> _Form | None:
 
 
 def is_console(path: Path, head: bytes) -> bool:
-    """Return whether a text file has a step of one of the frameworks, with values, in its first 4 MB."""
+    """Return whether a text file contains a step with values of one of the frameworks in its first 4 MB."""
     if b"\0\0\0\0" in head or not is_text(head):
         return False
     return _form(limits.start(path, _SEARCHED) if len(head) >= HEAD else head) is not None
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console, a log for each training in it; raise `DataError` if it has no step."""
+    """Read a console, with one log per training run; raise `DataError` if it has no step."""
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
@@ -186,17 +186,17 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Reader:
-    """Collects the values of each step, in a log for each training."""
+    """Collects the values of each step, in one log per training run."""
 
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
         self._step, self._values = 0, StepValues()  # values before any step were measured before training
         self._epoch = 1
-        self._first = self._last = -1  # of this training
+        self._first = self._last = -1  # of this training run
 
     def take(self, line: bytes) -> None:
-        """Read the next line of the console."""
+        """Process the next line of the console."""
         worker, text = unprefixed(clean(line))
         self.printed.add(worker, text)
         if epoch := _EPOCH.search(text):
@@ -229,7 +229,7 @@ class _Reader:
         self.logs.append(RawLog(log.source, log.container, run, held=log.held))
 
     def close(self) -> None:
-        """Add the values of the last step to the log, at the end of the console."""
+        """Add the values of the last step to the log at the end of the console."""
         if self._values:
             self.logs[-1].add(self._values, self._step)
         self._values = {}

@@ -1,9 +1,10 @@
-"""TensorBoard event files, ``events.out.tfevents.*``: every scalar of every event, nothing sampled.
+"""TensorBoard event files, ``events.out.tfevents.*``: every scalar of every event, without sampling.
 
-A file is TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data), each an
-``Event`` message, the first of which holds the file version ``brain.Event:2``. isolaw walks the frames
-itself, to compare a length with the file before it reads that much; TensorBoard's code decodes messages and
-computes checksums. The files of one directory are parts of one run; their names sort by time.
+A file consists of TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data). Each is
+an ``Event`` message, and the first one contains the file version ``brain.Event:2``. isolaw iterates over the
+frames itself, to compare each length with the file size before it reads that much. TensorBoard's code decodes
+messages and computes checksums. The files of one directory are parts of one run, and their names sort by
+time.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.raw_log import Container, RawLog
 
 VERSION = b"brain.Event:2"
-_FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
+_FRAME = struct.Struct("<QI")  # length and its CRC; the data and their CRC follow
 _CRC = struct.Struct("<I")
-_LARGEST = 1 << 20  # scalars and a configuration are far smaller; pictures and graphs are larger
-_MOST_JOINED = 10_000  # scalars of one step
-# Tags in which Hugging Face's callback and isolaw's mirror write the configuration → the prefix of its keys.
+_LARGEST = 1 << 20  # bytes; scalars and configurations are far smaller, images and graphs are larger
+_MOST_JOINED = 10_000  # scalars joined into one step
+# Tags under which Hugging Face's callback and isolaw's mirror store the configuration → key prefix.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
 
 def is_events(_path: Path, head: bytes) -> bool:
-    """Return whether a file's first record is an event with the file version."""
+    """Return whether the first record of a file is an event with the file version."""
     if len(head) < _FRAME.size:
         return False
     length, _ = _FRAME.unpack_from(head)
@@ -43,7 +44,7 @@ def is_events(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one event file; raise `DataError` if it cannot be read, or TensorBoard is not installed."""
+    """Read one event file; raise `DataError` if it cannot be read or TensorBoard is not installed."""
     log = RawLog(str(path), "tensorboard", str(path.parent))
     began = step = wall_s = math.nan
     values: dict[str, float] = {}
@@ -52,7 +53,7 @@ def read(path: Path) -> Iterator[RawLog]:
         found = _scalars(event, log)
         if not found:
             continue
-        # Writers make one event for each scalar; consecutive events of one step are one record.
+        # Writers create one event per scalar; consecutive events with the same step form one record.
         if values and (event.step != step or len(values) > _MOST_JOINED or values.keys() & found.keys()):
             log.add(values, step, wall_s)
             values = {}
@@ -65,7 +66,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _events(path: Path, log: RawLog) -> Iterator[Any]:
-    """Yield the file's events; torn or damaged records are left out and counted."""
+    """Yield the events of the file. Truncated and damaged records are skipped and counted."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
@@ -78,7 +79,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
             size = os.fstat(file.fileno()).st_size
             while len(frame := file.read(_FRAME.size)) == _FRAME.size:
                 length, crc = _FRAME.unpack(frame)
-                if masked_crc32c(frame[:8]) != crc:  # without a length there is no next record
+                if masked_crc32c(frame[:8]) != crc:  # without a length, the next record cannot be found
                     log.dropped[
                         f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file"
                     ] += 1
@@ -109,12 +110,12 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                     yield event
             if frame:
                 log.dropped["torn last record"] += 1
-    except struct.error as error:  # the file shrank while it was read
+    except struct.error as error:  # the file shrank during reading
         raise DataError(f"{path}: {error}") from None
 
 
 def _scalars(event: Any, log: RawLog) -> dict[str, float]:
-    """Return the scalars of an event by tag; add a configuration among its texts to the log."""
+    """Return the scalars of an event by tag, and add any configuration in its texts to the log."""
     found = {}
     for value in event.summary.value:
         kind = value.WhichOneof("value")
@@ -128,7 +129,7 @@ def _scalars(event: Any, log: RawLog) -> dict[str, float]:
 
 
 def _only_number(tensor: Any) -> float | None:
-    """Return the number of a tensor with one element; None for any other tensor."""
+    """Return the number in a tensor with one element, or None for any other tensor."""
     from tensorboard.util.tensor_util import make_ndarray
 
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
@@ -143,12 +144,12 @@ def _only_number(tensor: Any) -> float | None:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal with this 32-bit value: 0.7 as it was logged, not 0.69999999."""
+    """Return the shortest decimal with this 32-bit value: 0.7 as logged, not 0.69999999."""
     return float(str(np.float32(value)))
 
 
 def _configure(log: RawLog, tag: str, tensor: Any) -> None:
-    """Add a text that is a JSON object to the configuration."""
+    """Add a text that contains a JSON object to the configuration."""
     if len(tensor.string_val) != 1:
         return
     flat: dict[str, Any] = {}

@@ -1,8 +1,9 @@
-"""Trackio's projects: ``<project>.db``, a SQLite file, and its export ``<project>.parquet``.
+"""Trackio projects: ``<project>.db``, a SQLite file, and its export ``<project>.parquet``.
 
-In the file, table ``metrics`` has ``run_name, step, timestamp`` and the metrics as JSON; ``configs`` a
-configuration for each run. The export has a column for each metric, and ``<project>_configs.parquet`` next to
-it. Trackio 0.43 has run ids; older ones, and those that keep no configuration, are read, too.
+In the database, the table ``metrics`` contains ``run_name, step, timestamp`` and the metrics as JSON;
+``configs`` contains one configuration per run. The export has one column per metric, and
+``<project>_configs.parquet`` is next to it. Trackio 0.43 has run ids. isolaw also reads older versions, and
+versions that store no configuration.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PARQUET = b"PAR1"
 _LARGEST = 500 * limits.MB
 _OF_EXPORT = {"timestamp", "run_name", "step"}
 _NO_METRIC = {"id", "run_id", "log_id", "space_id", "project_name", "created_at", *_OF_EXPORT}
-_UNREADABLE = sqlite3.Error, UnicodeError  # the latter for names that are not UTF-8
+_UNREADABLE = sqlite3.Error, UnicodeError  # UnicodeError: names that are not UTF-8
 Row = tuple[Any, Any, Any, dict[str, Any]]  # run, step, time, metrics
 _METRICS = "SELECT run_name, step, timestamp, metrics FROM metrics ORDER BY rowid"
 _COLUMNS = "PRAGMA table_info(metrics)"
@@ -57,9 +58,9 @@ def _has_metrics(path: Path) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a project, a log for each run.
+    """Read a project, with one log per run.
 
-    Raises `DataError` if it cannot be read, or is larger than 500 MB, and `NoHistory` if it is empty.
+    Raises `DataError` if it cannot be read or is larger than 500 MB, and `NoHistory` if it is empty.
     """
     exported = limits.start(path, 4) == _PARQUET
     rows, found = _exported(path) if exported else _database(path)
@@ -96,7 +97,7 @@ def _exported(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
 
 
 def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    """Read a copy, since SQLite writes next to a database that has a write-ahead log."""
+    """Read a copy, since SQLite writes next to any database that has a write-ahead log."""
     with limits.os_errors(path), tempfile.TemporaryDirectory() as folder:
         files = [own for own in (path, Path(f"{path}-wal")) if own.is_file()]
         if (size := sum(own.stat().st_size for own in files)) > _LARGEST:
@@ -116,7 +117,7 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
                 raise DataError(f"{path}: not a Trackio project ({error})") from None
             try:
                 found = {str(run): _object(config) for run, config in connection.execute(_CONFIGS)}
-            except _UNREADABLE:  # older versions have none
+            except _UNREADABLE:  # older versions have no configurations
                 found = {}
     return rows, found
 

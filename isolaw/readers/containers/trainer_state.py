@@ -1,9 +1,9 @@
-"""``trainer_state.json``: Hugging Face's Trainer writes it to ``checkpoint-<step>/`` and at a run's end.
+"""``trainer_state.json``: Hugging Face's Trainer writes it to ``checkpoint-<step>/`` and after training.
 
-Its ``log_history`` holds a record for each logging and each evaluation, with ``step``. Every checkpoint's
-state repeats the history up to there, so the states of one run's checkpoints are parts of one run. It gives
-only one device's share of the batch (``train_batch_size``). The arguments are in ``training_args.bin``, a
-pickle that isolaw never loads.
+Its ``log_history`` contains a record with ``step`` for each log entry and each evaluation. The state of every
+checkpoint repeats the history up to that checkpoint, so the states of one run's checkpoints are parts of one
+run. A state only has the batch size per device (``train_batch_size``). The arguments are in
+``training_args.bin``, a pickle that isolaw never loads.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from isolaw.readers import limits
 from isolaw.readers.configs import beside
 from isolaw.readers.raw_log import Container, RawLog, finite
 
-_LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
+_LONGEST = limits.MB  # characters of a record, and of the text before or after the history
 _CHUNK = 4 * limits.MB
 _MOST_BETWEEN = 1_000  # characters between two records
 _HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-# Keys of the state that are configuration.
+# Keys of the state that belong to the configuration.
 _SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs", "eval_steps", "save_steps")
 _PICKLE = "training_args.bin"
 
 
 def is_state(_path: Path, head: bytes) -> bool:
-    """Return whether a file is a trainer's state."""
+    """Return whether a file is a trainer state."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     return text.startswith(b"{") and b'"log_history"' in text and b'"global_step"' in text
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one state; from a torn file, read the complete records.
+    """Read one state. From a truncated file, read the complete records.
 
-    Raises `DataError` if it cannot be read, takes too long, or has no history.
+    Raises `DataError` if the file cannot be read, takes too long or has no history.
     """
     folder = path.parent
     if _CHECKPOINT.fullmatch(folder.absolute().name):
@@ -70,7 +70,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Window:
-    """A window on a file's text that holds only the next MB or more."""
+    """A window on a file's text that only keeps about the next MB in memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -78,20 +78,21 @@ class _Window:
         self.text, self.at, self._ended = "", 0, False
 
     def fill(self) -> None:
-        """Read until the window holds a MB after ``at``, or the file ends."""
+        """Read until the window contains a MB after ``at``, or the file ends."""
         if self._ended or len(self.text) - self.at >= _LONGEST:
             return
         content = self._file.read(_CHUNK)
         self._ended = not content
         more = self._decoder.decode(content, final=self._ended)
-        # After a crash, blocks that were not written yet hold NUL bytes.
+        # After a crash, unwritten blocks contain NUL bytes.
         self.text, self.at = self.text[self.at :] + more.rstrip("\0"), 0
 
 
 def _add_history(log: RawLog, window: _Window) -> bool:
-    """Add the records that follow; return whether the list ends.
+    """Add the records that follow, and return whether the list ends.
 
-    One record at a time: a long history is never held as a tree of objects, and a torn one ends the list.
+    Records are read one at a time, so that a long history is never in memory as a tree of objects. In a
+    truncated file, the records before the damage are added.
     """
     decoder = json.JSONDecoder()
     while True:
@@ -114,7 +115,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
 
 
 def _around(begin: str, end: str) -> dict[str, Any]:
-    """Return the parts of the state next to its history; of a torn file, only those before it."""
+    """Return the parts of the state around its history, or of a truncated file only those before it."""
     for tail in (end, "]}"):
         try:
             state = json.loads(begin + tail)

@@ -1,9 +1,9 @@
-"""The steps of a Trainer's console: records have no step, only ``epoch`` and a progress bar near them.
+"""The steps of a Trainer's console, where records have no step, only ``epoch`` and a progress bar near them.
 
-If each record follows a new state of the bar, the bar gives its step. If not (the two streams were buffered
-apart, or the bar is drawn rarely), the records are multiples of ``logging_steps``. The arguments give it, or
-isolaw derives it: the records must fit before the bar's last state, and the epochs must rise as in a run of
-the bar's length. If neither works, the records have no step.
+If each record follows a new state of the bar, the bar gives its step. Otherwise (the two streams were
+buffered separately, or the bar is drawn rarely) the steps are multiples of ``logging_steps``. This number
+comes from the arguments, or isolaw derives it: the records must fit before the bar's last state, and the
+epochs must rise as in a run of the bar's length. If neither works, the records have no step.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ _BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,300}\|\s{0,3}| )(\d{1,9})/(\d{1,9}) \[")
 _MOST_BARS = 50
 _EXACT = 5e-4  # rounding error of an epoch with four digits
 _ROUNDED = 5e-3  # rounding error with two digits, as transformers 4 prints it
-_FINE = 8  # roundings between two records, so that a record that is missing shows
-_OFF = 0.2  # of the epochs between two records
-_TOLERANCE = 0.002  # relative: a last batch that is not full shifts the epochs
+_FINE = 8  # roundings between two records, so that a missing record is noticeable
+_OFF = 0.2  # as a share of the epochs between two records
+_TOLERANCE = 0.002  # relative; an incomplete last batch shifts the epochs
 _LEAST_PERIOD = 1e-9  # epochs between two records
-_MOST_EPOCHS = 100  # tried if the number of steps is not known
-_LAST_EPOCH = 1e6  # a larger number is no epoch
+_MOST_EPOCHS = 100  # number of epochs to try if the number of steps is unknown
+_LAST_EPOCH = 1e6  # a larger number is not an epoch
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class _Record:
-    index: int  # in the log
+    index: int  # position in the log
     training: bool
-    bar: int  # the length of the bar that moved last
+    bar: int  # length of the bar that moved last
     epoch: str
 
 
 @dataclass
 class TrainerSteps:
-    """Collects bars and records in the order of the console; `number` then sets the steps."""
+    """Collects bars and records in the order of the console. `number` then sets the steps."""
 
-    # Progress bars by length, the one that moved last at the end: (next record, updates done).
+    # Progress bars by length, the most recent last: (next record, updates done).
     _bars: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     _seen: list[_Record] = field(default_factory=list)
-    _ended: float = math.nan  # the epoch at the end of training
+    _ended: float = math.nan  # epoch at the end of training
 
     def bars(self, text: str) -> None:
-        """Record the progress bars in a text; a bar with a description is not the training's."""
+        """Record the progress bars in a text. A bar with a description is not the bar of the training."""
         for bar in _BAR.finditer(text):
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])
             if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
-                own = self._bars[total] = self._bars.pop(total, [])  # the last one is the latest
+                own = self._bars[total] = self._bars.pop(total, [])  # the most recent bar comes last
                 if own and own[-1][0] == len(self._seen):
                     own.pop()
                 own.append((len(self._seen), int(bar[1])))
 
     def record(self, index: int, training: bool, epoch: str) -> None:
-        """Record one log entry of training or of an evaluation."""
+        """Record one log entry of training or evaluation."""
         self._seen.append(_Record(index, training, next(reversed(self._bars), 0), epoch))
 
     def end(self, epoch: str) -> None:
@@ -72,7 +72,7 @@ class TrainerSteps:
         self._ended = finite(epoch)
 
     def number(self, log: RawLog, config: Mapping[str, Any]) -> None:
-        """Set the steps of the records if they are certain, and note their origin."""
+        """Set the steps of the records if they are certain, and add a note about their origin."""
         trained = [own for own in self._seen if own.training]
         if not trained:
             return
@@ -97,11 +97,11 @@ class TrainerSteps:
         bar = [(-1, -1), *self._bars.get(total, [])]
         at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
         own = [step for step, record in zip(at, self._seen, strict=True) if record.training]
-        # Where stdout and stderr were buffered apart, several records follow one state of the bar.
+        # If stdout and stderr were buffered separately, several records follow one state of the bar.
         apart = all(one != other for one, other in pairwise(own))
         if total <= 0 or min(own) < 1 or not apart:
             return []
-        # Where the bar is drawn rarely, it lags behind: its steps are no multiples of one number.
+        # A bar that is drawn rarely lags behind: its steps are not multiples of one number.
         gaps = [abs(other - one) for one, other in pairwise(own[own[0] == 1 :])]
         interval = _logging_steps(config, total) or min(gaps, default=own[0])
         if any(step % interval for step in own[own[0] == 1 :]):
@@ -133,7 +133,7 @@ class TrainerSteps:
                 steps.append(last)
             elif (epoch := finite(own.epoch)) == finite(last_epoch):
                 steps.append(last)
-            else:  # evaluated between two records
+            else:  # evaluation between two records
                 exact = rounding * interval / period < 0.5 and epoch <= _LAST_EPOCH
                 steps.append(float(round(epoch * interval / period)) if exact else math.nan)
         return steps, f"no step in the log: one record every {interval} steps ({origin})"
@@ -141,9 +141,9 @@ class TrainerSteps:
     def _interval(
         self, config: Mapping[str, Any], last: int, period: float, rounding: float
     ) -> tuple[int, str]:
-        """Return the steps between two records and their origin; 0 if they are not certain.
+        """Return the number of steps between two records and its origin, or 0 if the number is uncertain.
 
-        ``last`` is the last record's number and ``period`` the epochs from one to the next.
+        ``last`` is the number of the last record, and ``period`` the epochs from one record to the next.
         """
         given = whole(config.get("total_steps"), 1) or whole(config.get("max_steps"), 1)
         bars = {total: max(done for _, done in own) for total, own in self._bars.items()}
@@ -157,7 +157,7 @@ class TrainerSteps:
         if self._ended > 0:
             epochs = [self._ended]
         elif whole(config.get("max_steps"), 1):
-            return 0, ""  # it ends within an epoch, at an unknown place
+            return 0, ""  # training ends within an epoch, at an unknown step
         else:
             named = finite(config.get("num_train_epochs"))
             epochs = [named] if named > 0 else list(range(1, _MOST_EPOCHS))
@@ -175,7 +175,7 @@ class TrainerSteps:
 
 
 def _logging_steps(config: Mapping[str, Any], total: int | None) -> int:
-    """Return ``logging_steps`` in steps (the argument may be a share of all steps); 0 if unknown."""
+    """Return ``logging_steps`` in steps (the argument can be a share of all steps), or 0 if unknown."""
     if str(config.get("logging_strategy", "steps")).rpartition(".")[2].lower() != "steps":
         return 0
     share = finite(config.get("logging_steps"))
@@ -185,7 +185,7 @@ def _logging_steps(config: Mapping[str, Any], total: int | None) -> int:
 
 
 def _multiples(epochs: Floats, rounding: float, torn: bool) -> tuple[NDArray[np.int64], float] | None:
-    """Return how many intervals were done at each record, and the epochs of one; None if that is uncertain.
+    """Return the number of completed intervals at each record and the epochs per interval, or None.
 
     >>> _multiples(np.array([0.1, 0.2, 0.4, 0.5]), 0.005, torn=False)
     (array([1, 2, 4, 5]), 0.1)

@@ -1,8 +1,9 @@
 """veRL's console: ``step:1 - actor/grad_norm:0.3 - …`` among model output, progress bars and Ray's prefixes.
 
-A step's line may be broken in two, or printed twice, once for training and once for validation. The
-configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file. A console may
-hold several trainings: the next one begins where the steps start again and another configuration was printed.
+The line of a step can be split into two lines, or printed twice, once for training and once for validation.
+The configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file. A console can
+contain several training runs. The next one starts where the steps start again and another configuration was
+printed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from isolaw.readers.containers.printed_config import PrintedConfig, changed
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import LONGEST, clean, is_text, lines, unprefixed
 
-_STEP = re.compile(r"step:(?<![A-Za-z_/.@-]step:)\s?(\d{1,12}) -(?: |$)")  # begins with a literal: fast
-# A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".
+_STEP = re.compile(r"step:(?<![A-Za-z_/.@-]step:)\s?(\d{1,12}) -(?: |$)")  # starts with a literal for speed
+# A value with other output right after it: "perf/throughput:512.3Training Progress: 10%|".
 _FOLLOWED = re.compile(
     r"([^:]{1,300}):\s?((?:[a-z]{1,10}\.)?[a-z]{1,10}\d{0,3}\([^():]{1,60}\)"
     r"|[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?=[A-Za-z(\[]|\s)"
@@ -33,23 +34,23 @@ _NUMERIC = re.compile(r"[\d.eE+-]{1,30}\)?")
 _LONGEST_KEY = 300
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
-_MOST_LINES = 200  # of one step
+_MOST_LINES = 200  # lines of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
-# Settings that differ between trainings; a restarted training may only have other micro-batches.
+# Settings that differ between training runs. A restarted run may differ in others, such as micro-batch sizes.
 _TELLING = re.compile(
     r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
     r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
 )
-_SEARCHED = 64  # MB in which a console has its first step
-_MOST_TRIED = 100_000  # lines that look like one
-# Generic file names: the run is then named after the directory.
+_SEARCHED = 64  # MB to search for the first step of a console
+_MOST_TRIED = 100_000  # lines that resemble a step
+# Generic file names. Such runs are named after their directory.
 _GENERIC = {
     *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl")
 }
 
 
 def is_console(path: Path, head: bytes) -> bool:
-    """Return whether a text file has a line of veRL's with a step's metrics."""
+    """Return whether a text file contains a veRL line with the metrics of a step."""
     if head.count(b"\0") > len(head) / 2 or _is_json(head) or not is_text(head):
         return False
     if any(_has_step(line) for line in head.replace(b"\r", b"\n").split(b"\n")):
@@ -63,7 +64,7 @@ def is_console(path: Path, head: bytes) -> bool:
                 break
             text = rest + chunk
             rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
-            if b"step:" in text:  # otherwise skip a whole MB at once: there may be many short lines
+            if b"step:" in text:  # otherwise skip a whole MB at once, which can contain many short lines
                 found = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
                 tried += len(found)
                 if any(map(_has_step, found)):
@@ -82,7 +83,7 @@ def _has_step(line: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one console in one pass; raise `DataError` if it cannot be read, or has no step's metrics."""
+    """Read one console in one pass; raise `DataError` if it cannot be read or has no metrics of a step."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
@@ -110,36 +111,36 @@ def read(path: Path) -> Iterator[RawLog]:
 
 @dataclass
 class _Step:
-    """A step whose line the next one may continue."""
+    """A step whose line may continue on the next line."""
 
     worker: str
     number: float
     items: str
     lines: int = 1
-    last: bool = True  # whether its line is the file's last so far
+    last: bool = True  # whether its line is the last line read so far
 
 
 class _Reader:
-    """Joins steps that span two lines, and reads the configuration around them."""
+    """Joins steps that span several lines, and reads the configuration around them."""
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
-        self.before: list[RawLog] = []  # the trainings before, in one console
+        self.before: list[RawLog] = []  # earlier training runs in the same console
         self.printed = PrintedConfig()
-        self._config: dict[str, Any] = {}  # which was printed before the last step
-        self._first = 0.0  # step of this training
-        self._parts = False  # whether a training continued with another configuration
+        self._config: dict[str, Any] = {}  # the configuration printed before the last step
+        self._first = 0.0  # first step of this training run
+        self._parts = False  # whether a training run continued with another configuration
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
-        self._quoted: list[str] | None = None  # the initial validation, over several lines
+        self._quoted: list[str] | None = None  # the initial validation, which can span several lines
 
     @property
     def waiting(self) -> bool:
-        """Whether the next line must be read whatever it contains, since it may continue a step."""
+        """Whether the next line must be read regardless of its content, since it may continue a step."""
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:
-        """Read the next line that a worker printed."""
+        """Process the next line that a worker printed."""
         step = self._step
         own = step is not None and worker == step.worker
         if step is not None:
@@ -163,7 +164,7 @@ class _Reader:
             self.printed.add(worker, text)
 
     def finish(self, torn: bool) -> None:
-        """Add the remaining values at the end of the file; ``torn`` if it ends in the middle of a line."""
+        """Add the remaining values at the end of the file, which is in the middle of a line if ``torn``."""
         if torn and self._step is not None and self._step.last:
             self._step.items = self._step.items.rpartition(" - ")[0]  # half a number looks like a number
             self.log.dropped["torn last value"] += 1
@@ -176,7 +177,7 @@ class _Reader:
         step, self._step = self._step, None
         values, unread = _record(step.items) if step else ({}, 0)
         if step is None or not values:
-            return  # model output may well contain "step:1 - "
+            return  # model output often contains "step:1 - "
         if unread:
             self.log.dropped["values that could not be read"] += unread
         config = self.printed.config
@@ -195,19 +196,19 @@ class _Reader:
         self.log.add(values, step.number)
 
     def _begin(self, run: str) -> None:
-        """Begin another log: of another training, or a part of this one."""
+        """Start a new log, for another training run or for another part of this one."""
         self.configure()
         self.before.append(self.log)
         self.log = RawLog(self.log.source, self.log.container, run, held=self.log.held)
 
     def configure(self) -> None:
-        """Store in the log the configuration that was printed before its last step."""
+        """Store the configuration that was printed before the last step of the log."""
         self.log.config = self._config or self.printed.config
         where = f" before step {self.log.step[0]:g}" if self._parts else ""
         self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
-        """Read ``"Initial validation metrics: {…}"``, a printed string that may span several lines."""
+        """Read ``"Initial validation metrics: {…}"``, a printed string that can span several lines."""
         if self._quoted is None and _INITIAL in text:
             self._quoted = []
         if self._quoted is not None:
@@ -219,13 +220,13 @@ class _Reader:
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two printed configurations belong to different trainings."""
+    """Return whether two printed configurations belong to different training runs."""
     keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
     return any(one.get(key) != other.get(key) for key in keys)
 
 
 def _steps(text: str) -> list[tuple[float, str]]:
-    """Return each step in a line with the text of its items; the first may lack its number."""
+    """Return each step in a line with the text of its items. The first item may lack its value."""
     found = list(_STEP.finditer(text))
     ends = [*(match.start() for match in found[1:]), len(text)]
     cut = [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
@@ -235,16 +236,16 @@ def _steps(text: str) -> list[tuple[float, str]]:
 
 
 def _record(items: str) -> tuple[dict[str, Any], int]:
-    """Return a step's values by key, and how many could not be read; no values if this is no step's line.
+    """Return the values of a step by key, and how many could not be read; no values if the line is no step.
 
     >>> _record("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
     ({'actor/lr': 1e-06, 'val/a - b:c/acc': 0.5}, 1)
     """
     values: dict[str, Any] = {}
     unread = 0
-    begun = ""  # of a key that has " - " in it
+    begun = ""  # start of a key that contains " - "
     pieces = items.split(" - ")
-    with contextlib.suppress(ValueError):  # nearly always: "key:1.5 - key:2"
+    with contextlib.suppress(ValueError):  # the usual case: "key:1.5 - key:2"
         pairs = [piece.rpartition(":") for piece in pieces]
         values = {key.strip(): float(text) for key, _, text in pairs}
         if "" not in values and max(map(len, pieces)) <= _LONGEST_KEY and any("/" in key for key in values):
@@ -264,7 +265,7 @@ def _record(items: str) -> tuple[dict[str, Any], int]:
 
 
 def _item(piece: str) -> tuple[str, float] | None:
-    """Return the key and the number of ``key:number``, else None; the key may hold colons.
+    """Return the key and the number of ``key:number``, or None. The key can contain colons.
 
     >>> _item("val/test_score/a:b:0.5"), _item("actor/loss:tensor(0.5, device='cuda:0')"), _item("critic/sco")
     (('val/test_score/a:b', 0.5), ('actor/loss', 0.5), None)
@@ -282,7 +283,7 @@ def _followed(piece: str) -> tuple[str, str] | None:
 
 
 def _continued(start: str, line: str) -> str | None:
-    """Return a step's text joined with the next line, if that continues it; otherwise None.
+    """Return the text of a step joined with the next line if that line continues it, else None.
 
     >>> _continued("actor/lr:0.1 - critic/sco", "re/mean:0.5 - critic/rewards/mean:0.4")
     'actor/lr:0.1 - critic/score/mean:0.5 - critic/rewards/mean:0.4'
@@ -292,7 +293,7 @@ def _continued(start: str, line: str) -> str | None:
     if not line.strip() or len(start) + len(line) > LONGEST or _STEP.search(line):
         return None
     start, line = start.rstrip(), line.rstrip()
-    if not start:  # "step:1 -" was all
+    if not start:  # the line was just "step:1 -"
         first = _item(line.partition(" - ")[0])
         return line if first and "/" in first[0] else None
     if start.endswith(" -"):

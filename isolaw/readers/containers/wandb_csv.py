@@ -1,12 +1,12 @@
-"""Weights & Biases as CSV: a panel's export, or a run's history from the API.
+"""Weights & Biases data as CSV: the export of a panel, or a run's history from the API.
 
-*Wide*, a panel's "Export CSV": the first column is the panel's x axis, the others are ``<run> - <metric>``,
-each followed by ``…__MIN`` and ``…__MAX``, its range within a bin; where x is not the step, a run may have a
-column ``<run> - _step``. Runs that the panel groups are called by their settings. *Long*: ``run_name, metric,
-step, value``. *History*, ``run.history().to_csv()``: ``_step`` and a column for each metric; some tools leave
-only the names of a framework.
+*Wide* is a panel's "Export CSV". The first column is the panel's x axis. The others are ``<run> - <metric>``,
+each followed by ``…__MIN`` and ``…__MAX``, its range within a bin. If x is not the step, a run can have a
+column ``<run> - _step``. Runs that the panel groups are named by their settings. *Long* has the columns
+``run_name, metric, step, value``. *History*, ``run.history().to_csv()``, has ``_step`` and a column per
+metric; some tools keep only the columns with a framework's names.
 
-No form has the configuration, and the points are a sample of the run's history.
+No form contains the configuration, and the points are a sample of the run's history.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SAMPLED = (
 )
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
-_LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
-# W&B's labels of runs that it groups by settings: ``model.path: Qwen/Qwen3-4B, seed: 1``.
+_LONGEST_LINE = 8 * limits.MB  # characters; a panel of many runs has long lines
+# W&B's labels of runs grouped by settings: ``model.path: Qwen/Qwen3-4B, seed: 1``.
 _LABEL = re.compile(r"([A-Za-z_][\w.]{0,100}): ([^,:]{1,200})(?:, |$)")
 _OF_GROUP = re.compile(rf"(?:{_LABEL.pattern}){{1,20}}")
 Rows = Iterable[list[str]]
@@ -42,7 +42,7 @@ LogOf = Callable[[str], RawLog]
 
 
 def is_export(_path: Path, head: bytes) -> bool:
-    """Return whether a file is one of the three, by its header."""
+    """Return whether a file has one of the three forms, judged by its header."""
     return any(is_it(header) for header in [_header(head)] for is_it, _ in _KINDS)
 
 
@@ -54,7 +54,7 @@ def is_of_own_metrics(head: bytes) -> bool:
 
 
 def _header(head: bytes) -> list[str]:
-    """Return the names in a file's first line, as far as it was read; none if it is not text."""
+    """Return the names in the first line of a file, as far as it was read; no names if it is not text."""
     line, newline, _ = head.decode("utf-8-sig", "replace").partition("\n")
     try:
         header = next(csv.reader([line.rstrip("\r")]), [])
@@ -62,11 +62,11 @@ def _header(head: bytes) -> list[str]:
         return []
     if "\0" in line:
         return []
-    return header if newline else header[:-1]  # many runs make it longer than the head: its last name is cut
+    return header if newline else header[:-1]  # the head may end within a long header
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read an export, one log for each run.
+    """Read an export, with one log per run.
 
     Raises `DataError` if the x axis is a time, two runs share a name, or the file is not a CSV table.
     """
@@ -115,7 +115,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Yield each line as text; a line over the limit is never held."""
+    """Yield the lines as text. A line over the limit is never loaded in full."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:

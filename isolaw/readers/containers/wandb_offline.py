@@ -8,9 +8,9 @@
     logs/debug.log            what W&B did; it quotes the configuration
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
-buffers. isolaw reads the blocks itself, because the library has no reader for them; the library decodes
-messages. Without a history, or without W&B, isolaw reads `files/output.log` if it is a known console. Without
-a configuration, it takes the one that W&B quotes in `logs/debug.log`.
+buffers. isolaw reads the blocks itself, because the wandb library has no reader for them; the library decodes
+the messages. Without a history, or without the library, isolaw reads `files/output.log` if it is a known
+console. If there is no configuration, isolaw uses the configuration that W&B quotes in `logs/debug.log`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from isolaw.readers.literals import literal, parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
-_HEADER = 7  # the magic, two bytes of check, a version
+_HEADER = 7  # the magic number, two bytes of check, and a version
 _BLOCK = 32_768
 _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 2 << 20  # of a record: a logged table may be large, a step's numbers are not
-_LARGEST_CONFIG = 4 * limits.MB  # of all records: it is logged again when it changes
+_LARGEST = 2 << 20  # bytes of a record; a logged table can be large, the numbers of a step are not
+_LARGEST_CONFIG = 4 * limits.MB  # of all records; a changed configuration is logged again
 _OWN = "_wandb"
 _CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,250000}\})$", re.M)
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is one run's folder, and not one with a ``.wandb`` among other files."""
+    """Return whether a directory is a single run's folder, not one with a ``.wandb`` among other files."""
     if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
         return True
     with limits.os_errors(path):
@@ -59,9 +59,9 @@ def is_run(path: Path) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a run's folder, or its ``.wandb`` file alone.
+    """Read a run's folder, or just its ``.wandb`` file.
 
-    Raises `DataError` if W&B is not installed, or the run has neither a history nor a known console.
+    Raises `DataError` if wandb is not installed, or if the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
     whole = is_run(folder)
@@ -69,12 +69,12 @@ def read(path: Path) -> Iterator[RawLog]:
     missing: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            if file.is_file() and file.stat().st_size:  # no pipe: opening one may wait for ever
+            if file.is_file() and file.stat().st_size:  # opening a pipe could block forever
                 try:
                     _add_records(log, file)
                 except NotInstalled as error:
                     missing = error
-        if not log.config and whole:  # otherwise the files may belong to any run
+        if not log.config and whole:  # otherwise the files could belong to another run
             log.config, log.config_source = beside(folder)
         if not log.config and whole:
             log.config, log.config_source = _quoted(folder / "logs" / "debug.log"), "logs/debug.log"
@@ -129,7 +129,7 @@ def _add_records(log: RawLog, file: Path) -> None:
 
 
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
-    """Yield the records, joined across blocks; damage loses the rest of its block."""
+    """Yield the records, joined across blocks. After damage, the rest of the block is skipped."""
     parts: list[bytes] | None = None  # start of a record that continues in the next block
     size = 0
     with limits.opened(file) as blocks:
@@ -144,7 +144,7 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                 data = block[at + _CHUNK.size : at + _CHUNK.size + length]
                 at += _CHUNK.size + length
                 if at > len(block) and len(block) < _BLOCK:
-                    parts = [data]  # the file ends in it
+                    parts = [data]  # the file ends within this chunk
                     break
                 if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
                     log.damaged("damaged records")
@@ -165,7 +165,7 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                     parts = None
             else:
                 if at < len(block) < _BLOCK:
-                    parts = []  # a last chunk's header is torn
+                    parts = []  # the header of the last chunk is truncated
             block, at = blocks.read(_BLOCK), 0
     if parts is not None:
         log.dropped["torn last record"] += 1
@@ -176,7 +176,7 @@ def _add_history(log: RawLog, history: Any) -> None:
     own: dict[str, float] = {}
     for item in history.item:
         key = item.key or ".".join(item.nested_key)
-        text = item.value_json.strip('"')  # a number may have been logged as text
+        text = item.value_json.strip('"')  # numbers are sometimes logged as text
         if not key.startswith("_"):
             values[key] = text
         elif (found := number(text)) is not None:
@@ -187,7 +187,7 @@ def _add_history(log: RawLog, history: Any) -> None:
 
 
 def _update(config: dict[str, Any], record: Any) -> None:
-    """Apply a configuration record: the last value of a key counts."""
+    """Apply a configuration record, in which the last value of each key counts."""
     for item in record.update:
         *outer, key = [item.key] if item.key else item.nested_key or [_OWN]
         inside = config
@@ -200,12 +200,12 @@ def _update(config: dict[str, Any], record: Any) -> None:
 
 
 def _quoted(path: Path) -> dict[str, Any]:
-    """Return the configuration that W&B's own log quotes: from `wandb.init`, and from later updates."""
+    """Return the configuration quoted in W&B's own log, from `wandb.init` and from later updates."""
     config: dict[str, Any] = {}
     text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
     for quoted in _CONFIG.finditer(text):
         found = python_or_json(quoted[1])
-        if not isinstance(found, dict):  # it holds an object: take only plain values
+        if not isinstance(found, dict):  # it contains an object: use only plain values
             found = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
         with contextlib.suppress(DataError):
             config |= flatten(found)
@@ -213,7 +213,7 @@ def _quoted(path: Path) -> dict[str, Any]:
 
 
 def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
-    """Read the printed output under the run's name."""
+    """Read the printed output as the log of this run."""
     from isolaw.readers.containers import candidates
 
     lacks = f"{log.source}: a W&B run without history"

@@ -1,4 +1,4 @@
-"""The names of each framework: what its metrics mean, and where it keeps B_p and n."""
+"""The names of each framework: what its metrics mean, and which settings contain B_p and n."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from isolaw.errors import InputError, unknown
 from isolaw.readers.frameworks.base import Framework
 
-# Framework, as users write it → its module, imported when needed; the most specific first.
+# Framework name for users → its module, imported on demand; the most specific first.
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
     "ROLL": "isolaw.readers.frameworks.roll",  # before veRL, whose names it shares
@@ -29,31 +29,31 @@ FRAMEWORKS: dict[str, str] = {
 
 
 def known() -> Iterator[Framework]:
-    """Yield all frameworks, in the order in which isolaw tries them."""
+    """Yield all frameworks in the order in which isolaw tries them."""
     for module in FRAMEWORKS.values():
         yield importlib.import_module(module).FRAMEWORK
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
-    """Return the framework that writes these metric keys, or this configuration; None if unknown."""
+    """Return the framework that writes these metric keys or this configuration, or None if unknown."""
     return next((own for own in known() if own.recognises(keys, config)), None)
 
 
 def possible(keys: Collection[str]) -> list[Framework]:
-    """Return the frameworks that may have written these keys: they call one of them a reward.
+    """Return the frameworks that could have written these keys, since one of the keys is a reward to them.
 
-    If some of these frameworks also use a key that counts steps, return only those.
+    If some of these frameworks also use one of the keys to count steps, return only those frameworks.
     """
     found = [own for own in known() if own.own_keys and any(_rewards(own, key) for key in keys)]
     return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
 
 
-# The last two are TRL's.
+# The last two belong to TRL.
 _OF_TRAINING = ("train/", "train_", "training/", "training_", "rewards/", "completions/")
 
 
 def of_training(key: str) -> bool:
-    """Return whether a metric's key alone shows that it is measured on training batches.
+    """Return whether a metric's key alone shows that the metric is measured on training batches.
 
     >>> [of_training(key) for key in ("critic/score/mean", "train/acc", "train_acc", "val/acc", "acc")]
     [True, True, True, False, False]
@@ -71,7 +71,7 @@ def _rewards(framework: Framework, key: str) -> bool:
 
 
 def named(name: str) -> Framework:
-    """Return the framework called ``name``, in any case; otherwise raise an `InputError` that names all."""
+    """Return the framework called ``name``, in any case, or raise an `InputError` that lists all names."""
     for own in known():
         if own.name.lower() == name.lower():
             return own

@@ -1,8 +1,8 @@
-"""AReaL: its metric names, and where B_p and n are (areal 1.0).
+"""AReaL: its metric names, and its settings for B_p and n (areal 1.0).
 
-``ppo_actor/task_reward/avg`` is the mean reward of the training batch, ``eval-rollout/reward`` that of the
-evaluation after the step's update. Trackers count steps from 0, the console from 1. By default AReaL
-generates while it trains (``rollout.max_head_offpolicyness``).
+``ppo_actor/task_reward/avg`` is the mean reward of the training batch, and ``eval-rollout/reward`` the mean
+reward of the evaluation after the update of the step. Trackers count steps from 0, and the console from 1. By
+default AReaL generates rollouts while it trains (``rollout.max_head_offpolicyness``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_KEPT = (
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """A run is on-policy with one update a batch and no rollouts from older weights."""
+    """Return ``on_policy``: true if a batch makes one update, and no rollout comes from older weights."""
     lag = config.count("rollout.max_head_offpolicyness", least=0)
     updates = config.count("actor.ppo_n_minibatches")
     if lag is None or updates is None:

@@ -1,7 +1,7 @@
 """ART (openpipe-art 0.5): ``history.jsonl`` in a model's folder, or W&B.
 
-A step is a checkpoint's number, i.e. the updates made. Batch sizes are in the user's code; newer versions log
-the number of trajectories in each step.
+A step is the number of a checkpoint, i.e. of updates made. The user's code defines batch sizes; newer
+versions log the number of trajectories in each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Framework`: a framework's names of metrics and settings; each module defines one as ``FRAMEWORK``.
+"""`Framework`: a framework's names of metrics and settings. Each module defines one as ``FRAMEWORK``.
 
 `isolaw.readers.frameworks.FRAMEWORKS` lists the modules.
 """
@@ -26,24 +26,24 @@ _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 @dataclass(frozen=True)
 class Fact:
-    """A value that a log gives for a run, and its origin, such as ``"data.train_batch_size in config.yaml"``.
+    """A value for a run from its log, with an origin such as ``"data.train_batch_size in config.yaml"``.
 
-    If the value is None, it is unknown, and ``origin`` describes from which other values it would follow.
+    If the value is None, it is unknown, and ``origin`` describes the other values that would determine it.
     """
 
     value: Any
     origin: str
 
     def but(self, caveat: str) -> Fact:
-        """Return the same fact with a caveat added to its origin."""
+        """Return this fact with a caveat added to its origin."""
         return Fact(self.value, f"{self.origin} ({caveat})")
 
 
 class Config:
-    """A configuration under flat keys, and its source.
+    """A configuration with flat keys, and its source.
 
-    Each method takes the names that a setting has had, and returns the first existing one as a `Fact`; None
-    if none exists, or its value has another type.
+    Each method accepts the names that a setting has had, and returns the first one with a suitable value as a
+    `Fact`, or None.
 
     >>> config = Config({"n": 8, "lr": "1e-6", "name": ""}, "config.yaml")
     >>> config.count("group_size", "n")
@@ -57,31 +57,27 @@ class Config:
         self.where = f" in {source}" if source else ""
 
     def fact(self, name: str, value: Any) -> Fact:
-        """Return ``value`` with the setting ``name`` as its origin."""
+        """Return ``value`` as a fact with the setting ``name`` as its origin."""
         return Fact(value, f"{name}{self.where}")
 
     def number(self, *names: str) -> Fact | None:
-        """Return the first of the settings that is a finite number, or the text of one; None if there is
-        none.
-        """
+        """Return the first of these settings that is a finite number (or its text), or None."""
         return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
-        """Return the first of the settings that is a whole number of at least ``least``; None if there is
-        none.
-        """
+        """Return the first of these settings that is a whole number of at least ``least``, or None."""
         return self._first(names, lambda value: whole(value, least))
 
     def text(self, *names: str) -> Fact | None:
-        """Return the first of the settings that is a text and not empty; None if there is none."""
+        """Return the first of these settings that is a nonempty text, or None."""
         return self._first(names, lambda value: value if isinstance(value, str) and value else None)
 
     def boolean(self, *names: str) -> Fact | None:
-        """Return the first of the settings that is true or false; None if there is none."""
+        """Return the first of these settings that is true or false, or None."""
         return self._first(names, lambda value: value if isinstance(value, bool) else None)
 
     def is_true(self, *names: str) -> bool:
-        """Return whether one of the settings is true."""
+        """Return whether any of these settings is true."""
         return any(self.values.get(name) is True for name in names)
 
     def _first(self, names: Collection[str], sound: Callable[[Any], Any]) -> Fact | None:
@@ -94,57 +90,59 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognise it."""
+    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognize it."""
 
-    name: str  # as users write it: ``veRL``
-    # A key's (eval_set, metric) in isolaw's names, as ("aime24", "avg@8"); training is on ``train``. None
-    # for what is not worth keeping (timings, learning rates); a further name of the log is kept as it is.
-    # `by_rules` makes one of a table.
+    name: str  # the name for users, e.g. ``veRL``
+    # Maps a key to (eval_set, metric) in isolaw's names, e.g. ("aime24", "avg@8"); metrics of training have
+    # the set ``train``. None for metrics that are not kept (timings, learning rates). Other names are kept
+    # unchanged. `by_rules` builds such a function from a table.
     metric: Callable[[str], Target | None]
-    # Patterns of metric keys, and of settings, that no other framework has: a log is its own where each
-    # pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not suffice.
+    # Patterns of metric keys and of settings that no other framework has. A log belongs to the framework if,
+    # for one tuple, each pattern matches a whole key. Keys that frameworks share (``loss``) must not suffice.
     own_keys: tuple[tuple[str, ...], ...] = ()
     own_config: tuple[tuple[str, ...], ...] = ()
-    # A fact → the settings that hold it. Facts have isolaw's names: ``rollouts_per_problem``,
-    # ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
+    # A fact → the settings that contain it. Facts have isolaw's names: ``rollouts_per_problem``,
+    # ``problems_per_batch``, ``rollouts_per_step`` (any two determine the third), ``seed``, ``algorithm``,
     # ``logging_steps`` (updates between records, for logs without steps), and attributes (``lr``, ``kl``).
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Metric keys that count the rollouts of a step, in every record.
+    # Metric keys that contain, in every record, the number of rollouts in the step.
     counts: tuple[str, ...] = ()
-    # Facts that several settings determine, such as ``on_policy`` (one optimiser step for each batch, and no
-    # asynchrony), given those of ``settings``, which they replace. No guesses.
+    # Facts determined by several settings, such as ``on_policy`` (one optimizer step per batch, and no
+    # asynchrony). The function gets the facts from ``settings``, and its results replace them. It must not
+    # guess.
     more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
-    # Keys that count update steps, the best first; without any in a log, the container's own step counts.
+    # Keys that count update steps, the best first. If a log has none of them, the container's own step
+    # counts.
     step_keys: tuple[str, ...] = ()
-    # Keys of the seconds that a whole step took, which become ``step_seconds`` of ``train``.
+    # Keys of the seconds of a whole step, which become ``step_seconds`` of ``train``.
     seconds_keys: tuple[str, ...] = ()
-    counted_by_trackers: bool = True  # whether W&B's own step counts updates, and not calls to log
-    first_step: int = 1  # what the framework counts the first update as, 1 or 0
-    # Whether an evaluation in the record of step s, counted from 0, is of the policy after s updates.
+    counted_by_trackers: bool = True  # whether W&B's own step counts updates, rather than calls to log
+    first_step: int = 1  # the number of the first update in the framework's count, 1 or 0
+    # Whether an evaluation in the record of step s, counted from 0, measures the policy after s updates.
     evaluates_first: bool = False
-    # Whether a key that begins with val, eval or test is of an evaluation, whatever rule it falls under.
+    # Whether a key that starts with val, eval or test belongs to an evaluation, whatever rule it matches.
     prefixed: bool = True
-    # Brings the configuration into the form that ``settings`` expects.
+    # Converts the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
 
     def recognises(self, keys: Collection[str], config: Mapping[str, Any]) -> bool:
-        """Return whether these metric keys, or this configuration, are the framework's."""
+        """Return whether these metric keys or this configuration belong to the framework."""
         return _match(self.own_keys, keys) or _match(self.own_config, self.flat(config))
 
     def target(self, key: str) -> Target | None:
-        """Return (eval_set, metric) of a key; None if the metric is not kept."""
+        """Return the (eval_set, metric) of a key, or None if the metric is not kept."""
         target = ("train", STEP_SECONDS) if key in self.seconds_keys else self.metric(key)
         held_out = target and target[0] == "train" and self.prefixed and _HELD_OUT.match(key)
         return ("validation", target[1]) if target and held_out else target
 
     def is_counter(self, key: str) -> bool:
-        """Return whether a key counts the rollouts of a step, the rollouts of all steps, or the steps."""
+        """Return whether a key counts the rollouts of a step, the rollouts so far, or the steps."""
         return key in (*self.counts, *self.step_keys) or _so_far(key)
 
     def counted(self, log: RawLog) -> list[Fact]:
-        """Return the rollouts of a step if a log counts them: one fact, or two if the number changes once.
+        """Return the rollouts per step if a log counts them: one fact, or two if the number changes once.
 
-        Returns nothing if they vary (e.g. with a filter), and ignores a short last batch.
+        Returns nothing if the number varies (e.g. with a filter), and ignores a smaller last batch.
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
         counted = {f"{key} in every record": (own.record, own.value) for key, own in keys.items()}
@@ -160,9 +158,9 @@ class Framework:
         return []
 
     def _a_step(self, log: RawLog, key: str) -> array[float]:
-        """Return how much a count rises per step, from one record to the next."""
+        """Return the increase of a count per step, from one record to the next."""
         keys = [own for own in self.step_keys if own in log.series]
-        of_tracker = log.container.startswith(("wandb", "trackio"))  # it may count records
+        of_tracker = log.container.startswith(("wandb", "trackio"))  # its steps may count records
         steps = dict(enumerate([] if keys or of_tracker else log.step))
         for own in reversed(keys):
             steps |= dict(zip(log.series[own].record, log.series[own].value, strict=True))
@@ -172,7 +170,7 @@ class Framework:
         return array("d", [value / step for step, value in rises if step > 0])
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
-        """Return the facts of the run that the configuration, read from ``source``, states."""
+        """Return the facts in a run's configuration, which was read from ``source``."""
         own = Config(self.flat(config), source)
         facts: dict[str, Fact | None] = {}
         for name, settings in self.settings.items():
@@ -185,12 +183,12 @@ class Framework:
 
 
 def _so_far(key: str) -> bool:
-    """Whether the name of a key shows that it counts all rollouts so far."""
+    """Return whether the name of a key shows that it counts all rollouts so far."""
     return counts(key.rpartition("/")[2]) == "rollouts"
 
 
 def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> bool:
-    """Return whether for one tuple, each of its patterns matches a name."""
+    """Return whether, for some tuple, every pattern matches a name."""
     return any(
         all(any(map(re.compile(pattern, re.S).fullmatch, names)) for pattern in own) for own in patterns
     )
@@ -203,8 +201,9 @@ def by_rules(
 
     A rule is (pattern, eval_set, metric), and the first rule whose pattern matches the whole key applies. If
     the pattern has a group ``set``, its text is the evaluation set instead. If the metric is a function, it
-    is called with the number in the group ``k``. If the metric is empty, the group ``name`` is looked up in
-    ``names``; a name that is not there is kept unchanged, or dropped if ``not_kept`` matches it.
+    is called with the number in the group ``k``. If the metric is empty, the text of the group ``name`` is
+    looked up in ``names``. A name that is not in ``names`` is kept unchanged, or dropped if ``not_kept``
+    matches it.
     """
     compiled = [(re.compile(pattern, re.S), eval_set, metric) for pattern, eval_set, metric in rules]
     dropped = re.compile(not_kept, re.S)
@@ -225,17 +224,18 @@ def by_rules(
 
 
 def best(k: int) -> str:
-    """Return the metric of at least one correct answer in k samples; for k = 1 it is the mean."""
+    """Return the metric "at least one of k samples is correct", which for k = 1 is the mean."""
     return "pass@1" if k == 1 else f"best@{k}"
 
 
 def one_update(
     batch: int, trained: Fact | None, passes: Fact | None, apart: Fact | None, what: str = "rollouts"
 ) -> Fact | None:
-    """Return whether each batch of rollouts makes one optimiser step, on the policy that generated it.
+    """Return whether each batch of rollouts makes one optimizer step, on the policy that generated it.
 
-    An update takes ``trained`` of the ``batch`` rollouts (or ``what``) of a batch, and each batch is used
-    ``passes`` times. ``apart``: generation runs in parallel to training, with older weights; None if unknown.
+    An update uses ``trained`` of the ``batch`` rollouts (or ``what``) of a batch, and each batch is used
+    ``passes`` times. ``apart`` is true if generation runs in parallel to training, with older weights, and
+    None if that is unknown.
     """
     if apart and apart.value:
         return Fact(False, f"{apart.origin}: {APART}")

@@ -1,6 +1,6 @@
-"""isolaw's own runs, as it mirrors them to trackers (`isolaw.trackers`).
+"""isolaw's own runs, as `isolaw.trackers` mirrors them to trackers.
 
-In the trackers, the x axis is compute and the update step is a metric. Configuration keys begin with
+In the trackers, the x axis is compute, and the update step is a metric. Configuration keys start with
 ``isolaw.``.
 """
 
@@ -12,7 +12,7 @@ from isolaw.readers.frameworks.base import Config, Facts, Framework
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return the (eval_set, metric) of one of isolaw's own keys; None for any other key."""
+    """Return the (eval_set, metric) of a key that isolaw wrote, or None for any other key."""
     eval_set, slash, name = key.partition("/")
     if not slash or eval_set == "isolaw":
         return None
@@ -20,7 +20,7 @@ def metric(key: str) -> tuple[str, str] | None:
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """Return the facts in a configuration, which already have isolaw's own names."""
+    """Return the facts in a configuration that already has isolaw's own names."""
     own = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
     return {name: config.fact(key, config.values[key]) for name, key in own.items() if name != "run_id"}
 

@@ -1,8 +1,8 @@
-"""mlx-lm-lora's GRPO: its metric names, and where B_p and n are (mlx-lm-lora 3.1, and older).
+"""mlx-lm-lora's GRPO: its metric names, and its settings for B_p and n (mlx-lm-lora 3.1 and older).
 
-Values are means over ``steps_per_report`` iterations. An iteration takes ``batch_size`` prompts;
-``gradient_accumulation_steps`` of them make an update. isolaw counts an iteration as a step, so that compute
-is correct.
+Values are means over ``steps_per_report`` iterations. An iteration uses ``batch_size`` prompts, and
+``gradient_accumulation_steps`` iterations make an update. isolaw counts each iteration as a step, so that
+compute is correct.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NeMo-RL: its metric names, and where B_p and n are.
+"""NeMo-RL: its metric names, and its settings for B_p and n.
 
-All names have a prefix (``train/``, ``validation/``, ``timing/``, ``performance/``), and steps are those of
-the tracker. The validation at step 0 is before training. A step is one batch of rollouts.
+All names have a prefix (``train/``, ``validation/``, ``timing/``, ``performance/``), and steps are the
+tracker's steps. The validation at step 0 precedes training. A step is one batch of rollouts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FRAMEWORK = Framework(
         "temperature": ("policy.generation.temperature",),
         "model": ("policy.model_name",),
     },
-    counts=("generated",),  # which its console prints
+    counts=("generated",),  # printed on its console
     more_facts=_facts,
     seconds_keys=("timing/train/total_step_time",),
 )

@@ -1,9 +1,9 @@
-"""open-instruct's ``grpo_fast``: its metric names, and where B_p and n are.
+"""open-instruct's ``grpo_fast``: its metric names, and its settings for B_p and n.
 
-``training_step`` counts steps; trackers may count rollouts instead (``episode``). ``scores`` is the reward;
-``val/…`` is of training, not of validation, which is ``eval/…``. ``eval/pass_at_1`` is the mean over a
-prompt's samples, ``pass_at_<k>`` whether any of exactly k was right, ``pass_at_<k>_unbiased`` the unbiased
-best@k. Generation runs ``async_steps`` steps ahead.
+``training_step`` counts steps; trackers may count rollouts instead (``episode``). ``scores`` is the reward.
+Keys ``val/…`` belong to training, and keys ``eval/…`` to validation. ``eval/pass_at_1`` is the mean over a
+prompt's samples, ``pass_at_<k>`` whether any of exactly k samples was right, and ``pass_at_<k>_unbiased`` the
+unbiased best@k. Generation runs ``async_steps`` steps ahead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     if problems and config.is_true("active_sampling", "filter_zero_std_samples"):
         problems = problems.but("filtered groups without variance are not counted")
     data = None
-    mixed = config.values.get("dataset_mixer_list")  # names and shares in turn
+    mixed = config.values.get("dataset_mixer_list")  # alternating names and shares
     if isinstance(mixed, list) and mixed and all(isinstance(name, str) for name in mixed[::2]):
         data = config.fact("dataset_mixer_list", "+".join(mixed[::2]))
     return {"problems_per_batch": problems, "on_policy": _on_policy(config), "problem_set": data}
@@ -57,7 +57,7 @@ FRAMEWORK = Framework(
         ("eval/scores_(?P<set>.+)", "", "reward"),
         ("eval/sequence_lengths", "validation", "response_length"),
         (r"eval/pass_at_(?!0*1_)(?P<k>\d{1,6})(?:_unbiased)?", "validation", best),
-        (r"eval/(?!pass_at_0*1_unbiased\Z)(?P<name>.+)", "validation", ""),  # as pass_at_1
+        (r"eval/(?!pass_at_0*1_unbiased\Z)(?P<name>.+)", "validation", ""),  # the same as pass_at_1
         ("(?!eval/)(?P<name>.+)", "train", ""),
         names=_NAMES,
         not_kept=_NOT_KEPT,

@@ -1,10 +1,10 @@
-"""OpenRLHF: its metric names and its arguments, flat or (since 0.10) in sections.
+"""OpenRLHF: its metric names and its arguments, which are flat or (since 0.10) in sections.
 
 Trackers get ``train/…`` and ``eval/…``; the console prints ``Global step 12: {…}`` with bare names.
-``rollout_batch_size`` counts prompts, ``train_batch_size`` rollouts; a global step is one batch of rollouts,
-however many optimiser steps it makes. ``eval_<data>_pass1`` is the mean over the samples of a prompt,
-``eval_<data>_pass<k>`` whether any of exactly k was right. W&B keeps sections as the text
-``namespace(batch_size=128, …)``.
+``rollout_batch_size`` counts prompts, and ``train_batch_size`` rollouts. A global step is one batch of
+rollouts, however many optimizer steps it makes. ``eval_<data>_pass1`` is the mean over the samples of a
+prompt, and ``eval_<data>_pass<k>`` whether any of exactly k samples was right. W&B stores sections as the
+text ``namespace(batch_size=128, …)``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration, with the sections that W&B keeps as text parsed."""
+    """Return the configuration, with sections parsed that W&B stores as text."""
     out = dict(config)
     for section, text in config.items():
         if isinstance(text, str) and text.startswith("namespace("):

@@ -1,10 +1,10 @@
-"""prime-rl: its metric names, old and new, and where B_p and n are.
+"""prime-rl: its metric names, old and new, and its settings for B_p and n.
 
-Three generations of names: ``train/agg/effective/<agent>/reward/mean``, ``reward/all/mean`` and
-``reward/mean``; evaluations are ``eval/<env>/effective/<agent>/avg@k``, or ``eval/<env>/avg@k``.
+There are three generations of reward names: ``train/agg/effective/<agent>/reward/mean``, ``reward/all/mean``
+and ``reward/mean``. Evaluations are ``eval/<env>/effective/<agent>/avg@k`` or ``eval/<env>/avg@k``.
 ``effective`` rollouts were trained on; isolaw takes health metrics from ``all`` rollouts. ``batch_size``
-counts rollouts, and ``pass@k`` is the unbiased best@k. prime-rl generates while it trains, unless
-``max_off_policy_steps`` (before it: ``max_async_level``) is 0.
+counts rollouts, and ``pass@k`` is the unbiased best@k. prime-rl generates rollouts while it trains, unless
+``max_off_policy_steps`` (formerly ``max_async_level``) is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMES = {
     "reward/mean": "reward",
     "entropy/all/mean": "entropy",
     "entropy/mean": "entropy",
-    "mismatch_kl/all/mean": "mismatch_kl",  # between trainer and sampler, not to the base model
+    "mismatch_kl/all/mean": "mismatch_kl",  # between trainer and sampler, not relative to the base model
     "mismatch_kl/mean": "mismatch_kl",
     "optim/grad_norm": "grad_norm",
     "is_truncated/all/mean": "truncated_fraction",
@@ -34,7 +34,7 @@ _NAMES = {
     "progress/rollouts": "step_rollouts",
 }
 _GROUP_SIZE = re.compile(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)")
-# eval/<env>/[effective/][<agent>/]; evaluations of "all" include rollouts that failed.
+# eval/<env>/[effective/][<agent>/]; evaluations of "all" include failed rollouts.
 _EVALUATION = "eval/(?P<set>[^/]+)/(?:effective/)?(?:(?!all/)[^/]*/)?"
 _NOT_KEPT = (
     r"(?:time|timing|perf|inference|dispatcher|system|event_loop_lag|progress|batch|watcher|scheduler)/.*"
@@ -53,7 +53,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     on_policy = Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
     if lag:
         on_policy = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
-    # Environments may have a group size of their own; n is one number only where they agree.
+    # Environments can have their own group sizes; n is a single number only if all sizes are equal.
     sizes = [config.count(key) for key in config.values if _GROUP_SIZE.fullmatch(key)]
     n = sizes[0] if sizes else facts["rollouts_per_problem"]
     return {

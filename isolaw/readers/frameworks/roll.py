@@ -1,8 +1,9 @@
-"""ROLL: its metric names, and where B_p and n are (ROLL 0.3).
+"""ROLL: its metric names, and its settings for B_p and n (ROLL 0.3).
 
-Its names resemble veRL's. ``val_correct/all/mean`` is the share of correct samples,
-``val_correct/<tag>/mean`` of a part of them. Steps count from 0, and an evaluation runs before the step's
-batch. In the agentic pipeline ``rollout_batch_size`` counts trajectories, elsewhere prompts.
+Its names resemble veRL's. ``val_correct/all/mean`` is the share of correct samples, and
+``val_correct/<tag>/mean`` the share in a subset of them. Steps count from 0, and an evaluation runs before
+the batch of its step. In the agentic pipeline, ``rollout_batch_size`` counts trajectories, and elsewhere
+prompts.
 """
 
 from __future__ import annotations

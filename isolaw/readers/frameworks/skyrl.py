@@ -1,9 +1,9 @@
-"""SkyRL: its metric names, and where B_p and n are.
+"""SkyRL: its metric names, and its settings for B_p and n.
 
-``eval/all/avg_score`` is the mean reward of the evaluation's samples, ``pass_at_<k>`` whether any of exactly
-k was right; with several data sets each has its own next to ``all``. ``trainer/global_step`` counts batches
-of rollouts, and an evaluation at step 0 is before training. The start command decides whether a run is
-fully asynchronous; sharing devices (``colocate_all``) rules that out.
+``eval/all/avg_score`` is the mean reward of the evaluation's samples, and ``pass_at_<k>`` whether any of
+exactly k samples was right. With several data sets, each has its own metrics next to ``all``.
+``trainer/global_step`` counts batches of rollouts, and an evaluation at step 0 precedes training. The start
+command decides whether a run is fully asynchronous; shared devices (``colocate_all``) rule that out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAMES = {
     "reward/avg_raw_reward": "reward",
     "policy/policy_entropy": "entropy",
     "policy/policy_kl": "kl",
-    "loss/avg_kl": "kl",  # where it is in the reward, not in the loss
+    "loss/avg_kl": "kl",  # if the KL term is in the reward instead of the loss
     "policy/raw_grad_norm": "grad_norm",
     "policy/grad_norm": "grad_norm",
     "generate/avg_num_tokens": "response_length",

@@ -1,9 +1,9 @@
-"""tinker-cookbook's ``rl.train``: its metric names, and where B_p and n are.
+"""tinker-cookbook's ``rl.train``: its metric names, and its settings for B_p and n.
 
-``metrics.jsonl`` and ``config.json`` are in one folder. ``env/all/…`` is of the training batch,
-``test/env/all/…`` of the test set, ``test/env/<tag>/…`` of a part of it, ``<name>/env/all/…`` of another
-evaluator. Steps count from 0. An evaluation in the record of step s measures the policy after s updates: it
-runs before that step's batch.
+``metrics.jsonl`` and ``config.json`` are in one folder. ``env/all/…`` describes the training batch,
+``test/env/all/…`` the test set, ``test/env/<tag>/…`` a part of the test set, and ``<name>/env/all/…`` another
+evaluator. Steps count from 0. An evaluation in the record of step s measures the policy after s updates,
+since it runs before the batch of that step.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NOT_KEPT = (
 
 
 def _either(*names: str) -> tuple[str, ...]:
-    """Return the names of a setting of the trainer, or of its data set."""
+    """Return the names of a setting in the trainer's and in the data set's configuration."""
     return (*names, *(f"dataset_builder.{name}" for name in names))
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """A run is on-policy with one optimiser step a batch and no asynchrony."""
+    """Return ``on_policy``: true if a batch makes one optimizer step, and nothing is asynchronous."""
     lag, steps = config.count("async_config.max_steps_off_policy", least=0), config.count("num_substeps")
     if lag:
         on_policy: Fact | None = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
@@ -49,7 +49,7 @@ FRAMEWORK = Framework(
         ("test/env/(?P<set>[^/]+)/(?P<name>.+)", "", ""),
         ("(?P<set>[^/]+)/env/all/(?P<name>.+)", "", ""),
         ("env/all/(?P<name>.+)", "train", ""),
-        ("(?P<name>(?!.*env/).+)", "train", ""),  # of single tags of a batch: not kept
+        ("(?P<name>(?!.*env/).+)", "train", ""),  # single tags of a batch are not kept
         names=_NAMES,
         not_kept=_NOT_KEPT,
     ),

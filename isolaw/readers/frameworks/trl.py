@@ -1,16 +1,16 @@
 """TRL's GRPOTrainer, and verifiers' RLTrainer (0.1): their metric names and arguments.
 
-Names come bare (``reward``, ``eval_reward``: `trainer_state.json`, stdout) or as trackers get them
-(``train/reward``, ``eval/reward``). ``step`` counts optimiser steps.
+Names are bare (``reward``, ``eval_reward``: `trainer_state.json`, stdout) or in the form for trackers
+(``train/reward``, ``eval/reward``). ``step`` counts optimizer steps.
 
-Since 0.18 a batch of ``generation_batch_size`` rollouts is generated for every ``steps_per_generation``
-micro-steps and used ``num_iterations`` times, while an optimiser step takes ``gradient_accumulation_steps``
-micro-steps. The rollouts generated for a step are, on average, generation_batch_size ·
-gradient_accumulation_steps / (steps_per_generation · num_iterations), which is per_device_train_batch_size ·
-devices · gradient_accumulation_steps / num_iterations. Neither the devices nor, in ``trainer_state.json``,
-the accumulation is in the log. Before 0.15 the per-device batch counted prompts, later completions; only
-arguments that came later show which. RLTrainer's ``batch_size`` counts rollouts; it
-generates a step ahead.
+Since 0.18, a batch of ``generation_batch_size`` rollouts is generated for every ``steps_per_generation``
+micro-steps and used ``num_iterations`` times, while an optimizer step uses ``gradient_accumulation_steps``
+micro-steps. The average number of rollouts generated for a step is generation_batch_size ·
+gradient_accumulation_steps / (steps_per_generation · num_iterations), which equals
+per_device_train_batch_size · devices · gradient_accumulation_steps / num_iterations. The log does not contain
+the number of devices, and ``trainer_state.json`` does not contain the accumulation either. Before 0.15 the
+per-device batch counted prompts, and later completions; only arguments introduced later show which.
+RLTrainer's ``batch_size`` counts rollouts, and it generates one step ahead.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NAMES = {
     "completions/mean_length": "response_length",
     "completion_length": "response_length",
     "completions/clipped_ratio": "truncated_fraction",
-    "tokens/completion": "response_length",  # RLTrainer's
+    "tokens/completion": "response_length",  # RLTrainer's name
     "num_tokens": "tokens",
-    "entropy/mean": "entropy",  # ms-swift's
+    "entropy/mean": "entropy",  # ms-swift's name
 }
-# With `reward`: names that no other framework uses, bare or after train/.
+# Names that, with `reward`, no other framework uses, bare or after train/.
 _OWN = (
     "completion_length|completions/mean_length|frac_reward_zero_std|reward_std|rewards/.*|advantage/absmean"
 )
@@ -39,7 +39,7 @@ _NOT_KEPT = re.compile(
     "|percentage|(?:timing|wall_clock)/.*)",
     re.S,
 )
-# GRPOConfig did not have them while its batch counted prompts.
+# Arguments that GRPOConfig did not have when its batch counted prompts.
 _NEWER = {
     *("num_iterations", "steps_per_generation", "generation_batch_size", "epsilon", "scale_rewards"),
     *("loss_type", "reward_weights", "sync_ref_model", "ds3_gather_for_generation", "log_completions"),
@@ -48,7 +48,7 @@ _NEWER = {
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of TRL's keys."""
+    """Return the (eval_set, metric) of a TRL key, or None if the metric is not kept."""
     if key.startswith(("eval_", "eval/")):
         eval_set, name = "validation", key[5:]
     else:
@@ -83,7 +83,7 @@ def _rollouts_per_step(config: Config) -> Fact | None:
     newer = not _NEWER.isdisjoint(config.values)
     if accumulated and generated and steps:
         above, below = [generated, accumulated], [steps]
-    elif total and newer:  # devices and accumulation are in it
+    elif total and newer:  # the total includes devices and accumulation
         above, below = [total], []
     elif accumulated and device and devices and newer:
         above, below = [device, devices, accumulated], []
@@ -100,7 +100,7 @@ def _rollouts_per_step(config: Config) -> Fact | None:
 
 
 def _what_is_missing(config: Config) -> Fact | None:
-    """Return an unknown fact (its value is None) whose origin gives the formula for B_p."""
+    """Return a fact with the value None, whose origin gives the formula for B_p."""
     device = config.count("per_device_train_batch_size", "train_batch_size")
     if device is None:
         return None
@@ -122,7 +122,8 @@ def _on_policy(config: Config) -> Fact | None:
         return Fact(False, f"{iterations.origin} = {iterations.value}")
     once = f"num_iterations = 1{'' if iterations else ' (unless set)'}"
     if steps and accumulated:
-        # Fewer steps a generation than are accumulated: several generations an update, all by one policy.
+        # If fewer steps per generation than are accumulated, an update has several generations, all by one
+        # policy.
         same = accumulated.value % steps.value == 0
         sizes = f"steps_per_generation = {steps.value}, gradient_accumulation_steps = {accumulated.value}"
         return Fact(same, f"{once}, {sizes}{config.where}")

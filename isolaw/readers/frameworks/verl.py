@@ -1,15 +1,16 @@
-"""veRL and its descendants (EasyR1, DAPO's recipe, rLLM): their metric names, and where B_p and n are.
+"""veRL and its descendants (EasyR1, DAPO's recipe, rLLM): their metric names, and settings for B_p and n.
 
-Validation is ``val-core|val-aux/<data>/<variable>/<statistic>``. The variable ``acc`` is correctness: its
-mean@N is avg@N, and best@k, worst@k, maj@k keep their names. Any other variable is a reward of the user's
-own, which need not lie in [0, 1]: ``reward`` has ``reward@N`` and ``reward_best@k``. The older
-``val/test_score/<data>`` is such a reward too, over a number of samples that is not in the log.
+Validation keys are ``val-core|val-aux/<data>/<variable>/<statistic>``. The variable ``acc`` is correctness:
+its mean@N is avg@N, and best@k, worst@k and maj@k keep their names. Any other variable is a user-defined
+reward, which need not be in [0, 1]: ``reward`` has ``reward@N`` and ``reward_best@k``. The older
+``val/test_score/<data>`` is also such a reward, over a number of samples that is not in the log.
 
-veRL draws best@k with replacement from its N samples. It is biased low against pass@k, most where k is near
-N: at k = N, a problem that one of the N samples solved counts 0.63, not 1. Compare it with itself only.
+veRL draws best@k with replacement from its N samples. The result is biased low relative to pass@k, most
+strongly if k is near N: at k = N, a problem solved by one of the N samples counts 0.63 instead of 1. Compare
+it only with itself.
 
-Batch sizes count prompts, ``ppo_mini_batch_size`` too (veRL multiplies it by n). Tokens are logged for
-each step: ``step_tokens``, prompts included.
+Batch sizes count prompts, including ``ppo_mini_batch_size`` (which veRL multiplies by n). Tokens are logged
+per step as ``step_tokens``, prompts included.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _OWN = (
     "(?:val-core|val-aux|val/test_score|critic/score|critic/rewards|timing_per_token_ms|global_seqlen)/.*"
     "|actor/(?:ppo_kl|pg_clipfrac).*"
 )
-_STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow allows no @
-# Search-R1 and its descendants; verl-agent and its; RAGEN, whose problems are groups of environments.
+_STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow does not allow @
+# Search-R1 and its descendants; verl-agent and its descendants; RAGEN, whose problems are groups of
+# environments.
 _GROUP_SIZES = (
     *("actor_rollout_ref.rollout.n_agent", "env.rollout.n", "agent_grpo.n", "es_manager.train.group_size"),
 )
@@ -36,7 +38,7 @@ _TRAINING = {
     "critic/rewards/mean": "reward_with_kl",
     "actor/entropy": "entropy",
     "actor/entropy_loss": "entropy",
-    "actor/kl_loss": "kl",  # to the reference model, as a loss or in the reward
+    "actor/kl_loss": "kl",  # relative to the reference model, in the loss or in the reward
     "actor/reward_kl_penalty": "kl",
     "critic/kl": "kl",
     "actor/ppo_kl": "ppo_kl",  # between the policies before and after the step
@@ -53,15 +55,15 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of veRL's keys."""
+    """Return the (eval_set, metric) of a veRL key, or None if the metric is not kept."""
     if key in _TRAINING:
         return "train", _TRAINING[key]
     section, _, rest = key.partition("/")
     if section in ("val-core", "val-aux"):
         return _validation(rest)
-    if rest.startswith("generations"):  # a table of samples, of which W&B keeps its size
+    if rest.startswith("generations"):  # a table of samples, of which W&B logs the size
         return None
-    if section in ("validation", "eval", "test") and rest:  # of recipes
+    if section in ("validation", "eval", "test") and rest:  # keys of recipes
         return "validation", rest
     if section == "test_score" and rest:
         return rest, section
@@ -74,7 +76,7 @@ def metric(key: str) -> tuple[str, str] | None:
 
 
 def _validation(rest: str) -> tuple[str, str] | None:
-    """``<data>/<variable>/mean@8`` or ``<data>/<variable>/best@4/mean``; the data's name may hold slashes."""
+    """Parse ``<data>/<variable>/mean@8`` or ``<data>/<variable>/best@4/mean``; data can have slashes."""
     parts = rest.rsplit("/", 3 if rest.endswith("/mean") else 2)
     if len(parts) == 4:
         parts = [*parts[:2], f"{parts[2]}/{parts[3]}"]
@@ -98,7 +100,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     mini = config.count("worker.actor.global_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size")
     passes = config.count(*_either("actor.ppo_epochs"))
     if config.count("es_manager.train.env_groups"):
-        mini = None  # RAGEN's counts trajectories, of those that its filter leaves
+        mini = None  # RAGEN counts trajectories here, after its filter
     return {
         "problems_per_batch": _generated(config, batch),
         "rollouts_per_problem": _group(config, facts["rollouts_per_problem"]),
@@ -109,14 +111,14 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _group(config: Config, own: Fact | None) -> Fact | None:
-    """Return n; multi-turn descendants have their own key for it, and leave ``rollout.n`` at 1."""
+    """Return n. Multi-turn descendants have their own key for n and leave ``rollout.n`` at 1."""
     if own is not None and own.value > 1:
         return own
     return config.count(*_GROUP_SIZES) or own
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Undo the slashes of EasyR1's TensorBoard and of MLflow, which also turns all values into texts."""
+    """Replace the slashes of EasyR1's TensorBoard and of MLflow by dots, and parse values that are text."""
     if not any("/" in key for key in config):
         return config
     return {
@@ -126,7 +128,7 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _generated(config: Config, trained: Fact | None) -> Fact | None:
-    """Return the prompts of a batch; DAPO's dynamic sampling generates more than it trains on."""
+    """Return the prompts of a batch. DAPO's dynamic sampling generates more prompts than it trains on."""
     if trained is None or not config.is_true("algorithm.filter_groups.enable"):
         return trained
     generated = config.count("data.gen_batch_size") or trained
@@ -137,8 +139,7 @@ def _generated(config: Config, trained: Fact | None) -> Fact | None:
 
 
 def _apart(config: Config) -> Fact:
-    """Whether generation runs in parallel to training: in the fully asynchronous and one-step-off
-    trainers."""
+    """Return whether generation runs in parallel to training (fully asynchronous or one-step-off)."""
     for key in config.values:
         if key.startswith("async_training."):
             return config.fact(key, True)
@@ -147,15 +148,15 @@ def _apart(config: Config) -> Fact:
 
 
 def _kl(config: Config) -> Fact | None:
-    """Return the KL coefficient in effect, in the loss or in the reward; 0 if neither is on."""
+    """Return the KL coefficient in effect, in the loss or in the reward; 0 if neither is used."""
     if config.is_true("algorithm.disable_kl"):
         return config.fact("algorithm.disable_kl", 0.0)
-    if "algorithm.kl_coef" in config.values:  # EasyR1: one coefficient for both
+    if "algorithm.kl_coef" in config.values:  # EasyR1 has one coefficient for both
         return config.number("algorithm.kl_coef")
     in_loss, in_reward = "actor_rollout_ref.actor.use_kl_loss", "algorithm.use_kl_in_reward"
     if config.is_true(in_loss):
         return config.number("actor_rollout_ref.actor.kl_loss_coef")
-    if config.is_true(in_reward) or in_reward not in config.values:  # the older versions have no such switch
+    if config.is_true(in_reward) or in_reward not in config.values:  # older versions have no such switch
         return config.number("algorithm.kl_ctrl.kl_coef")
     return config.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in config.values else None
 
@@ -164,7 +165,7 @@ def _problem_set(config: Config) -> Fact | None:
     files = config.values.get("data.train_files")
     if isinstance(files, str):
         files = files.strip("[]").split(",") if files.startswith("[") else [files]
-    if files is None:  # MLflow numbers a list
+    if files is None:  # MLflow numbers the entries of a list
         files = [config.values.get(f"data.train_files.{i}") for i in range(20)]
         files = [file for file in files if file is not None]
     if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
@@ -174,7 +175,7 @@ def _problem_set(config: Config) -> Fact | None:
 
 
 def _named(file: str) -> str:
-    """Return a problem set's name: that of its file, or of the folder if the file's is generic.
+    """Return the name of a problem set: the name of its file, or of the folder if the file's name is generic.
 
     >>> [_named(f) for f in ("/data/gsm8k/train.parquet", "/data/dapo-17k.parquet", "org/math12k@train")]
     ['gsm8k', 'dapo-17k', 'org/math12k']

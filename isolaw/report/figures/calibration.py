@@ -1,4 +1,4 @@
-"""A calibration's figure: measured rewards, and the 90 % band of the ensemble's simulated measurements."""
+"""The figure of a calibration: measured rewards and the 90 % band of the ensemble's simulated rewards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("png", "svg", "pdf")
 
 
 def calibration_figure(found: Calibration) -> Figure:
-    """Draw a panel for each n: measured rewards as points; band and median of the ensemble, by B_p."""
+    """Draw one panel for each n: measured rewards as points, the ensemble's median and band by B_p."""
     seen = found.observed
     ends = np.cumsum([len(cell.steps) for cell in seen.protocol.cells])[:-1]
     parts = zip(
@@ -51,7 +51,7 @@ def calibration_figure(found: Calibration) -> Figure:
             axes.set_xscale("log")
         for axes in grid.flat[len(panels) :]:
             axes.remove()
-        for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:  # the lowest of each column
+        for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:  # the lowest panel of each column
             axes.tick_params(labelbottom=True)
         figure.supxlabel("C, rollouts generated", fontsize=9)
         figure.supylabel(plain(f"{seen.metric} ({seen.eval_set})"), fontsize=9)
@@ -66,16 +66,16 @@ def calibration_figure(found: Calibration) -> Figure:
 
 
 def check(path: str | Path) -> None:
-    """Raise `InputError` for an unsupported file ending, `DataError` for a file that isolaw did not write."""
+    """Raise `InputError` for an unsupported suffix, `DataError` for a file that isolaw did not write."""
     if Path(path).suffix[1:] not in _KINDS:
         raise InputError(f"--figure: found {str(path)!r}; expected a file ending in .{', .'.join(_KINDS)}")
     check_replaceable(Path(path))
 
 
 def write_figure(found: Calibration, path: str | Path) -> Path:
-    """Write the figure in the format that the suffix of the path names.
+    """Write the figure in the format given by the suffix of ``path``.
 
-    Raises `InputError` for another suffix, and `DataError` if the file cannot be written.
+    Raises `InputError` for an unsupported suffix, and `DataError` if the file cannot be written.
     """
     check(path)
     path = Path(path)
@@ -87,7 +87,7 @@ def _draw(axes: Axes, cell: SimulatedCell, reward: Floats, replayed: Floats, col
     low, middle, high = np.quantile(replayed, (BANDS[0], 0.5, BANDS[1]), axis=0)[:, later]
     x = cell.compute[later]
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-    for edge in (low, high):  # where bands of several B_p overlap
+    for edge in (low, high):  # keeps the bands of several B_p visible where they overlap
         axes.plot(x, edge, color=colour, lw=0.5, alpha=0.7)
     axes.plot(x, middle, color=colour, lw=1.0)
     axes.plot(x, reward[later], "o", ms=2.5, color=colour, mec="white", mew=0.3)

@@ -1,4 +1,4 @@
-"""A figure for each finding of `isolaw replicate`, drawn from its document alone."""
+"""One figure for each finding of `isolaw replicate`, drawn from the replication document."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ Floats = NDArray[np.float64]
 
 
 def write(document: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Write ``figures/F1.png`` and so on below ``folder``, and return the paths; may raise `DataError`."""
+    """Write the figures to ``figures/F1.png`` and so on below ``folder``, and return their paths.
+
+    Raises `DataError` if the folder cannot be written.
+    """
     return save(figures(document), Path(folder) / "figures", ("png",), replace=True)
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
-    """Return the figures by the name of their finding."""
+    """Return the figures, keyed by finding."""
     drawn = {}
     with mpl.rc_context(STYLE):
         for name, picture in document["pictures"].items():
@@ -46,15 +49,15 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
-# Findings that share the figure of another finding.
+# Findings that are drawn in the figure of another finding.
 _SHOWN = {"F1": ("F1", "F1 lr"), "F4": ("F4a", "F4b", "F4c")}
 
 
 @dataclass(frozen=True)
 class _Style:
-    """How curves are drawn: log2 n* over a budget, or the quantity ``y`` over n or over M.
+    """The style of a figure: log2 n* over a budget, or a quantity ``y`` over n or M.
 
-    With {} in the title each problem set has its own panel. ``names`` and ``label`` belong to the curves.
+    If the title contains {}, each problem set gets its own panel. ``names`` and ``label`` are for the curves.
     """
 
     title: str
@@ -82,7 +85,7 @@ _STYLES = {
     "F6": _Style("the best n for a budget by training set size, easy set", label="D = {}", ramp=True),
     "F7": _Style("{} set", "avg@4", _M),
 }
-_Panel = tuple[_Style, str, Picture]  # its title and its picture, whose curves are labelled
+_Panel = tuple[_Style, str, Picture]  # style, title, and picture with labeled curves
 
 
 def _panels(name: str, p: Picture) -> list[_Panel]:
@@ -117,7 +120,7 @@ def _draw(axes: Axes, style: _Style, title: str, p: Picture) -> None:
         axes.tick_params(axis="x", rotation=45)
     else:
         axes.set_xscale("log")
-    if star:  # n* is not known beyond the ends of the grid
+    if star:  # n* is unknown beyond the ends of the grid
         n_ticks(axes, "y", levels)
         for edge in (levels[0], levels[-1]):
             axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)

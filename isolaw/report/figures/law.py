@@ -1,4 +1,4 @@
-"""A law's two figures: reward against compute with its frontier, and n*(C)."""
+"""The two figures of a law: reward against compute with the frontier, and n*(C)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SYMBOLS = {"problems_per_batch": "B_p", "batch_rollouts": "B"}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
-    """Draw reward against compute: the checkpoints of ``runs``, fitted rewards, the frontier."""
+    """Draw reward against compute: the checkpoints of ``runs``, the fitted rewards and the frontier."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(COLUMN * 2, 3.6), layout="constrained")
         draw_frontier(figure.add_subplot(), law, runs)
@@ -46,7 +46,10 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
 
 
 def law_figure(law: Law) -> Figure:
-    """Draw n* against C in log-log (against M for ``fixed-b``), the law, and the n at the end of the runs."""
+    """Draw n* and the law against C on log axes, with the n recommended at the end of the runs.
+
+    In the setting ``fixed-b`` the x axis is M.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(COLUMN * 1.5, 3.6), layout="constrained")
         draw_n_star(figure.add_subplot(), law)
@@ -55,7 +58,7 @@ def law_figure(law: Law) -> Figure:
 
 
 def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
-    """Draw `frontier_figure` on axes, with a colour bar for n next to them."""
+    """Draw `frontier_figure` on ``axes``, next to a color bar for n."""
     document = law.document
     levels = law.levels
     colour = n_colours(levels)
@@ -86,7 +89,7 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
 
 
 def draw_n_star(axes: Axes, law: Law) -> None:
-    """Draw `law_figure` on axes, without its legend."""
+    """Draw `law_figure` on ``axes``, without its legend."""
     document, levels = law.document, law.levels
     x = np.array([p.x for p in document.frontier])
     paper = document.method == "paper"
@@ -116,21 +119,27 @@ def draw_n_star(axes: Axes, law: Law) -> None:
 
 
 def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
-    """Draw x, n* and the ends of its interval, (4, X), from `isolaw.report.figures.series.stars`."""
+    """Draw n* and the band of its interval.
+
+    ``found`` is an array of shape (4, X) from `isolaw.report.figures.series.stars`.
+    """
     x, n, low, high = found
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
     axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)
 
 
 def recommended(best: Prediction, document: LawDocument) -> str:
-    """Return the label of the recommended n at the end of the runs."""
+    """Return the legend label for the n recommended at the end of the runs."""
     symbol = "B_p" if document.axis == "problems_per_batch" else "n"
     n = best.B_p if symbol == "B_p" else best.n
     return f"recommended at C = {number(best.compute)}: {symbol} = {n}"
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
-    """Write both figures as PNG and SVG into ``folder`` and return the paths; may raise `DataError`."""
+    """Write both figures as PNG and SVG into ``folder`` and return their paths.
+
+    Raises `DataError` if the folder cannot be written.
+    """
     return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
 
 

@@ -1,8 +1,8 @@
-"""The figures of arXiv 2603.12151 from any runs that support them; for the others there is a reason.
+"""The figures of arXiv 2603.12151, drawn from any runs; figures that the runs do not support get a reason.
 
-Files and titles have the paper's numbers. The paper's Figures 2 to 7 are Figures 5 to 10 of its project page
-(https://compute-optimal-rl-llm-scaling.github.io). The last two figures of this module have no number in the
-main text.
+File names and titles use the paper's numbers. The paper's Figures 2 to 7 are Figures 5 to 10 of its project
+page (https://compute-optimal-rl-llm-scaling.github.io). The last two figures of this module have no number in
+the paper's main text.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _D = "n_train_problems"
 
 @dataclass(frozen=True)
 class Material:
-    """The runs, the values fixed in every fit, and further keywords of `isolaw.fit`."""
+    """The input of all figures: runs, values fixed in every fit, and other keywords of `isolaw.fit`."""
 
     runs: Runs
     fixed: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
-        """Return the law fitted in one setting."""
+        """Fit a law in one setting."""
         keywords: dict[str, Any] = {
             "hold": hold_of(setting),
             "x": x,
@@ -57,7 +57,7 @@ class Material:
 
     @cached_property
     def at_one_batch(self) -> Law:
-        """The law at one B_p, which two figures share."""
+        """The law at one B_p. Two figures use it."""
         return self.law("fixed-bp")
 
 
@@ -67,9 +67,9 @@ def paper_figures(
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
 
-    ``where`` selects runs in every fit. ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
-    draws, …), and keywords of reading if ``runs`` is a path or a DataFrame. Returns the files, and by name
-    the reason why each other figure was not drawn.
+    ``where`` selects runs in every fit. ``options`` are other keywords of `isolaw.fit` (metric, eval_set,
+    draws, …), and of `isolaw.read` if ``runs`` is a path or a DataFrame. Returns the paths of the files, and
+    a dict with the reason for each figure that was not drawn, by its name.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _joint(material: Material) -> Figure:
 
 
 def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> tuple[Figure, Axes]:
-    """Draw the frontier, and n* with its band on the right; return the figure and the axes of n*."""
+    """Draw the frontier on the left and n* on the right; return the figure and the axes of n*."""
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
     draw_stars(right, stars(law.document.frontier, law.levels), BLUE, "n*")
@@ -129,7 +129,7 @@ def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> 
 
 
 def _chosen(law: Law) -> tuple[list[float], list[int]]:
-    """Return the budgets along the frontier with a recommendation, and the recommended B_p."""
+    """Return the budgets along the frontier that have a recommendation, and the recommended B_p of each."""
     budgets, chosen = [], []
     x = [p.x for p in law.document.frontier]
     for budget in np.geomspace(min(x), max(x), _BUDGETS):
@@ -174,7 +174,7 @@ def _best_worst(material: Material) -> Figure:
 
 
 def _sensitivity(material: Material) -> Figure:
-    """Draw reward at one compute over B_p at each n, and over n at each B_p; bars are standard errors."""
+    """Draw reward at one compute over B_p for each n, and over n for each B_p, with standard errors."""
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
     study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
     if len(study.batches) < 2 or len(study.levels) < 2:
@@ -246,7 +246,7 @@ FIGURES: dict[str, Callable[[Material], Figure]] = {
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    """One or two panels of a column's width or more, so that a figure fits a page of two columns."""
+    """Return a figure with one or two panels, sized for one or both columns of a two-column page."""
     figure = Figure(figsize=(COLUMN * (1.5 if count == 1 else 2.06), 2.9), layout="constrained")
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
 

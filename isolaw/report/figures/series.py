@@ -1,4 +1,4 @@
-"""The data series of figures and of the page's charts: fitted rewards, n*(C), the law."""
+"""Data series for figures and for the charts of the page: fitted rewards, n*(C) and the law."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from isolaw.report.text.law import preferred
 
 Floats = NDArray[np.float64]
 _WIDTH = 0.1  # decades of x over which n* is smoothed
-_ROOM = 1.4  # factor by which the axis of n extends beyond the n on it
+_ROOM = 1.4  # the axis of n extends beyond the smallest and largest n by this factor
 
 
 def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
-    """Return x and fitted reward of every configuration of the grid, over its measured range.
+    """Return (x, fitted reward) of every configuration in the grid, over its measured range.
 
-    If the law has a surface, the rewards are the surface's, since recommendations come from it; no curve then
-    runs above the frontier. With method paper, they are those of the learning curves.
+    If the law has a surface, the rewards come from the surface, like the recommendations, so that no curve
+    exceeds the frontier. With ``method="paper"`` they come from the learning curves.
     """
     document, scale = law.document, steps_scale(law.document)
     low, high = (end * scale for end in document.x.range)
@@ -46,9 +46,10 @@ def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
 
 
 def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
-    """Return n of the preferred law at ``x``, (X,), and its pointwise 95 % interval, (2, X).
+    """Return n of the preferred law at each ``x``, and its pointwise 95 % interval.
 
-    Both are None without a preferred law; without draws only the interval is None.
+    For x of shape (X,), n has shape (X,) and the interval has shape (2, X). Without a preferred law both are
+    None. Without draws only the interval is None.
     """
     document = law.document
     name = preferred(document)
@@ -70,22 +71,25 @@ def steps_scale(document: LawDocument) -> int:
 
 
 def stars(frontier: Sequence[FrontierPoint], levels: Sequence[int] | NDArray[np.int64]) -> Floats:
-    """Return x, n* and the ends of its interval along a frontier, (4, X), smoothed as in `star_line`."""
+    """Return x, n* and the ends of its interval along a frontier, smoothed by `star_line`.
+
+    The array has shape (4, X).
+    """
     return star_line([p.x for p in frontier], [p.n_star for p in frontier], n_ends(levels))
 
 
 def n_ends(levels: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis that contains all of these n."""
+    """Return the limits of an axis that contains all of these n."""
     known = list(levels)
     return min(known) / _ROOM, max(known) * _ROOM
 
 
 def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
-    """Return x, n* and the ends of its 95 % interval where n* is known, (4, X), inside an axis with ``ends``.
+    """Return x, n* and the two ends of its 95 % interval at each x where n* is known.
 
-    An open end of an interval is drawn at the end of the axis. n* comes from a grid of n. To hide the grid's
-    steps, log n* and the logs of the ends are smoothed by a local line over log x, with a normal kernel of a
-    tenth of a decade. A missing interval is NaN.
+    The array has shape (4, X). An unbounded interval ends at the limit of the axis, given by ``ends``; a
+    missing interval is NaN. Since n* comes from a grid of n, it changes in steps. A local linear fit over log
+    x, with a normal kernel of a tenth of a decade, smooths log n* and the logs of both ends.
 
     >>> found = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
     >>> star_line([1e5, 1e6], found, (4.0, 256.0)).round()
@@ -108,7 +112,7 @@ def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, 
 
 
 def _smoothed(t: Floats, values: Floats) -> Floats:
-    """Fit a line to the logs of the values around each t, and return its value at t."""
+    """Fit a weighted line to the logs of the values around each t and return its value at t."""
     out = np.full(values.size, np.nan)
     known = np.isfinite(values)
     at, y = t[known], np.log2(values[known])

@@ -1,6 +1,6 @@
-"""The style of figures, their axis of n, and how they are saved.
+"""The style of figures, the axis of n, and the code that saves figures.
 
-Figures are plain `matplotlib.figure.Figure` objects: no display, no global state.
+Figures are plain `matplotlib.figure.Figure` objects: they need no display and change no global state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STYLE: Any = {
     "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none",
     "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
 }  # fmt: skip
-# Okabe and Ito's colours, which colour-blind readers can tell apart; the pale one is a tint of the blue.
+# The colors of Okabe and Ito, which are distinguishable for color-blind readers. PALE is a tint of BLUE.
 BLUE, ORANGE, PALE, GREY = "#0072b2", "#d55e00", "#9dc8e4", "#7f7f7f"
 RAMP = "viridis_r"
-COLUMN = 3.35  # inches: the width of a column of a two-column paper; two of them and their gap are 6.9
+COLUMN = 3.35  # inches: one column of a two-column paper; two columns and their gap are 6.9
 _DPI = 160
-# No date, so that the same figure gives the same file; the author marks files that isolaw may replace.
+# Without a date, the same figure gives the same file. The author field marks files that isolaw may replace.
 _MARK = "isolaw"
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Author": _MARK},
@@ -42,7 +42,7 @@ Levels = Sequence[int] | np.ndarray[Any, Any]
 
 
 def n_colours(levels: Levels) -> ScalarMappable:
-    """Return the colour of every n."""
+    """Return a map from n to its color."""
     return ScalarMappable(LogNorm(levels[0] / 1.2, levels[-1] * 1.2), mpl.colormaps[RAMP])
 
 
@@ -56,7 +56,7 @@ def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Levels) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text from data with dollar signs escaped, so that matplotlib reads no formula.
+    """Escape the dollar signs of text from data, so that matplotlib does not render formulas.
 
     >>> plain("acc$")
     'acc\\\\$'
@@ -67,10 +67,10 @@ def plain(text: str) -> str:
 def save(
     figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str], replace: bool = False
 ) -> list[Path]:
-    """Write figures by their names in each format; return the paths. The same figure gives the same bytes.
+    """Write each figure in each format and return the paths. The same figure always gives the same bytes.
 
-    Without ``replace``, isolaw replaces only its own figures. Raises `DataError` if another file has the name
-    of a figure, or the folder cannot be written.
+    Unless ``replace`` is true, isolaw replaces only its own figures. Raises `DataError` if another file has
+    the name of a figure, or if the folder cannot be written.
     """
     folder = Path(folder)
     paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
@@ -87,7 +87,7 @@ def save(
 
 
 def check_replaceable(*paths: Path) -> None:
-    """Raise `DataError` for existing files that are not isolaw's figures, and for paths inside a sweep."""
+    """Raise `DataError` for existing files that are not figures from isolaw, and for paths inside a sweep."""
     for path in paths:
         check_destination(path)
     foreign = [path for path in paths if path.exists() and not _is_ours(path)]

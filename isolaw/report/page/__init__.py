@@ -1,9 +1,9 @@
-"""The report: one HTML file that opens from disk and makes no request.
+"""The report: one HTML file that opens from disk and makes no network requests.
 
-`render` makes it from a `Study`. The template, the style and the script are in ``assets``, third-party
-scripts (plotly.js for charts, sortable for tables) in ``vendor``; all of them go into the file. Everything
-from data is text: Jinja escapes it, JSON is escaped for a script element, plotly.js gets entities for tags,
-and a content security policy allows these scripts alone (by hash) and no request.
+`render` creates the page from a `Study`. The template, style sheet and script are in ``assets``, third-party
+scripts (plotly.js for charts, sortable for tables) in ``vendor``; the page embeds all of them. Values from
+data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives tags
+as entities. A content security policy permits only the embedded scripts, by hash, and no requests.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def write_report(
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
     cost, price
-        as for `Law.predict`; with them the page shows the hours of allocations.
+        as in `Law.predict`; the page then shows the hours of allocations.
     backtest
-        from `isolaw.backtest`, or why there is none.
+        the result of `isolaw.backtest`, or the reason why there is none.
     reading
         keywords of `isolaw.read`, if ``runs`` is a source.
 
     Raises
     ------
     DataError
-        ``law`` was fitted to other runs, or ``path`` is something else or cannot be written.
+        ``law`` was fitted to other runs, or ``path`` is a file other than such a page, or cannot be written.
     InputError
         ``compute`` is less than one step.
     """
@@ -92,7 +92,7 @@ def write_report(
 
 
 def render(study: Study, facts: PageContent) -> str:
-    """Return the page about the runs and their law."""
+    """Return the page about the runs and their law as HTML."""
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
@@ -106,7 +106,7 @@ def render(study: Study, facts: PageContent) -> str:
 
 
 def filled(template: str, **content: Any) -> str:
-    """Return a template of ``assets`` with its content, the style, and the mark of isolaw's pages."""
+    """Render a template of ``assets`` with its content, the style sheet and the marker of isolaw's pages."""
     return (
         templates()
         .get_template(template)
@@ -115,7 +115,7 @@ def filled(template: str, **content: Any) -> str:
 
 
 def templates() -> Environment:
-    """Return the templates of ``assets``; they escape everything that is not markup."""
+    """Return the Jinja environment for ``assets``, which escapes everything except markup."""
     return Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),
         autoescape=True,
@@ -126,7 +126,7 @@ def templates() -> Environment:
 
 
 def as_script(value: object) -> str:
-    """Return JSON that is safe inside a script element.
+    """Return ``value`` as JSON that is safe inside a script element.
 
     >>> as_script({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
@@ -136,7 +136,7 @@ def as_script(value: object) -> str:
 
 
 def write(text: str, path: str | Path) -> Path:
-    """Write a page in one step; `DataError` if ``path`` is something else or cannot be written."""
+    """Write a page atomically. Raises `DataError` if ``path`` is not a page or cannot be written."""
     path = Path(path)
     check_replaceable(path)
     with files.replacing(path) as temporary:
@@ -146,7 +146,7 @@ def write(text: str, path: str | Path) -> Path:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Raise `DataError` if ``path`` cannot be written, or is something other than a page."""
+    """Raise `DataError` if ``path`` cannot be written, or is a file other than a page."""
     mark = f'<meta name="generator" content="{_GENERATOR}'.encode()
     files.check_replaceable(Path(path), "a report", "report.html", lambda p: mark in p.read_bytes()[:4096])
 
@@ -161,7 +161,7 @@ def _hash(script: str) -> str:
 
 
 def plotly_version() -> str:
-    """Return the version of plotly.js that the page carries."""
+    """Return the version of the embedded plotly.js."""
     found = re.search(r"plotly\.js \(cartesian - minified\) v([\d.]+)", _asset(_SCRIPTS[0]))
     assert found is not None
     return found[1]

@@ -1,4 +1,4 @@
-"""The stops of the budget slider, and the text of the prediction at each, since the page computes nothing."""
+"""The positions of the budget slider, with the text of each prediction, since the page computes nothing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
 from isolaw.report.text.numbers import in_reward, number, quantity, share
 
-# The preferred numbers E12 of IEC 60063: 12 to the decade, evenly spread in log C, and round.
+# The E12 series of preferred numbers (IEC 60063): 12 round values per decade, evenly spaced in log C.
 _E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """Predictions at every stop of the slider, and its first position."""
+    """The predictions at all positions of the slider, and its initial position."""
 
     predictions: list[Prediction]
     first: int
-    nearest: Prediction | None = None  # for the largest budget with a recommendation, if some stop has none
-    today: Prediction | None = None  # at the largest compute that three n reached; this is a stop, too
+    nearest: Prediction | None = None  # at the largest budget with a recommendation, if a position has none
+    today: Prediction | None = None  # at the largest compute that three n reached; one of the positions
 
     @property
     def answer(self) -> Prediction:
-        """The prediction that the page opens with."""
+        """The prediction that the page shows first."""
         return self.predictions[self.first]
 
     @property
@@ -42,17 +42,17 @@ class Budgets:
 
 
 def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
-    """Predict at every stop, from the frontier's beginning to the largest budget with a recommendation.
+    """Predict at every position, from the start of the frontier to the largest budget with a recommendation.
 
-    The slider opens with ``compute``, by default the largest measured stop with a recommendation.
-    `InputError` if that is less than one step.
+    The slider starts at ``compute``, by default the largest measured position with a recommendation. Raises
+    `InputError` if ``compute`` is less than one step.
     """
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * steps_scale(law.document)
     found: dict[int, Prediction] = {}
     for stop in stops(start, max(FAR * comparable(grid), largest)):
-        with contextlib.suppress(InputError):  # not one step of the smallest batch
+        with contextlib.suppress(InputError):  # the budget is below one step of the smallest batch
             found[stop] = law.predict(stop, **limits)
     today = text.at_the_end(law, **limits)
     if today is not None:
@@ -79,12 +79,12 @@ def stops(low: float, high: float) -> list[int]:
 
 
 def _unbroken(sentence: str) -> str:
-    """Return a sentence in which no line breaks between a symbol and its number."""
+    """Return a sentence with nonbreaking spaces between each symbol and its number."""
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
 def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
-    """Return the page's texts for a prediction, empty where a value is not known."""
+    """Return the page's texts for a prediction. Texts for unknown values are empty."""
     document, a = law.document, prediction.allocation
     n, b, m = ("–",) * 3
     if a is not None:
@@ -115,7 +115,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
 
 
 def best(prediction: Prediction, document: LawDocument) -> str:
-    """Return the recommended n as text, for a law of B_p the B_p, and in the setting ``joint`` both."""
+    """Return the recommended n as text, or B_p for a law of B_p, or n and B_p in the setting ``joint``."""
     names = {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
     return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in names)
 

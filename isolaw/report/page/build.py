@@ -1,4 +1,4 @@
-"""The content of the page, section by section, and a list of what the data cannot show."""
+"""The content of the page, section by section, with a list of what the data cannot show."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from isolaw.store.responses import Kept
 
 @dataclass(frozen=True)
 class PageContent:
-    """The content of the page next to the study itself."""
+    """What the page shows in addition to the study."""
 
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
-    backtest: Mapping[str, Any] | str  # its result, or why there is none
+    backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none
     failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
     sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.provenance`)
     command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
-    sweep: str = ""  # the sweep's directory, if it is the source: advice becomes a command
+    sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
     further: Purchase | None = None  # what more spend would buy in that sweep
@@ -45,7 +45,7 @@ class PageContent:
 
 @dataclass
 class PageSection:
-    """A part of the page: sentences, charts (next to each other if ``small``) and tables."""
+    """A section of the page: sentences, charts (next to each other if ``small``) and tables."""
 
     name: str
     title: str
@@ -110,7 +110,7 @@ def _charts(sections: Sequence[PageSection]) -> list[Chart]:
 
 
 def _warnings(document: LawDocument) -> list[str]:
-    """Return the flags of the law, except saturation, which has its own line."""
+    """Return the flags of the law, except the saturation flag, which has a line of its own."""
     return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
 
 
@@ -129,7 +129,7 @@ def _law(study: Study, facts: PageContent) -> PageSection | str:
 
 
 def _race(facts: PageContent) -> list[PageSection]:
-    """Return the section of a race; None for a grid."""
+    """Return the section about a race, or an empty list if the runs form a grid."""
     if not facts.race:
         return []
     chart = race.loss_against_spend(facts.race)
@@ -146,7 +146,7 @@ def _race(facts: PageContent) -> list[PageSection]:
 
 
 def _responses(facts: PageContent) -> list[PageSection]:
-    """Return the section of kept responses; None if no run kept any (simulated runs never do)."""
+    """Return the section of kept responses, or an empty list if no run kept any (simulated runs never do)."""
     if not facts.responses:
         return []
     shown = responses.chosen(facts.responses)
@@ -223,7 +223,7 @@ def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
 
 
 def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
-    """Return the facts that one needs to reproduce the page, each with its name and its lines."""
+    """Return the facts needed to reproduce the page, as (name, lines) pairs."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
     how = {

@@ -1,7 +1,7 @@
-"""A chart of the page: traces and axes for plotly.js, a caption, and a text for screen readers.
+"""A chart of the page: traces and axes for plotly.js, a caption, and a description for screen readers.
 
-Colours are names (``var(--n3)``, ``var(--accent)``) that the page finds in its light or dark palette. Text
-from data goes into plotly.js through `text`, since plotly.js reads tags in it.
+Colors are names (``var(--n3)``, ``var(--accent)``) that the page resolves in its light or dark palette. Text
+from data passes through `text`, since plotly.js interprets tags.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from matplotlib.colors import to_hex
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """A chart of the page.
 
-    ``data`` and ``layout`` are for plotly.js. A trace's ``meta`` may hold ``n`` and ``b``, by which the page
-    shows and hides it.
+    ``data`` and ``layout`` are for plotly.js. The ``meta`` of a trace can contain ``n`` and ``b``, which the
+    page uses to show or hide the trace.
     """
 
-    name: str  # also the name of the SVG that a reader saves
+    name: str  # also the file name of the SVG that a reader saves
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
-    alt: str = ""  # for a screen reader; the caption by default
+    alt: str = ""  # for screen readers; the caption by default
     budget: bool = False  # whether the x axis marks the slider's budget
     height: int = 420  # in pixels
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the page's script draws."""
+        """Return the data that the page's script draws."""
         return {key: getattr(self, key) for key in ("name", "data", "layout", "budget", "height")}
 
 
 def text(value: object) -> str:
-    """Return a text escaped so that plotly.js shows it literally.
+    """Escape text so that plotly.js shows it literally.
 
     >>> text("<b>a</b>")
     '&lt;b&gt;a&lt;/b&gt;'
@@ -49,7 +49,7 @@ def text(value: object) -> str:
 
 
 def rounded(values: Iterable[float | None]) -> list[float | None]:
-    """Return numbers with five digits, None for a value that is not finite.
+    """Round numbers to five significant digits; replace values that are not finite by None.
 
     >>> rounded([0.123456789, float("nan"), 1e6])
     [0.12346, None, 1000000]
@@ -59,7 +59,7 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
 
 
 def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
-    """Join pieces of a line, with a gap between them.
+    """Join segments of a line, with a gap between consecutive segments.
 
     >>> joined([[1, 2], [3]])
     [1, 2, None, 3]
@@ -71,17 +71,17 @@ def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the trace of a line, with further keys of plotly.js."""
+    """Return a line trace with additional plotly.js keys."""
     return {"x": rounded(x), "y": rounded(y), "mode": "lines", "line": style, **more}
 
 
 def n_colour(levels: Sequence[int], n: int) -> str:
-    """Return the name of the colour of n."""
+    """Return the name of the color of n."""
     return f"var(--n{list(levels).index(n)})"
 
 
 def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
-    """Return a logarithmic axis over positive values; a short one has ticks between the powers."""
+    """Return a logarithmic axis for positive values. A short axis also has ticks between powers of ten."""
     known = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(known)), math.log10(max(known))
     margin = max((high - low) * 0.02, 0.01)
@@ -94,7 +94,7 @@ def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
 
 
 def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, Any]:
-    """Return a logarithmic axis with a tick at every n; ``room`` beyond the ends in doublings."""
+    """Return a logarithmic axis with a tick at every n. It extends ``room`` doublings beyond both ends."""
     ends = [math.log10(levels[0]) - room * math.log10(2), math.log10(levels[-1]) + room * math.log10(2)]
     return {
         "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
@@ -103,10 +103,10 @@ def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, An
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:
-    """Return the colours of both themes by name; ``levels`` is the number of n.
+    """Return the named colors of the light and the dark theme, for ``levels`` distinct n.
 
-    The colours of n are a sequential scale for colour-blind readers (viridis), with more contrast for larger
-    n. The colours of categories are those of Okabe and Ito.
+    The colors of n form a sequential scale for color-blind readers (viridis), with more contrast for larger
+    n. The colors of categories are those of Okabe and Ito.
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])

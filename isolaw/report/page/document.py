@@ -1,4 +1,4 @@
-"""The page of a document: one HTML file that opens from disk, without a script; its drawings are SVG."""
+"""The page of a document: one HTML file that opens from disk. It has no script, and its drawings are SVG."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Sources = Sequence[tuple[str, str, str]]
 
 
 def render(document: Document, command: str = "", sources: Sources = ()) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
-    ``command`` is the one that made it; ``sources`` are name, kind and hash of each source
-    (`isolaw.report.page.provenance.sources`).
+    ``command`` is the command that created the page. ``sources`` contains the name, kind and hash of each
+    source, from `isolaw.report.page.provenance.sources`.
     """
     first, *rest = document.labelled
     answer, *opening = first.blocks
@@ -33,11 +33,11 @@ def render(document: Document, command: str = "", sources: Sources = ()) -> str:
 
 
 def write_page(document: Document, path: str | Path, command: str = "", sources: Sources = ()) -> Path:
-    """Write the page; `DataError` if ``path`` is something other than a page, or cannot be written."""
+    """Write the page. Raises `DataError` if ``path`` is not a page or cannot be written."""
     return write(render(document, command, sources), path)
 
 
 def notebook(document: Document) -> str:
-    """Return the HTML that a notebook shows for a document: the page's passages, without their style."""
+    """Return the HTML that a notebook shows for a document: the passages of the page, without style."""
     parts = templates().get_template("parts.html.j2").module
     return str(parts.passages(document.labelled)).strip()  # type: ignore[attr-defined]

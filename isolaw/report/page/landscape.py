@@ -1,4 +1,4 @@
-"""The pass@1 landscape over training: the share of problems at each pass@1, and at zero."""
+"""The pass@1 landscape over training: the distribution of pass@1 over problems, and the share at zero."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from isolaw.report.text.numbers import number
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # height of a map
 _PANELS = 3
-# Most problems are at the ends; the shares in between have half of the colours.
+# Most problems are near 0 or 1; half of the colors are for the rarer values in between.
 _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
 _engineering = EngFormatter(sep="")
 
 
 def landscape(study: Study) -> list[Chart]:
-    """Return maps of pass@1 over training for three n, and the share of problems at zero."""
+    """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
     b, levels = study.one_batch(), study.levels
     shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})
     maps = {n: found for n in shown if (found := _shares(study, b, n))}
@@ -33,7 +33,7 @@ def landscape(study: Study) -> list[Chart]:
 
 
 def _shares(study: Study, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
-    """Return the share of problems in each bin of pass@1 (rows) at each compute (columns), and its origin."""
+    """Return the share of problems by bin of pass@1 (rows) and compute (columns), and its source."""
     points = study.held.points
     own = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
     bins = own[(own["eval_set"] == study.eval_set) & own["metric"].str.fullmatch(_BIN.pattern)]
@@ -59,7 +59,7 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
     shares = shares[[*step_0, *later[np.unique(wanted.clip(max=len(later) - 1))]]]
     data = [
         {
-            "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # 12k
+            "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # e.g. 12k
             "y": rounded(shares.index), "z": [rounded(row) for row in shares.to_numpy(np.float64)],
             "colorscale": _SCALE, "zmin": 0, "zmax": round(most, 3),
             "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
@@ -86,7 +86,7 @@ def _zero(rows: pd.DataFrame, study: Study, b: int) -> Chart:
 
 
 def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
-    """Describe how the distribution of pass@1 over the problems moved."""
+    """Return the caption of a map: how the lowest and the highest bin of pass@1 changed."""
     first, last = shares.columns[0], shares.columns[-1]
     low, high = shares.iloc[0], shares.iloc[-1]
     return (
@@ -97,7 +97,7 @@ def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
 
 
 def _zero_caption(rows: pd.DataFrame, b: int) -> str:
-    """Describe how many problems stay at zero."""
+    """Return the caption for the share at zero: the n with the smallest and largest share at the end."""
     last = rows.loc[rows.groupby("run_id")["step"].idxmax()].groupby("rollouts_per_problem")["value"].mean()
     least, most = last.idxmin(), last.idxmax()
     return (

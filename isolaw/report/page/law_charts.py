@@ -1,4 +1,4 @@
-"""The charts of a law: what the budget buys, the best n for a budget, and the runs below the frontier."""
+"""The charts of a law: reward by budget, n*(C), and the runs with the frontier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEST = "The best n at a budget is the recommended one: the n whose allocation ha
 
 
 def buys(study: Study, budgets: Budgets) -> Chart:
-    """Return the reward of the recommended allocation against the budget, with its band: the frontier.
+    """Return a chart of the frontier: the recommended allocation's reward, with its band, by budget.
 
     The chart marks today's compute; the page's script marks the slider's budget.
     """
@@ -58,7 +58,7 @@ def _x(shown: Sequence[Prediction], document: LawDocument) -> list[float]:
 
 
 def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
-    """Return the mark at the largest compute that three n reached, with the n recommended there."""
+    """Return a marker at the largest compute that three n reached, with the n recommended there."""
     today = budgets.today
     if today is None or not today.options:
         return []
@@ -73,7 +73,7 @@ def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
 
 
 def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) -> list[dict[str, Any]]:
-    """Return the reward of the recommended allocation: solid over the runs, dashed beyond them."""
+    """Return the recommended allocation's reward as traces: solid over the runs, dashed beyond them."""
     symbol, end = law_text.symbol(document), max(g.measured[1] for g in document.grid)
     known = [p for p in shown if p.reward.value is not None]
     data: list[dict[str, Any]] = []
@@ -100,7 +100,10 @@ def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) ->
 
 
 def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None) -> Chart:
-    """Return reward against compute: runs (by their place in ``run_ids``), fitted rewards, the frontier."""
+    """Return a chart of reward against compute: runs, fitted rewards and the frontier.
+
+    Each point contains the index of its run in ``run_ids``.
+    """
     labels = {run_id: i for i, run_id in enumerate(run_ids)}
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0").sort_values(["run_id", "step"])
@@ -126,7 +129,7 @@ def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None)
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, or for long logs a limited number of each run, evenly over log C and with the last."""
+    """Thin long logs to a limited number of rows per run, evenly spaced in log C, last row included."""
     if len(rows) <= _MOST_POINTS:
         return rows
     most = max(_MOST_POINTS // rows["run_id"].nunique(), _LEAST_POINTS)
@@ -139,7 +142,7 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, int]) -> dict[str, Any]:
-    """Return all runs of one configuration as one line with gaps; each point carries its run and step."""
+    """Return all runs of a configuration as one line with gaps. Each point contains its run and step."""
     pieces = [own for _, own in rows.groupby("run_id", sort=False)]
     known = [[[labels[str(own["run_id"].iloc[0])], int(step)] for step in own["step"]] for own in pieces]
     symbol = law_text.symbol(study.document) if study.document else "C"
@@ -157,7 +160,7 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
 
 
 def n_star(study: Study, budgets: Budgets) -> Chart:
-    """Return n*(C) with its band at the slider's budgets, the law within the runs, the ends of the grid."""
+    """Return a chart of n*(C) with its band at the slider's budgets, the law, and the ends of the grid."""
     law, document = study.law, study.document
     assert law is not None
     assert document is not None
@@ -211,7 +214,7 @@ _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
-    """Return the keys of a trace that give it a name and a place in the legend."""
+    """Return the trace keys that set the name and the rank of a legend entry."""
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 
@@ -223,7 +226,7 @@ def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
 
 
 def _reward_caption(study: Study, thinned: bool) -> str:
-    """Return the caption of the chart of reward against compute: how to read it."""
+    """Return the caption of the chart of reward against compute, which explains how to read it."""
     lines = ["Thin lines are runs, in stronger colours for larger n."]
     if study.document is not None:
         surface = study.document.method == "surface"
@@ -236,7 +239,7 @@ def _reward_caption(study: Study, thinned: bool) -> str:
 
 
 def _reward_alt(study: Study) -> str:
-    """Return the text alternative of the chart of reward against compute: its main numbers."""
+    """Return the text alternative of the chart of reward against compute: its range of rewards."""
     rows = study.fitted()
     return (
         f"{study.metric} on {study.eval_set} against compute, {rows['run_id'].nunique()} runs, from "
@@ -245,7 +248,7 @@ def _reward_alt(study: Study) -> str:
 
 
 def n_star_caption(document: LawDocument) -> str:
-    """Return the caption of the chart of n*(C): how to read it."""
+    """Return the caption of the chart of n*(C), which explains how to read it."""
     lines = [
         "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
         "of C; the band is its 95 % interval, and ends at the axis where it is open."

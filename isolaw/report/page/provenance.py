@@ -1,4 +1,4 @@
-"""How a report was computed: its sources with hashes, versions and options."""
+"""The provenance of a report: sources with hashes, package versions and fit options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
 
 
 def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, kind, SHA-256) of each file or sweep in ``read``; a folder stands for many files.
+    """Return (name, kind, SHA-256) of each file or sweep in ``read``. Many files are listed as their folder.
 
-    The hash of a folder is the hash of the output of ``sha256sum`` for its files, sorted by name.
+    The hash of a folder is the SHA-256 of the output of ``sha256sum`` for its files, sorted by name.
     """
     paths = [Path(name) for name in dict.fromkeys(map(str, read))]
     directories = [path for path in paths if path.is_dir()]
@@ -52,7 +52,7 @@ def _of_file(path: Path) -> str:
 
 
 def versions(plotly: str) -> str:
-    """Return the versions of isolaw, Python and the packages that compute."""
+    """Return the versions of isolaw, Python, the numerical packages and plotly.js."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "pandas", "numba"))
     return f"isolaw {__version__}, Python {platform.python_version()}, {packages}, plotly.js {plotly}"
 
@@ -66,7 +66,7 @@ def seeds(runs: Runs) -> str:
 
 
 def options(document: LawDocument) -> str:
-    """Return the options of a fit, spelled as for ``isolaw fit``."""
+    """Return the options of a fit as ``isolaw fit`` accepts them."""
     d, records = document, "off" if document.records is None else document.records
     words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", HOLDS[d.setting]]
     words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]

@@ -1,4 +1,4 @@
-"""The page's section about a race: its decisions, and expected loss against spend."""
+"""The section of the page about a race: its decisions, and expected loss by spend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE = ("design.kind=grid",)
 
 
 def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
-    """Return the expected loss of the best configuration after each decision's runs."""
+    """Return a chart of the best configuration's expected loss after the runs of each decision."""
     known = [made for made in history if made.expected_regret is not None and made.spent]
     if not known:
         return None
@@ -44,7 +44,7 @@ def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
 
 
 def decisions(history: Sequence[Decision]) -> Table:
-    """Return a table with a row for each decision of a race."""
+    """Return a table of the race's decisions, one row each."""
     rows = []
     for i, made in enumerate(history, 1):
         loss = made.expected_regret
@@ -74,7 +74,7 @@ def decisions(history: Sequence[Decision]) -> Table:
 
 
 def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
-    """Return the race's result, what more spend would buy, and how to continue the runs left behind."""
+    """Return the race's result, the value of more spend, and how to continue runs that it left behind."""
     left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
     out = (
         [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]

@@ -1,4 +1,4 @@
-"""The page's section of responses: what the models wrote, from the first evaluation to the last."""
+"""The section of the page with model responses, from the first evaluation to the last."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from isolaw.report.text.numbers import number
 from isolaw.store.responses import Kept
 
 MOST = 300  # rows; each text has up to 2.7 kB
-_EVALUATIONS = 5  # of a run
-# A page shows control characters (NUL, escape, …) as their Unicode pictures; line breaks and tabs stay.
+_EVALUATIONS = 5  # per run
+# The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
 
 
 def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
-    """Return evenly spread evaluations of all runs, first and last included, with at most ``most``
-    responses."""
+    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
+
+    The choice includes the first and the last evaluation of each run, if ``most`` permits.
+    """
     runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
     for count in range(_EVALUATIONS, 0, -1):
         spread = [own[i] for own in runs for i in _spread(len(own), count)]
@@ -35,7 +37,9 @@ def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
 
 
 def _spread(size: int, count: int) -> list[int]:
-    """Return ``count`` spread-out indices below ``size``: the last and, if there are two or more, the first.
+    """Return up to ``count`` evenly spaced indices below ``size``.
+
+    The last index is always included and, if there are two or more, the first index.
 
     >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
     ([0, 3, 6], [6], [0, 1])
@@ -44,7 +48,7 @@ def _spread(size: int, count: int) -> list[int]:
 
 
 def lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
-    """Describe which responses the table has, and which it leaves out."""
+    """Describe which responses the table shows, and how many it leaves out."""
     all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
     text = "The first response to each of the first problems, the same problems in every run and evaluation."
     if here == all_of:
@@ -53,7 +57,7 @@ def lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
 
 
 def table(shown: Sequence[Kept]) -> Table:
-    """Return a table with a row for each response."""
+    """Return a table with one row per response."""
     rows = []
     for one in shown:
         spec = one.spec

@@ -1,4 +1,4 @@
-"""Charts that need no law: the reward over (B_p, n), best@k and worst@k, and the losses of a backtest."""
+"""Charts that need no law: reward by (B_p, n), best@k and worst@k, and the losses of a backtest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "d
 
 
 def grid(study: Study) -> Chart:
-    """Return the reward of every (B_p, n) at one compute: a map, or a line for one B_p.
+    """Return the reward of every (B_p, n) at one compute, as a map, or as a line if B_p is constant.
 
-    The best configuration is the recommended one (`Law.predict`), or without a law the one with the highest
-    mean.
+    The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
+    the highest mean.
     """
     rows = study.rows()
     compute = common_compute(rows)
@@ -41,7 +41,7 @@ def grid(study: Study) -> Chart:
         return _map_of_grid(table, title, caption, near)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
     if predicted is not None and study.law is not None and study.law.surface is not None:
-        chart.data[0]["mode"] = "markers"  # the fit joins them
+        chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
         chart.data[:0] = _fitted(study.law.surface, compute)
         n = predicted.options[0].allocation.rollouts_per_problem
         chart.layout["shapes"] = [_mark(n, bool(n > np.median(study.levels)))]
@@ -54,7 +54,7 @@ def _place(option: Option) -> tuple[int, int]:
 
 
 def _predicted(study: Study, compute: float) -> Prediction | None:
-    """Return the recommendation at a compute; None without one, or for a law in another unit."""
+    """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
     try:
@@ -65,7 +65,7 @@ def _predicted(study: Study, compute: float) -> Prediction | None:
 
 
 def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
-    """Return the fitted reward of every n at one compute, with its 95 % band."""
+    """Return the fitted reward of every n at one compute, with its 95 % band, as traces."""
     cut = slices(surface, np.array([compute]))
     n, reward = np.exp2(cut.log2_n), cut.reward[:, 0]
     edge = {"width": 0, "color": "rgba(0,0,0,0)"}
@@ -79,7 +79,7 @@ def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
 
 
 def _mark(n: int, right: bool) -> dict[str, Any]:
-    """Return the recommended n as a line; its label is on the left if the line is in the ``right`` half."""
+    """Return a line at the recommended n, with its label on the left if ``right`` is true."""
     label = {
         "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
         "yanchor": "top", "xanchor": "right" if right else "left",
@@ -101,7 +101,10 @@ def _mark(n: int, right: bool) -> dict[str, Any]:
 def _map_of_grid(
     table: pd.DataFrame, title: str, caption: str, near: Collection[tuple[int, int]] | None
 ) -> Chart:
-    """Return the rewards as a map that frames the (B_p, n) in ``near``, by default the highest."""
+    """Return a map of rewards with frames around the (B_p, n) in ``near``.
+
+    If ``near`` is None, the frames mark rewards within the tolerance of the highest.
+    """
     by = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
     values = table.pivot(**by, values="value")
     hover = table.assign(hover=_runs(table)).pivot(**by, values="hover").fillna("")
@@ -137,7 +140,7 @@ def _map_of_grid(
 
 
 def _runs(table: pd.DataFrame) -> list[str]:
-    """Return the number of runs in each mean and, for two or more, the standard error."""
+    """Return the hover text of each mean: its standard error, if known, and the number of runs."""
     return [
         (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(own, 'run')}"
         for own, error in zip(table["runs"], table["error"], strict=True)
@@ -147,7 +150,7 @@ def _runs(table: pd.DataFrame) -> list[str]:
 def _by_n(
     name: str, title: str, y: str, caption: str, table: pd.DataFrame, levels: list[int], height: int
 ) -> Chart:
-    """Return rewards against n, with standard errors."""
+    """Return a chart of rewards against n with standard errors."""
     n = table["rollouts_per_problem"].tolist()
     data = line(
         n, table["value"], {"color": "var(--muted)", "width": 1},
@@ -161,7 +164,7 @@ def _by_n(
 
 
 def best_and_worst(study: Study) -> list[Chart]:
-    """Return best@k and worst@k by n at one compute and B_p, a chart each."""
+    """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
     b = study.one_batch()
     charts = []
     for name in study.best_and_worst():
@@ -175,7 +178,7 @@ def best_and_worst(study: Study) -> list[Chart]:
 
 
 def backtest(result: Mapping[str, Any]) -> Chart:
-    """Return a chart of the reward that each rule loses, by budget."""
+    """Return a chart of the loss in reward of each rule, by budget."""
     data = []
     for i, (rule, found) in enumerate(result["rules"].items()):
         width = 2.5 if rule == "isolaw" else 1.5
@@ -195,7 +198,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
 
 
 def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: Prediction | None) -> str:
-    """Describe which configuration is best at one compute."""
+    """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
     missing = study.rows().groupby(PLACE).ngroups - len(table)
     end = study.rows()["compute"].max()
     several = len(study.batches) > 1
@@ -234,7 +237,7 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
 
 
 def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -> str:
-    """Describe which n is best by best@k or worst@k."""
+    """Return the caption of a best@k or worst@k chart, with the best n."""
     kind, _, k = metric.partition("@")
     means = "at least one of" if kind == "best" else "all of"
     best = table.loc[table["value"].idxmax()]
@@ -249,7 +252,7 @@ def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -
 
 
 def _backtest_caption(result: Mapping[str, Any]) -> str:
-    """Describe how the backtest works, and what each rule loses."""
+    """Return the caption of the backtest: how it was judged, and the mean loss of each rule."""
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is one seed"

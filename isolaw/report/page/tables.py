@@ -1,4 +1,4 @@
-"""The tables of the page; the reader can sort them."""
+"""The sortable tables of the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONG = 12  # rows
 
 
 def labels(run_ids: Sequence[str]) -> dict[str, str]:
-    """Return short names of runs, without their common folder; hashes are shortened.
+    """Return a short name for each run: the common folder is removed, and hashes are abbreviated.
 
     >>> labels(["logs/a/n8", "logs/a/n16"])
     {'logs/a/n8': 'n8', 'logs/a/n16': 'n16'}
@@ -49,7 +49,7 @@ def _estimate(q: Quantity) -> TableCell:
 
 
 def configurations(document: LawDocument) -> Table | None:
-    """Return the learning curves if recommendations come from them; None if they come from the surface."""
+    """Return a table of the learning curves, or None if recommendations come from the surface instead."""
     if document.method != "paper":
         return None
     ceiling = "A" in document.curves[0].parameters
@@ -63,7 +63,7 @@ def configurations(document: LawDocument) -> Table | None:
 
 
 def rewards_at_one_compute(study: Study) -> Table:
-    """Return the numbers in the charts of rewards at one compute, a row for each configuration."""
+    """Return the numbers behind the charts of rewards at one compute, one row per configuration."""
     names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
     compute = common_compute(study.rows())
     tables = {name: final_rewards(study.rows(name), compute).set_index(PLACE) for name in names}
@@ -84,7 +84,7 @@ def rewards_at_one_compute(study: Study) -> Table:
 
 
 def frontier(shown: Sequence[Prediction], document: LawDocument) -> Table:
-    """Return the recommendation at each budget of the slider, a row each."""
+    """Return the recommendation at each budget of the slider, one row per budget."""
     of_b = document.axis == "problems_per_batch"
     rows = []
     for p in shown:
@@ -102,7 +102,7 @@ def frontier(shown: Sequence[Prediction], document: LawDocument) -> Table:
 
 
 def laws(document: LawDocument) -> Table | None:
-    """Return the compared laws with θ and their losses; None without a comparison."""
+    """Return the compared laws with their parameters θ and losses, or None without a comparison."""
     comparison = document.comparison
     if not comparison.laws:
         return None
@@ -120,7 +120,7 @@ def laws(document: LawDocument) -> Table | None:
 
 
 def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:
-    """Return every run with its state, failed runs included."""
+    """Return a table of all runs with their health, failed runs included."""
     ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
     reward = study.rows().sort_values("step").groupby("run_id")["value"].last()
     names = labels([*(h.run_id for h in judged), *(f["run_id"] for f in failed)])
@@ -138,7 +138,7 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
                 TableCell("; ".join([*why, *h.reasons])),
             ]
         )  # fmt: skip
-    for f in failures.values():  # without a checkpoint
+    for f in failures.values():  # failed before the first checkpoint
         place = (f["problems_per_batch"], f["rollouts_per_problem"], f["seed"], 0, 0)
         state = [TableCell("", ""), TableCell("failed", kind="bad"), TableCell(f["cause"])]
         rows.append([TableCell(names[f["run_id"]]), *map(_number, place), *state])
@@ -150,7 +150,7 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
 
 
 def backtest(result: Mapping[str, Any]) -> Table:
-    """Return a table of the reward that each rule of a backtest loses."""
+    """Return a table of the loss in reward of each rule in a backtest."""
     rows, tolerance = [], result["tolerance"]
     for rule, found in result["rules"].items():
         difference, error = found["against_isolaw"].values()

@@ -1,4 +1,4 @@
-"""A starting point from published results, as a document."""
+"""A document with a starting point from published results."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ _UNPUBLISHED = (
 
 
 def document(advice: Advice, out: str | None = None, again: str | None = None) -> Document:
-    """Return the advice; its first sentence names the evidence.
+    """Return the document of an advice. Its first sentence names the evidence.
 
-    ``out`` is the file of the advised sweep; without it, ``again`` is the command that writes one.
+    ``out`` is the file of the recommended sweep. Without it, ``again`` is the command that writes such a
+    file.
     """
     first = [
         f"From published results alone: {_answer(advice)}",
@@ -77,7 +78,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
 
 
 def _data(advice: Advice) -> dict[str, Any]:
-    """Return JSON-able data; ``evidence`` names the sources."""
+    """Return the advice as JSON-able data. The value of ``evidence`` is ``published``."""
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",
@@ -96,7 +97,7 @@ def _data(advice: Advice) -> dict[str, Any]:
 
 
 def _answer(advice: Advice) -> str:
-    """Return the starting point with its ranges, or why there is none."""
+    """Return the starting point with its ranges, or the reason why there is none."""
     start, case = advice.start, advice.case
     if start is not None:
         a, batch = start.allocation, _span(start.batch)
@@ -115,7 +116,7 @@ def _answer(advice: Advice) -> str:
 
 
 def _agreement(advice: Advice) -> str:
-    """Describe whether publications agree on n."""
+    """State whether publications agree on n."""
     if advice.case.far:
         return "Published results for other sizes are no evidence for yours: run the sweep below first."
     by = {lean: [own.title for own in advice.statements if own.leans is lean] for lean in Leans}
@@ -132,7 +133,7 @@ def _agreement(advice: Advice) -> str:
 
 
 def _statements(advice: Advice) -> Bullets:
-    """Return what other publications say about n."""
+    """Return the statements of other publications about n."""
     kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
     lines = []
     for own in advice.statements:
@@ -160,7 +161,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _span(span: Span, known: bool = True) -> str:
-    """Return a number with its range, or the bound if it is not ``known``."""
+    """Return a number with its range; if it is not ``known``, only the range or bound."""
     value, low, high = (None if end is None else f"{end:,.0f}" for end in (span.value, span.low, span.high))
     ends = (
         f"{low}–{high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""

@@ -1,4 +1,4 @@
-"""An answer as text in at most eight lines, from the allocation to the runs that would help most."""
+"""The text of an answer, in at most eight lines, from the allocation to the most informative next runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
 # Flags that other lines of the answer already state.
 _SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
-# Flags that may change the answer most come first.
+# The flags most likely to change the answer, in order.
 _FIRST = (
     Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS, Code.GRID_EDGE,
     Code.BATCH_EDGE, Code.EXTRAPOLATION,
@@ -36,7 +36,7 @@ def answer_lines(
     nearest: Prediction | None,
     next_step: object,
 ) -> list[str]:
-    """Return the answer, line by line; the arguments are the parts of `isolaw.Answer`."""
+    """Return the lines of the answer; the arguments are the parts of `isolaw.Answer`."""
     first, *rest = words.prediction_lines(prediction, document)
     lines = [f"{first}{_failed(backtest)}", *rest]
     if prediction.options:
@@ -54,7 +54,7 @@ def answer_lines(
 
 
 def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) -> str:
-    """Return a sentence on what the budget buys, compared with the compute of the existing runs."""
+    """Return a sentence about the gain of the budget over the compute of the existing runs."""
     if bought is None:
         reach = reached(document.grid)
         within = not prediction.asked and prediction.compute <= reach
@@ -73,7 +73,7 @@ def _difference(q: Quantity) -> str:
 
 
 def _comes_down(prediction: Prediction, bought: Gain) -> str:
-    """Explain why the smaller budget has a larger best n; empty if it has not."""
+    """Explain why the smaller budget has a larger best n, or return an empty string if it does not."""
     if bought.kept is None:
         return ""
     low, high = bought.kept.interval or (None, None)
@@ -86,13 +86,13 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
 
 
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the simple rule with the least mean loss."""
+    """Return the name and the result of the simple rule with the lowest mean loss."""
     others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
     return min(others.items(), key=lambda own: own[1]["mean_loss"])
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:
-    """Return whether a simple rule beat isolaw's choice by more than the tolerance and noise."""
+    """Return whether a simple rule beat isolaw's choices by more than the tolerance and the noise."""
     if isinstance(result, str):
         return False
     tolerance = result["tolerance"]
@@ -108,7 +108,7 @@ def _failed(result: Mapping[str, Any] | str) -> str:
 
 
 def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
-    """Return a backtest in one sentence, or why there is none."""
+    """Return a backtest in one sentence, or the reason why there is none."""
     if isinstance(result, str):
         return f"none; {result.rstrip('.')}."
 

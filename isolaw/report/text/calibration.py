@@ -1,4 +1,4 @@
-"""A calibration as a document."""
+"""The document of a calibration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from isolaw.report.text.numbers import count, number
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
 
-_PRIOR = 1.645  # 90 % of the prior is within ±x
+_PRIOR = 1.645  # 90 % of the prior is within ±1.645
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
     "Points are measured. Each member of the ensemble replays the runs: lines are its medians, and the band "
@@ -43,7 +43,10 @@ _BARS = (
 
 
 def document(found: Calibration, out: str | None = None) -> Document:
-    """Return how well the ensemble fits the runs, and each constant; ``out`` is the preset file."""
+    """Return the document: how well the ensemble fits the runs, and an estimate of each constant.
+
+    If the preset was written to a file, ``out`` is its path.
+    """
     from isolaw.report.figures.calibration import calibration_figure
 
     of = found.posterior
@@ -85,7 +88,7 @@ def _data(found: Calibration) -> dict[str, Any]:
 
 
 def _constants(found: Calibration) -> Table:
-    """Return the constants; a page also shows each in its prior."""
+    """Return a table of the constants. A page also shows each estimate relative to its prior."""
     quantiles = np.quantile(found.posterior.draws, (BANDS[0], 0.5, BANDS[1]), axis=0).T
     low, high = _on_bar([-_PRIOR, _PRIOR])
     heads = ["constant", "estimate", "90 % interval", _OF_PRIOR, _IN_PRIOR, "", "meaning"]
@@ -102,7 +105,7 @@ def _constants(found: Calibration) -> Table:
 
 
 def _on_bar(x: Sequence[float] | np.ndarray[Any, Any]) -> list[float]:
-    """Return coordinates in percent of a bar from −`BOUND` to `BOUND`.
+    """Convert values between −`BOUND` and `BOUND` to percent of a bar's width, clipping values outside.
 
     >>> _on_bar([-1.5, 0.0, 3.0])
     [25.0, 50.0, 100.0]
@@ -111,7 +114,7 @@ def _on_bar(x: Sequence[float] | np.ndarray[Any, Any]) -> list[float]:
 
 
 def _fitted_to(found: Calibration) -> str:
-    """Describe what was fitted, and to which runs."""
+    """Describe what was fitted and to which runs."""
     cells = found.observed.protocol.cells
     return (
         f"The interference simulator, fitted to {count(sum(c.runs for c in cells), 'run')} of "
@@ -129,7 +132,7 @@ def _fit(found: Calibration) -> str:
 
 
 def cautions(found: Calibration) -> list[Caution]:
-    """Return cautions, e.g. if rewards hardly move, or if even the best constants do not fit the runs."""
+    """Return cautions, e.g. if rewards hardly moved, or if even the best constants do not fit the runs."""
     out: list[str] = []
     if not found.moved:
         out.append(
@@ -159,12 +162,12 @@ def cautions(found: Calibration) -> list[Caution]:
 
 
 def _mark(c: Constant) -> str:
-    """Return the mark that the estimate of a constant has in the table; empty for an ordinary estimate."""
+    """Return the table's mark for the estimate of a constant; empty for an ordinary estimate."""
     return "at the edge" if c.at_edge else "" if c.identified else "not identified"
 
 
 def _marks(found: Calibration) -> list[str]:
-    """Return a line for each mark in the table, which explains it."""
+    """Return one line of explanation for each mark that the table contains."""
     lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
@@ -177,7 +180,7 @@ def _marks(found: Calibration) -> list[str]:
 
 
 def _following(found: Calibration, out: str) -> list[str]:
-    """Return the commands that use the preset file ``out``."""
+    """Return the next commands, which use the preset file ``out``."""
     budget = f"{10 * _end(found):.0e}".replace("e+0", "e")
     planned = Path(str(found.observed.runs.source or ""), "sweep.toml")
     return [
@@ -188,7 +191,7 @@ def _following(found: Calibration, out: str) -> list[str]:
 
 
 def _ends(interval: tuple[float, float]) -> str:
-    """Return the 90 % interval of a constant as text."""
+    """Return an interval of a constant as text."""
     return f"{number(interval[0])} to {number(interval[1])}"
 
 

@@ -1,4 +1,4 @@
-"""Costs as text: hours, GPU hours and money, and where they come from."""
+"""Costs as text: hours, GPU hours and money, with their source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def spent(own: Spent | None, cost: Cost) -> str:
-    """Return a sentence with the hours, GPU hours and money that runs take."""
+    """Return a sentence with the hours, GPU hours and money that runs cost."""
     if own is None:
         return f"Cost: not known; {origin(cost)} timed steps of one size only."
     if own.gpu_hours is None:
@@ -31,7 +31,7 @@ def spent(own: Spent | None, cost: Cost) -> str:
 
 
 def short(own: Spent | None) -> str:
-    """Return the hours of an option, after a comma; empty where they are not known."""
+    """Return the hours of an option, preceded by a comma; empty if they are not known."""
     if own is None:
         return ""
     hours, unit = (own.gpu_hours, "GPU hours") if own.gpu_hours else (own.hours, "hours")
@@ -39,7 +39,7 @@ def short(own: Spent | None) -> str:
 
 
 def origin(cost: Cost) -> str:
-    """Return where a cost comes from.
+    """Return the source of a cost as text.
 
     >>> from isolaw.costs import read
     >>> origin(read("examples/data/real-arithmetic.parquet"))
@@ -83,7 +83,10 @@ _MODELS = {
 
 
 def validation(cost: Cost) -> list[str]:
-    """Return the errors of the cost model and its rivals on left-out configurations; empty if not known."""
+    """Return the cross-validation errors of the cost model and its rivals on left-out configurations.
+
+    Without recorded steps of three sizes, the only line says that the cost was not cross-validated.
+    """
     own = cost.left_out
     if own is None:
         return ["The cost was not cross-validated: cross-validation needs recorded steps of three sizes."]
@@ -100,7 +103,7 @@ def validation(cost: Cost) -> list[str]:
 
 
 def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> Document:
-    """Return the cost of ``steps`` steps of two configurations, the answer first."""
+    """Return a document that compares the cost of ``steps`` steps of two configurations, the ratio first."""
     found = [cost.seconds(*shape, steps) for shape in shapes]
     rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
     for name, shape, own in zip("AB", shapes, found, strict=True):
@@ -135,7 +138,7 @@ def _ends(own: Estimate) -> str:
 
 
 def time_by_part(seconds: Mapping[str, float]) -> str:
-    """Return the shares of a time by part, the largest first.
+    """Return the share of each part in a total time, the largest first.
 
     >>> time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
     'generate 60%, train 30%, sync 10%'
@@ -146,7 +149,7 @@ def time_by_part(seconds: Mapping[str, float]) -> str:
 
 
 def hours_so_far(state: Mapping[str, Any]) -> str:
-    """Return the hours that the runs of a sweep took (`isolaw.engine.status`); empty where not known."""
+    """Return the hours that a sweep's runs took, from `isolaw.engine.status`; empty if not known."""
     own = state.get("spent")
     if not own:
         return ""

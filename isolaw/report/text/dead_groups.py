@@ -1,4 +1,4 @@
-"""Dead groups as a document: their share for each n, and their effect on the batch."""
+"""The document of a dead-group study: the share of dead groups for each n, and its effect on the batch."""
 
 from __future__ import annotations
 

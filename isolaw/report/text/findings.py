@@ -1,4 +1,4 @@
-"""The findings of `isolaw replicate` as a document, and their table in Markdown."""
+"""The findings of `isolaw replicate` as a document and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}
 
 
 def document(found: Mapping[str, Any]) -> Document:
-    """Return the table, followed by the statement of each row; a page also has the figures."""
+    """Return the document: the table of findings, then the statement of each. A page also has the figures."""
 
     @cache
     def drawn() -> Mapping[str, Figure]:
@@ -46,7 +46,7 @@ def document(found: Mapping[str, Any]) -> Document:
 
 
 def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write the table as ``findings.md``."""
+    """Write the table to ``findings.md`` in ``folder`` and return its path."""
     path = Path(folder) / "findings.md"
     statements = ["what", *(finding["statement"] for finding in document["findings"])]
     rows = [[*row[:2], what, *row[2:]] for row, what in zip(_rows(document), statements, strict=True)]
@@ -60,7 +60,7 @@ def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
 
 
 def table(document: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the table in Markdown, without the findings' statements."""
+    """Return the lines of the Markdown table, without the statements of the findings."""
     return _markdown(_rows(document))
 
 
@@ -84,7 +84,7 @@ def _about(d: Mapping[str, Any]) -> str:
 
 
 def _rows(document: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table with its head; only ``jitter`` adds the last column."""
+    """Return the rows of the table, its header first. Only results with ``jitter`` have the last column."""
     jitter = document["jitter"]
     out = [list(_HEAD)]
     if jitter and jitter.get("members"):
@@ -100,7 +100,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def effect(e: Mapping[str, Any]) -> str:
-    """Return an effect with its interval.
+    """Return an effect and its interval as text.
 
     >>> effect({"unit": "reward", "value": 0.0213, "interval": [0.01, 0.0326]})
     '+0.021 (+0.010 to +0.033)'

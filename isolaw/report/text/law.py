@@ -1,4 +1,4 @@
-"""A fitted law as text: what was fitted, n*(C), crossovers, saturation, the laws compared, flags."""
+"""The text of a fitted law: what was fitted, n*(C), crossovers, saturation, the laws compared, flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "symbol", "verdict",
 ]  # fmt: skip
 
-# Names to print before a flag's text; other flags need no name.
+# Names printed before the text of a flag; flags that are not listed have no name.
 _FLAG_NAMES: Mapping[str, str] = {
     str(code): code.replace("_", " ")
     for code in (
@@ -43,7 +43,7 @@ _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "to
 
 
 def flag(own: Flag) -> str:
-    """Return a flag as it is printed.
+    """Return the printed text of a flag.
 
     >>> flag(Flag(Code.FLAT, "at this budget no measured n is better than another"))
     'flat: at this budget no measured n is better than another'
@@ -53,26 +53,27 @@ def flag(own: Flag) -> str:
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the flags as they are printed, without those that have a line of their own.
+    """Return the printed texts of the flags, except those that other lines state.
 
-    These are the first line's (`isolaw.evidence`) and `saturation`.
+    The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
+    own.
     """
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
     return [flag(own) for own in flags if own.code not in own_line]
 
 
 def axis(document: LawDocument) -> str:
-    """Return the name of a law's x axis."""
+    """Return the label of a law's x axis."""
     return f"{symbol(document)}, {_AXES[document.x.name]}"
 
 
 def symbol(document: LawDocument) -> str:
-    """Return the symbol of a law's x axis."""
+    """Return the symbol of a law's x axis, ``M`` or ``C``."""
     return "M" if document.x.name == "steps" else "C"
 
 
 def law_summary(document: LawDocument) -> list[str]:
-    """Return a fit's findings, line by line: the law, the fitted data, and how n* changes."""
+    """Return the findings of a fit, line by line: the law, the fitted data, and how n* changes."""
     law, *lines = (
         about(line, document.axis)
         for line in (verdict(document), ends(document), *crossovers(document), saturation(document))
@@ -81,7 +82,7 @@ def law_summary(document: LawDocument) -> list[str]:
 
 
 def data_line(document: LawDocument) -> str:
-    """Return one line on what was fitted: metric, runs, n, what was held constant, and the curve."""
+    """Return one line about the fitted data: metric, runs, n, fixed values and learning curve."""
     n = sorted({g.level(document.axis) for g in document.grid})
     symbols = {name: symbol for symbol, name in SYMBOLS.items()}
     fixed = ", ".join(f"{symbols.get(k, k)} = {v}" for k, v in document.fixed.items())
@@ -97,9 +98,9 @@ def _runs(document: LawDocument) -> str:
 
 
 def ends(document: LawDocument) -> str:
-    """Return the interval of n* at the first and at the last budget where it is known.
+    """Return the intervals of n* at the first and last budgets where n* is known.
 
-    The recommendation gives the value, so that a text names only one n for a budget.
+    Only the recommendation gives a value of n, so that each text names a single n for a budget.
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
     at = [f"at {symbol(document)} = {number(p.x)}, {star(p.n_star)}" for p in (known[0], known[-1])]
@@ -107,7 +108,7 @@ def ends(document: LawDocument) -> str:
 
 
 def star(q: Quantity) -> str:
-    """Return the interval of n* or B_p*; without draws, its value.
+    """Return the interval of n* or B_p* as text, or the value if there are no draws.
 
     >>> star(Quantity(887.0, (413.0, None))), star(Quantity(16.0, None, "not_identified"))
     ('at least 413 (95 % bound)', 'not known')
@@ -119,14 +120,14 @@ def star(q: Quantity) -> str:
 
 
 def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
-    """Return why n* is only a bound at a point of the frontier."""
+    """Return the reasons why n* is only a bound at a point of the frontier."""
     missing = "a neighbouring n was" if document.method == "paper" else "three n were"
     reasons = {"grid_edge": "grid edge", "neighbour": f"{missing} not measured here"}
     return [reasons[reason] for reason in point.censored_by]
 
 
 def crossovers(document: LawDocument) -> list[str]:
-    """Return the budgets where one n overtakes another, for neighbours along the frontier."""
+    """Return the budgets at which one n overtakes another, for consecutive n along the frontier."""
     path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
     neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}
     out = []
@@ -145,7 +146,7 @@ def crossovers(document: LawDocument) -> list[str]:
 
 
 def saturation(document: LawDocument) -> str:
-    """Return whether n* levels off; empty if nothing is known."""
+    """State whether n* levels off; empty if that is not known."""
     q = document.params["saturation"]
     why = "; ".join(f"not stated; {own.text}" for own in having(document.flags, Code.NO_SATURATION)[:1])
     if q.status == "ok":
@@ -157,7 +158,7 @@ def saturation(document: LawDocument) -> str:
 
 
 def law_name(law: str) -> str:
-    """Return a law's name; "quadratic" does not claim that n* falls.
+    """Return the name of a law. The name "quadratic" does not claim that n* falls.
 
     >>> law_name("non-monotone"), law_name("power")
     ('quadratic', 'power')
@@ -166,13 +167,13 @@ def law_name(law: str) -> str:
 
 
 def form(law: str, document: LawDocument) -> str:
-    """Return the form of a law in words, as ``a constant n``."""
+    """Return the form of a law in words, such as ``a constant n``."""
     text = LAWS[law].words.format(x="log C" if document.x.log10 else "M")
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
 
 
 def verdict(document: LawDocument) -> str:
-    """Return the preferred law with its numbers, and why isolaw prefers it; empty without a comparison."""
+    """Return the preferred law with its numbers and why it is preferred; empty without a comparison."""
     c = document.comparison
     if c.refused == "few_seeds":
         return f"Law: isolaw prefers none, since not every configuration has 3 seeds (the fewest: {c.seeds})."
@@ -196,7 +197,7 @@ def verdict(document: LawDocument) -> str:
 
 
 def _constant(document: LawDocument) -> list[str]:
-    """State that the best constant n loses little, if it does."""
+    """Return a sentence that the best constant n loses little; empty if it does not."""
     c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
@@ -223,7 +224,7 @@ def _verdict_on_curves(document: LawDocument) -> str:
 
 
 def intervals(document: LawDocument) -> list[str]:
-    """Return how the intervals are computed, and what they leave out."""
+    """Return how the intervals are computed and what they do not cover."""
     bootstrap = document.bootstrap
     if not bootstrap.draws:
         return ["none: the fit made no draws"]

@@ -12,7 +12,7 @@ __all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "q
 
 
 def quantity(q: Quantity) -> str:
-    """Return an estimate with its interval and status."""
+    """Return an estimate with its interval and status as text."""
     return str(q)
 
 
@@ -26,7 +26,7 @@ def share(probability: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with a noun, in the plural unless the number is 1.
 
     >>> count(1, "run"), count(2000, "core")
     ('1 run', '2,000 cores')
@@ -35,7 +35,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in at most two units.
+    """Return a duration in at most two units.
 
     >>> duration(42), duration(600), duration(9000), duration(200_000)
     ('42 s', '10 min', '2 h 30 min', '2 d 8 h')
@@ -49,7 +49,9 @@ def duration(seconds: float) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], align: str = "<") -> list[str]:
-    """Return the lines of a table; ``align`` has < or > for each column; its last applies to the others.
+    """Return the rows of a table as aligned lines.
+
+    Each character of ``align`` is < or > for one column; the last one applies to all remaining columns.
 
     >>> columns([["n", "reward"], ["128", "0.5"]], align="<>")
     ['n    reward', '128     0.5']

@@ -1,4 +1,4 @@
-"""A plan as a document: the expected loss and the cost of sweeps, on simulated truths."""
+"""The document of a plan: the expected loss and cost of sweeps on simulated truths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from isolaw.design.forecast import DesignOutcome, SweepForecast
     from isolaw.design.truths import Truth
 
-_SHOWN = 3  # at most this many truths are named
+_SHOWN = 3  # most truths to name
 
 
 def document(found: SweepForecast, price: float | None = None) -> Document:
-    """Return the plan; ``price`` is the price of a GPU hour."""
+    """Return the document of a plan. ``price`` is the price of one GPU hour."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
@@ -50,7 +50,7 @@ def document(found: SweepForecast, price: float | None = None) -> Document:
 
 
 def assumptions(found: SweepForecast) -> list[str]:
-    """Return the assumptions of the plan, each in one or two sentences."""
+    """Return the assumptions of the plan, in one or two sentences each."""
     asked = found.question
     answers = truths.answers_of(asked.spec)
     out = [
@@ -86,7 +86,7 @@ def assumptions(found: SweepForecast) -> list[str]:
 
 
 def _origin(found: SweepForecast) -> list[str]:
-    """Return lines on the origin of the truths that a plan used."""
+    """Describe the truths that the plan uses."""
     preset, asked = found.preset, found.question
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
@@ -107,7 +107,7 @@ def _origin(found: SweepForecast) -> list[str]:
 
 
 def _version(found: SweepForecast) -> int:
-    """Return the version of the simulator that made the truths."""
+    """Return the version of the simulator that generated the truths."""
     return truths.simulator_version() if found.preset is None else Bandit.version
 
 
@@ -223,9 +223,9 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
 
 
 def required_rate(found: SweepForecast) -> float | None:
-    """Return rollouts per second that the recommended sweep requires of all GPUs to end within the hours.
+    """Return the rollouts per second, over all GPUs, with which the recommended sweep ends within the hours.
 
-    None without hours, or if a cost already gives the time.
+    Returns None if no hours were given, or if a cost already determines the time.
     """
     asked, best = found.question, found.recommended
     if best is None or asked.hours is None or asked.budget.clock is not None:

@@ -1,4 +1,4 @@
-"""A prediction as text: the recommendation, its expected loss, where n* lies, what to run next."""
+"""The text of a prediction: the recommendation, its expected loss, n* and what to run next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def answer(prediction: Prediction) -> str:
-    """Return the recommendation in one sentence, or that there is none."""
+    """Return the recommendation in one sentence, or say that there is none."""
     a = prediction.allocation
     if a is None:
         return "isolaw recommends no allocation for this budget."
@@ -36,7 +36,7 @@ def answer(prediction: Prediction) -> str:
 
 
 def loss(prediction: Prediction, document: LawDocument) -> str:
-    """Return the expected loss of the recommendation, or why there is no recommendation."""
+    """Return the expected loss of the recommendation, or the reason why there is none."""
     if not prediction.options:
         far = having(prediction.flags, Code.FAR)
         return " ".join(f"{_named(prediction)} is {flag.text}." for flag in far)
@@ -68,9 +68,10 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
-    """Return the prediction for the largest budget with a recommendation; None if ``prediction`` has one.
+    """Return the prediction for the largest budget with a recommendation, or None if ``prediction`` has one.
 
-    ``limits`` are those of `Law.predict`. The budget has three digits, so that the printed budget is exact.
+    Also returns None if no budget has a recommendation. ``limits`` are arguments of `Law.predict`. The budget
+    is rounded to three digits so that its printed value is exact.
     """
     if prediction.options or not prediction.comparable:
         return None
@@ -79,39 +80,39 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
         budget = _hours(prediction)
     try:
         found = law.predict(budget, **limits)
-    except InputError:  # it does not pay for a step
+    except InputError:  # the budget is below one step
         return None
     return found if found.options else None
 
 
 def budget_beyond(law: Law) -> int | None:
-    """Return a budget beyond the runs for which the law recommends an allocation; None if it recommends none.
+    """Return a budget beyond the runs that has a recommendation, or None if there is none.
 
-    It is at most three times the compute that three n reached, since intervals end there.
+    The budget is at most three times the compute that three n reached, because intervals end there.
     """
     budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
     try:
         found = law.predict(budget)
-    except InputError:  # it does not pay for a step
+    except InputError:  # the budget is below one step
         return None
     nearest = found if found.options else largest_with_recommendation(law, found)
     return None if nearest is None else nearest.compute
 
 
 def at_the_end(law: Law, **limits: Any) -> Prediction | None:
-    """Return the prediction for the largest compute that three n reached, if there is one.
+    """Return the prediction for the largest compute that three n reached, or None if there is none.
 
-    ``limits`` are those of `Law.predict`.
+    ``limits`` are arguments of `Law.predict`.
     """
     budget = reached(law.document.grid)
     try:
         return law.predict(budget, **limits) if budget else None
-    except InputError:  # it does not pay for a step
+    except InputError:  # the budget is below one step
         return None
 
 
 def _round_down(budget: int) -> int:
-    """Return a budget rounded down to three digits, so that the printed budget is exact."""
+    """Round a budget down to three digits, so that its printed value is exact."""
     digit = 10 ** max(len(str(budget)) - 3, 0)
     return budget // digit * digit
 
@@ -122,10 +123,10 @@ def largest_answer(prediction: Prediction) -> str:
 
 
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return the intervals of n* and B_p* at the budget, for those that the setting does not fix.
+    """Return the intervals of n* and B_p* at the budget, without those that the setting fixes.
 
-    n* is the n of the highest reward; the recommendation is the round or measured n that loses least. A text
-    names only one n for a budget, so it gives only the interval of n*.
+    n* is the n with the highest reward; the recommendation is the round or measured n with the lowest loss.
+    Only the interval of n* is returned, so that each text names a single n for a budget.
     """
     if not prediction.options:
         return {}
@@ -138,7 +139,7 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
 
 
 def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
-    """Return the allocation, its cost, expected loss and reward; or why isolaw recommends no allocation."""
+    """Return the allocation with its cost, expected loss and reward, or say why there is none."""
     if not prediction.options:
         return [answer(prediction), loss(prediction, document)]
     return [
@@ -150,13 +151,13 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:
-    """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
+    """Return n* and B_p*, where the reward is highest, in one line; empty without a recommendation."""
     parts = "; ".join(f"{name}: {text}" for name, text in stars(prediction, document).items())
     return f"Highest reward at {parts}." if parts else ""
 
 
 def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
-    """Return the recommendation at the largest compute of the runs, with its loss, in one line."""
+    """Return the recommendation at the largest compute that three n reached, with its loss, in one line."""
     if not prediction.options:
         return loss(prediction, document)
     a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
@@ -174,10 +175,10 @@ def prediction_summary(
     nearest: Prediction | None = None,
     race: Sequence[Decision] = (),
 ) -> list[str]:
-    """Return a recommendation, line by line, and what to run next.
+    """Return the lines of a recommendation, with what to run next.
 
-    Without a recommendation it shows ``nearest``, from `largest_with_recommendation`. ``race`` has the
-    decisions that chose the runs, if any.
+    If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
+    ``race`` contains the decisions that chose the runs, if any.
     """
     if not prediction.options:
         lines = prediction_lines(prediction, document)
@@ -203,7 +204,7 @@ def prediction_summary(
 
 
 def cost_line(prediction: Prediction, cost: Cost) -> str:
-    """Return the cost of the recommended allocation; empty without one."""
+    """Return the cost of the recommended allocation; empty without a recommendation."""
     if not prediction.options:
         return ""
     return costs.spent(prediction.spent(prediction.options[0]), cost)
@@ -214,7 +215,7 @@ def _named(prediction: Prediction) -> str:
 
 
 def _hours(prediction: Prediction) -> str:
-    """Return the largest budget with a recommendation in hours, of the requested kind and rounded down."""
+    """Return the largest budget with a recommendation in the kind of hours requested, rounded down."""
     hours, of_gpus = parse_hours(prediction.asked)
     digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
     return f"{digits}{'gpuh' if of_gpus else 'h'}"

@@ -1,4 +1,4 @@
-"""A race's decisions as text."""
+"""The decisions of a race as text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
 
 
 def decision(made: Decision, index: int) -> str:
-    """Return one decision of a race as one line of text."""
+    """Return one decision of a race as a line of text."""
     known = ""
     if made.best is not None and made.compute is not None:
         known = (
@@ -66,12 +66,12 @@ def decision(made: Decision, index: int) -> str:
 
 
 def ending(why: Ending) -> str:
-    """Return the reason why a race ended, as text."""
+    """Return the reason why a race ended."""
     return f"end: {_ENDINGS[why]}"
 
 
 def found(last: Decision) -> str:
-    """Return the result of a race that has ended."""
+    """Return the result of a race that ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
@@ -82,7 +82,7 @@ def found(last: Decision) -> str:
 
 
 def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
-    """Return the result of a race over ``grid``, the cells of a grid."""
+    """Return the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
         return [found(last)]
@@ -94,7 +94,7 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
 
 
 def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
-    """Name the sides on which the best configuration has no neighbour."""
+    """Name the edges of the grid at which the best configuration is."""
     sides = []
     for i, name in ((1, "n"), (0, "B_p")):
         line = sorted(key[i] for key in grid if key[1 - i] == best[1 - i])
@@ -106,7 +106,7 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
 
 
 def schedule(assumed: Schedule, whole: int) -> list[str]:
-    """Return the decisions of a race under an assumed truth."""
+    """Return the decisions that a race would make if an assumed truth were right."""
     made = assumed.decisions
     runs = {request.run for own in made for request in own.runs}
     return [
@@ -127,7 +127,7 @@ def state(race: Mapping[str, Any]) -> str:
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return a sentence on the expected loss that a larger spend would leave."""
+    """Return a sentence on how more spend would change the expected loss."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]
@@ -147,7 +147,7 @@ def _part(rollouts: float, of: float) -> str:
 
 
 def standings(last: Decision) -> list[str]:
-    """Return the configurations of the last comparison as a table."""
+    """Return the configurations of the last comparison as the lines of a table."""
     ordered = sorted(last.standings, key=lambda own: own.expected_regret or 0.0)
     rows = [
         [

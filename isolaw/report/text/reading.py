@@ -1,4 +1,4 @@
-"""The logs that were found, as a table, and what their runs need."""
+"""The logs found in the sources as a table, and what their runs still need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2
 _MOST_NAMED = 4
-# Status → in the table, after "1", after a larger number.
+# For each status: the text in the table, the text after "1", and the text after a larger number.
 _WORDS = {
     LogStatus.READY: ("ready", "is ready", "are ready"),
     LogStatus.NOT_INSTALLED: ("needs a package", "needs a package", "need a package"),
@@ -34,7 +34,7 @@ _WORDS = {
 
 
 def status(own: FoundLog, folder: str = "") -> str:
-    """Return in a few words whether a log can be fitted; names are shown without their ``folder``."""
+    """Return in a few words whether a log can be fitted. Names are shown without ``folder``."""
     if own.needs:
         return f"needs {', '.join(own.needs)}"
     if own.duplicate_of:
@@ -43,9 +43,9 @@ def status(own: FoundLog, folder: str = "") -> str:
 
 
 def listing(candidates: Sequence[FoundLog]) -> list[str]:
-    """Return a heading, a line for each log, and what the logs that are not ready need.
+    """Return the table of logs, and what the logs that are not ready need.
 
-    The first line is the folder that all names begin with.
+    The first line is the folder common to all names, if there is one.
     """
     folder = _common_folder([own.run for own in candidates])
     lines = [*_table(candidates, folder), ""]
@@ -57,7 +57,7 @@ def listing(candidates: Sequence[FoundLog]) -> list[str]:
 
 
 def none_fitted(reading: Reading) -> str:
-    """Return the message that no log is ready."""
+    """Return the message for sources without any log that is ready."""
     logs = len(reading.candidates)
     return "the log cannot be fitted" if logs == 1 else f"none of {logs} logs can be fitted"
 
@@ -86,7 +86,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
 
 
 def summary(candidates: Sequence[FoundLog], fit: str) -> str:
-    """Return how many logs are ready, the ``fit`` command for them if any, and the state of the others."""
+    """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     found = Counter(own.status for own in candidates)
     ready = found.pop(LogStatus.READY, 0)
     parts = []
@@ -100,13 +100,14 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
 
 
 def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
-    """Return the command that supplies what logs need, from the ``words`` of the user's command.
+    """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
-    Where the user must fill in blanks, a second line says which file can hold them.
+    If the command has blanks for the user to fill in, a second line names the file that can contain the
+    values.
     """
     options = settling(reading.candidates, reading.sources)
     if options is not None and not options:
-        return []  # isolaw's own runs need no settings; --only and --exclude choose among them
+        return []  # isolaw's own runs need no settings: --only and --exclude select among them
     if options is None:
         return [reading.to_fill_in(words)]
     settled = commands.read_again(words, options)
@@ -128,7 +129,7 @@ def configurations(ready: Sequence[FoundLog]) -> str:
 
 
 def metrics(own: FoundLog) -> list[tuple[str, str]]:
-    """Return each (evaluation set, metric): held-out rewards, then other rewards, then the rest."""
+    """Return (evaluation set, metric) pairs: held-out rewards first, then other rewards, then the rest."""
     every = [(where, metric) for where in sorted(own.metrics) for metric in own.metrics[where]]
     return sorted(every, key=lambda one: _rank(*one))
 
@@ -144,7 +145,7 @@ def _metrics(own: FoundLog) -> str:
 
 
 def _common_folder(names: Sequence[str]) -> str:
-    """Return the directory that all paths among the names begin with, with its slash."""
+    """Return the directory common to all paths among the names, with a final slash, or an empty string."""
     folders = {name[: name.rfind("/")] for name in names if "/" in name}
     if len(names) < 2 or not folders or len({folder[:1] == "/" for folder in folders}) > 1:
         return ""
@@ -153,9 +154,10 @@ def _common_folder(names: Sequence[str]) -> str:
 
 
 def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[str]:
-    """Return the table of all logs, what logs that are not ready need, and the next command.
+    """Return the table of all logs, what those that are not ready need, and the next command.
 
-    ``words`` are the sources and options of the user's command, ``metric`` is the reward it names.
+    ``words`` are the sources and options of the user's command. ``metric`` is the reward that it names, if
+    any.
     """
     lines = listing(reading.candidates)
     if any(own.status is LogStatus.NEEDS for own in reading.candidates):
@@ -171,7 +173,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
 
 
 def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
-    """Return the command that fits these runs, or the reason why none can."""
+    """Return the command that fits these runs and an empty reason, or no command and the reason."""
     try:
         return str(commands.fit(words, choices.options(runs, metric), out)), ""
     except Refused as error:

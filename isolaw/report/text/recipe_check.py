@@ -1,4 +1,4 @@
-"""A recipe check as a document."""
+"""The document of a recipe check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STAGES = {
 
 
 def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the runs and rollouts that the stages are expected to need."""
+    """Return the expected number of runs and rollouts of each stage."""
     rows = [["folder", "", "runs", "to C", "rollouts"]]
     rows += [
         [
@@ -47,7 +47,7 @@ def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def document(found: RecipeCheck) -> Document:
-    """Return the evidence and the recipe."""
+    """Return the document: the runs as evidence, the findings and the recipe."""
     b, n = found.base
     head = (
         f"Base lr at B_p = {b} with n = {n}, B = {b * n:,}; {found.metric} on validation, mean of "

@@ -1,4 +1,4 @@
-"""Two recipes as a document: their numbers side by side, and which ends higher and is faster."""
+"""The document of a recipe comparison: numbers side by side, and which recipe ends higher or is faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS = {
 
 
 def document(found: RecipeComparison | AxisComparison) -> Document:
-    """Return the numbers of two recipes and the verdict, or of all recipes along an axis."""
+    """Return the comparison of two recipes with its verdict, or of all recipes along an axis."""
     if isinstance(found, AxisComparison):
         return _along_axis(found)
     facts = "".join(f"; {fact} = {a} and {b}" for fact, (a, b) in found.facts.items())
@@ -50,10 +50,10 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
 
 
 def _along_axis(found: AxisComparison) -> Document:
-    """Return the curves of the recipes along an axis, and the difference of each from the base."""
+    """Return the learning curves of the recipes along an axis, and the difference of each from the base."""
     own = list(found.comparisons.values())
     base, budget = own[0].mean.rows, own[0].compute
-    # Curves may not determine a ceiling, but rewards inside the measured range are still known.
+    # Curves may not determine a ceiling, but rewards inside the measured range are known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
     heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
     changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in heads]
@@ -79,7 +79,7 @@ def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[li
     rows = [[title, *names, "difference"]]
     for name, label in _ROWS.items():
         if row := contrast.rows.get(name):
-            alone = name == "error"  # the reward of each recipe with its interval; the base has no difference
+            alone = name == "error"  # shows the error of each recipe with its interval, and no difference
             cells = [_cell(row.first, alone), _cell(row.second, alone)]
             rows.append([f"  {label}", *cells, "" if alone else _cell(row.difference, True)])
     return rows
@@ -97,7 +97,7 @@ def _cell(q: Quantity, with_interval: bool = False) -> str:
 
 
 def verdict(found: RecipeComparison) -> dict[str, str]:
-    """Return a sentence each on ``ceiling``, ``speed``, ``reward`` (with a budget) and ``first half``."""
+    """Return one sentence each on ``ceiling``, ``speed``, ``reward`` (given a budget) and ``first half``."""
     names = found.names
     rows = {name: row.difference for name, row in found.mean.rows.items()}
     out = {

@@ -1,4 +1,4 @@
-"""Which runs to add next, and the command that adds them."""
+"""Advice on which runs to add next, with the command that adds them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import GridEntry, LawDocument
     from isolaw.fits.predict import Prediction
 
-_SEEDS = 3  # fewer seeds give an interval too few differences between runs
+_SEEDS = 3  # with fewer seeds, an interval is based on too few differences between runs
 
 
 @dataclass(frozen=True)
 class RunsToAdd:
-    """A suggestion of runs to add: which runs, the reason, and the keys of a sweep file that add them."""
+    """Runs to add: which runs, the reason, and the keys of a sweep file that add them."""
 
     what: str
     why: str
@@ -43,7 +43,7 @@ class RunsToAdd:
 
 
 def run_first(prediction: Prediction, document: LawDocument) -> str:
-    """Return the n beyond the measured ones to run before spending the budget; empty if there are none."""
+    """Name the n beyond the measured n to run before spending the budget; empty if there are none."""
     if not prediction.run_first:
         return ""
     listed = ", ".join(str(n) for n in prediction.run_first)
@@ -57,7 +57,7 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
 def next_line(
     prediction: Prediction, document: LawDocument, race: Sequence[Decision] = (), spend: str = ""
 ) -> str:
-    """Return the next step in one line: the most informative runs, else ``spend`` or the budget itself."""
+    """Return the next step in one line: the most informative runs, or ``spend`` if no run is missing."""
     first = next(iter(advice(document, prediction, race)), None)
     if first is not None:
         return f"Next: {first.what} {first.why}".rstrip()
@@ -73,11 +73,11 @@ def advice(
     race: Sequence[Decision] = (),
     cap: int | None = None,
 ) -> list[RunsToAdd]:
-    """Return the runs to add, the most informative first; empty if none is missing.
+    """Return the runs to add, the most informative first; empty if no run is missing.
 
-    ``prediction`` is for the budget in question, ``cap`` the hardware's limit on B_p · n. A ``race``
-    ends some runs early and gives others more seeds on purpose, so these are no faults: the advice is then
-    what the race needs.
+    ``prediction`` is for the budget in question, and ``cap`` is the hardware limit on B_p · n. A ``race``
+    deliberately ends some runs early and gives others more seeds, so neither is a fault. The advice then
+    contains what the race needs instead.
     """
     grid = document.grid
     axis = document.axis
@@ -100,7 +100,7 @@ def advice(
         out.append(RunsToAdd(f"Run {_SEEDS} seeds of every configuration.", why, (f"sweep.seeds={_SEEDS}",)))
     for batch in document.health.batches:
         if batch.reason:
-            # A caution has the reason.
+            # The cautions state the reason.
             what = f"Check the unstable runs with B_p = {batch.problems_per_batch} before you use them."
             out.append(RunsToAdd(what, "A larger B_p or a smaller lr may train stably."))
     if prediction is not None and prediction.options:
@@ -109,7 +109,7 @@ def advice(
 
 
 def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Return what a race needs for a result, or for a result at this budget."""
+    """Return what a race needs to reach a result, or to reach one at this budget."""
     last = history[-1]
     target = max((request.compute for made in history for request in made.runs), default=0)
     if last.ending is None or last.ending is Ending.FAILED:
@@ -138,7 +138,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
 def _large_loss(
     prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
 ) -> list[RunsToAdd]:
-    """If no measured n is near the best, advise the n between; if even the best choice loses, more seeds."""
+    """Recommend the n in between if no measured n is near the best; if even the best n loses, more seeds."""
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
@@ -158,7 +158,7 @@ def _add_n(n: int, levels: Sequence[int], why: str, axis: AxisName) -> RunsToAdd
 
 
 def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
-    """Advise the n beyond the measured ones that the prediction names to run first."""
+    """Recommend the n in ``prediction.run_first``, which are beyond the measured n."""
     if prediction is None or not prediction.run_first:
         return []
     what, _, why = run_first(prediction, document).partition(": ")
@@ -167,7 +167,7 @@ def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequen
 
 
 def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -> list[RunsToAdd]:
-    """Advise a further n, at most ``most``, if the last known n* is at an end of the grid."""
+    """Recommend one more n, at most ``most``, if the last known n* is at an end of the grid."""
     last = document.frontier[-1]
     if "grid_edge" not in last.censored_by or last.n_star.status not in ("lower_bound", "upper_bound"):
         return []
@@ -179,7 +179,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
 
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Advise a further B_p if the recommended B_p is at an end of the measured ones, or past it."""
+    """Recommend one more B_p if the recommended B_p is at or beyond an end of the measured B_p."""
     chosen = None if prediction is None else prediction.allocation
     if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
@@ -194,7 +194,7 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
 
 
 def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Advise longer runs if fewer than three n reach a third of the budget: isolaw has only bounds there."""
+    """Recommend longer runs if fewer than three n reach a third of the budget, where n* is only bounded."""
     if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
@@ -212,7 +212,7 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
 
 
 def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
-    """Advise to extend configurations that ended early: their rewards at larger budgets are extrapolated."""
+    """Recommend extending configurations that ended early, since their later rewards are extrapolated."""
     end = max(g.measured[1] for g in grid)
     axis = axis_of(grid)
     names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})

@@ -1,4 +1,4 @@
-"""Two configurations compared, as a document: the answer, the numbers, and the runs that would settle it."""
+"""The document of a comparison of two configurations: the answer, the numbers, the runs to settle it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.shapes import ShapeComparison
     from isolaw.step_cost import Cost
 
-_SURE = 0.95  # share of draws for a claim
+_SURE = 0.95  # share of draws required for a claim
 _UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
 
 
 def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
-    """Return the comparison; its first sentence states which configuration is better, and the probability."""
+    """Return the document; its first sentence says which configuration is better and how probable that is."""
     a, b = (_label(shape) for shape in found.shapes)
     rows = [["", "runs", _what(found), *(["C"] if found.compute else [])]]
     for i, (name, own) in enumerate(((f"A: {a}", found.a), (f"B: {b}", found.b))):
@@ -74,7 +74,7 @@ def _sure(probability: float) -> str:
 
 
 def _verdict(found: ShapeComparison) -> str:
-    """State which configuration is better, at what, and the probability."""
+    """State which configuration is better, at which budget or target, and with which probability."""
     at = f"after {found.asked}" if found.asked.endswith("h") else f"at {found.asked}"
     at = at if found.quantity == "reward" else f"on the way to {found.asked}"
     p = found.probability

@@ -1,4 +1,4 @@
-"""A prediction by simulation as a document."""
+"""The document of a prediction by simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 8  # configurations
 
 
 def document(found: Prediction) -> Document:
-    """Return the recommendations of an ensemble (`isolaw.predict_by_simulation`) and of a law."""
+    """Return the recommendation of an ensemble (`isolaw.predict_by_simulation`), and of a law if given."""
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))

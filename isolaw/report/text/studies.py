@@ -1,4 +1,4 @@
-"""Studies as text: a backtest, laws side by side, ready-made points, the model-size law."""
+"""The text of studies: backtests, laws side by side, laws of ready-made points, and model-size laws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMES = {1: "once", 2: "twice"}
 
 
 def backtest_document(result: Mapping[str, Any]) -> Document:
-    """Return the loss of each rule in a backtest as a table, and the verdict."""
+    """Return the loss of each rule in a backtest as a table, with the verdict."""
     several = result["held_out"] == "seed"
     judged = (
         f"{result['seeds']} seeds, each held out in turn" if several else "the later checkpoints of one seed"
@@ -44,19 +44,19 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
 
 
 def _span(values: Sequence[int]) -> str:
-    """Return the least and the greatest value, or the value if they are equal."""
+    """Return the least and the greatest value as text, or one value if they are equal."""
     return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
 def choices(result: Mapping[str, Any], rule: str) -> list[str]:
-    """Return a rule's choices by budget: n, B_p if it varies, and counts if seeds differ."""
+    """Return a rule's choice of n at each budget, with B_p if it varies and counts if seeds differ."""
     allocations = {name: found["allocations"] for name, found in result["rules"].items()}
     several = len({b for budgets in allocations.values() for places in budgets for b, _ in places}) > 1
     return [_chosen(places, several) for places in allocations[rule]]
 
 
 def _chosen(places: list[list[int]], several: bool) -> str:
-    """Return the choices at one budget, the most frequent first, from (B_p, n) of each split.
+    """Return the choices at one budget, the most frequent first. ``places`` has (B_p, n) for each split.
 
     >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
     ('n 4 twice, n 64 once', 'n 4 at B_p 16')
@@ -70,7 +70,7 @@ def _chosen(places: list[list[int]], several: bool) -> str:
 
 
 def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
-    """Return the error of n*, and whether the baselines lose more than isolaw's choice."""
+    """Return the error of n*, and how much more or less each baseline loses than isolaw's choice."""
     tolerance = result["tolerance"]
     mean = " on average over the seeds" if result["seeds"] > 1 else ""
     errors = ", ".join(f"{e:+.1f}" for e in result["rules"]["isolaw"]["n_star_error"])
@@ -87,7 +87,7 @@ def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
 
 
 def points_summary(document: PointsDocument) -> list[str]:
-    """Return the law of ready-made points, with its conditional standard errors."""
+    """Return the law of ready-made points with its conditional standard errors."""
     errors = document.standard_errors
     x0 = "log10 C0" if document.x.log10 else "M0"
     parts = []
@@ -102,7 +102,7 @@ def points_summary(document: PointsDocument) -> list[str]:
 
 
 def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
-    """Return n* of several laws at computes that all of them cover."""
+    """Return n* of several laws at budgets that all of them cover."""
     low = max(d.x.range[0] for d in documents.values())
     high = min(d.x.range[1] for d in documents.values())
     lines = []
@@ -120,7 +120,7 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
 
 
 def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], chosen: Any) -> list[str]:
-    """Return the law for one value of an axis, and the law with the axis re-tuned for every n and C."""
+    """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
     lines = side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
     best = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
     lines.append(f"Best {name} at the end: {best}.")
@@ -135,7 +135,7 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
 def size_document(
     law: SizeLaw, predictions: Sequence[Mapping[str, Any]], more: Mapping[str, Any]
 ) -> Document:
-    """Return the model-size law, and predicted rewards; ``more`` are further data."""
+    """Return the document of a model-size law with predicted rewards. ``more`` is added to its data."""
     curves = law.curves
     rows = [["N", "K(N)", "E(N), log10"]]
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]

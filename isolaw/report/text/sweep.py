@@ -1,4 +1,4 @@
-"""A sweep and its runs as text: the plan, the progress, the health of the runs."""
+"""The text of a sweep and its runs: the plan, the progress and the health of the runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isolaw.fits.health import Health
     from isolaw.preview import Preview
 
-_HASH = 64  # digits of a run id, which is a hash
+_HASH = 64  # digits of a run id, which is a SHA-256 hash
 _SHORTEST = 8
 _CHOSEN = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
@@ -24,7 +24,7 @@ _CHOSEN = (
 
 
 def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unambiguous prefixes of run ids, of 8 digits or more; other names stay whole.
+    """Return the shortest unique prefix of each run id, at least 8 digits long. Other names stay whole.
 
     >>> short_ids(["0123456789abcdef" * 4, "01234567" * 8, "n8"]).values()
     dict_values(['012345678', '012345670', 'n8'])
@@ -36,13 +36,13 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
 
 
 def failure_line(failure: Mapping[str, Any], name: str) -> str:
-    """Return a failed run of `isolaw.engine.status` with its cause."""
+    """Return one line about a failed run, from `isolaw.engine.status`, with the cause."""
     b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {failure['cause']}"
 
 
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
-    """Return the progress of a sweep, line by line; ``pace`` describes a running engine."""
+    """Return the progress of a sweep, line by line. ``pace`` describes a running engine."""
     planned = state["rollouts_planned"]
     share = state["rollouts"] / planned if planned else 1.0
     activity = [f"{count(state['at_work'], 'run')} in progress"] if state["at_work"] else []
@@ -66,7 +66,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
 
 
 def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
-    """Return how many runs are healthy, in all and by B_p."""
+    """Return how many runs are healthy, in total and for each B_p."""
     states = Counter(h.status for h in judged)
     parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
     parts += [f"{failed:,} failed"] if failed else []
@@ -82,7 +82,7 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
 
 
 def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
-    """Return the lines that describe a sweep before it is executed."""
+    """Return the lines that describe a sweep before its execution."""
     design = plan.get("design")
     configurations = design["cells"] if design else plan["configurations"]
     b, n = (", ".join(map(str, sorted({place[i] for place in configurations}))) for i in (0, 1))
@@ -106,7 +106,7 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
 
 
 def memory_table(table: Mapping[str, Any]) -> list[str]:
-    """Return the memory that runs need on each GPU by phase, in GiB, and the settings chosen to fit."""
+    """Return the memory per GPU that runs need in each phase, in GiB, and the settings chosen to fit."""
     phases = table["phases"].values()
     parts = dict.fromkeys(part for phase in phases for part in phase)
     rows = [["GiB of each GPU", *table["phases"]]]
@@ -114,7 +114,7 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
     rows.append(["total", *(_gib(sum(phase.values())) for phase in phases)])
     rows.append(["capacity", *[_gib(table["gpu_bytes"])] * len(phases)])
     gpus = count(table["processes"] + table.get("samplers", 0), "GPU")
-    if samplers := table.get("samplers"):  # which hold the phase "sample" alone
+    if samplers := table.get("samplers"):  # these GPUs only take part in the phase "sample"
         gpus += f" ({table['processes']} train, {samplers} sample)"
     tokens = number(table["row_tokens"])
     about = (
@@ -144,7 +144,7 @@ def _gib(size: float | None) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as it is written in a sweep file.
+    """Return a value as written in a sweep file.
 
     >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
     ('1e-06', '0', '"loss"', 'false', 'none')
@@ -159,12 +159,12 @@ def _value(value: Any) -> str:
 
 
 def _bare(value: Any) -> str:
-    """Return a value of a grid's axis as text, without quotes."""
+    """Return a value of a grid axis as text, without quotes around strings."""
     return _value(value) if isinstance(value, list | tuple) else str(value)
 
 
 def place_summary(place: Mapping[str, Any]) -> str:
-    """Return where runs would execute.
+    """Return the place where runs would execute, with its limits.
 
     >>> place = {"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "alike": True, "runs": None, "options": {}}
     >>> place_summary(place)

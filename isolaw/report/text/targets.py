@@ -1,4 +1,4 @@
-"""Rollouts to a target, the critical batch and the rule of the lr as text."""
+"""The text of a target study: rollouts to a target, the critical batch and the learning rate rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · 
 
 
 def document(found: TargetStudy) -> Document:
-    """Return the laws, then the rollouts that every configuration needs."""
+    """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
     ranges = "ranges are 95 % intervals" if ranged else "no intervals: they need a fit over several B_p"
@@ -59,7 +59,7 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
 
 
 def rule_line(law: LrLaw) -> str:
-    """Return which rule of the lr the runs support, and the exponents at the middle target."""
+    """Return the learning rate rules that the runs support, and the exponents at the middle target."""
     kept = [f"lr ∝ {_RULES[rule]} ({rule})" if rule != "constant" else "one lr (constant)"
             for rule in law.supported]  # fmt: skip
     middle = len(law.targets) // 2
@@ -76,7 +76,7 @@ def rule_line(law: LrLaw) -> str:
 
 
 def _table(found: TargetStudy) -> Table:
-    """Return for one target all facts of a configuration; for several, the rollouts to each side by side."""
+    """Return all results of each configuration for a single target, or its rollouts to each of several."""
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
     for row in found.rows:
         by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
@@ -116,7 +116,7 @@ def _value(q: Quantity) -> str:
 
 
 def _short(q: Quantity) -> str:
-    """Return a quantity for a table whose ranges are 95 % intervals."""
+    """Return a quantity as text for a table in which ranges are 95 % intervals."""
     if q.value is None:
         return "not stated"
     if q.interval is None:
