@@ -104,7 +104,7 @@ def tables(summary: dict[str, Any]) -> str:
 
 def _tally(cuts: list[dict[str, Any]]) -> list[str]:
     """Return a table of mean losses side by side, and a sentence on the coverage of the intervals."""
-    out = ["| rule | statements | mean loss | isolaw on the same statements | largest loss |", "|---|--:|--:|--:|--:|"]
+    out = ["| rule | cases | mean loss | isolaw on the same cases | largest loss |", "|---|--:|--:|--:|--:|"]
     for rule, name in RULES.items():
         every = [c["verdict"]["lost"] for c in cuts]
         both = [(lost[rule], lost["isolaw"]) for lost in every if None not in (lost[rule], lost["isolaw"])]
@@ -117,6 +117,6 @@ def _tally(cuts: list[dict[str, Any]]) -> list[str]:
     return [
         *out,
         "",
-        f"The 95 % interval of n\\* contains a best n in {sum(held)} of {len(held)} statements that have one. "
+        f"The 95 % interval of n\\* contains a best n in {sum(held)} of {len(held)} cases that have one. "
         f"Of {stated} 95 % intervals of rewards, {inside} contain the measured reward.",
     ]
