@@ -58,9 +58,9 @@ def _forecasts(sweep: dict[str, Any]) -> list[str]:
             said, n_star = own["said"], _interval(own["said"]["n_star"])
             choices = (f"{name} n = {_n(said['chosen'].get(rule))}" for rule, name in RULES.items())
             out.append(
-                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For this C isolaw "
-                f"predicted n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. The "
-                f"choices were: {', '.join(choices)}."
+                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For this C "
+                f"isolaw predicted n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. "
+                f"The choices were: {', '.join(choices)}."
             )
     return out
 
@@ -96,8 +96,8 @@ def tables(summary: dict[str, Any]) -> str:
     first = [next((c for c in s["cuts"] if "verdict" in c), None) for s in summary["sweeps"]]
     errors, halves = np.array([_rewards(own) for own in first if own]).T
     out += [
-        f"At the earliest cut of each sweep, the mean error of the predicted rewards is {errors.min():.3f} to "
-        f"{errors.max():.3f}. Their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} wide."
+        f"At the earliest cut of each sweep, the mean error of the predicted rewards is {errors.min():.3f} "
+        f"to {errors.max():.3f}. Their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} wide."
     ]
     return "\n".join(out)
 

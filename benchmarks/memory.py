@@ -425,8 +425,9 @@ def gpu_summary() -> str:
         lines.append(f"| {case['model']} | {', '.join(how)} | {sizes} | {rate:,.0f} |")
     errors = [_planned_for(case) / (case["allocated"] - case["before"]) - 1 for case in cases]
     sentence = (
-        f"On one H200, planned peaks deviate by {min(errors):+.1%} to {max(errors):+.1%} from the allocator's, "
-        f"in {len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in rows of {ROW:,}:"
+        f"On one H200, planned peaks deviate by {min(errors):+.1%} to {max(errors):+.1%} from the "
+        f"allocator's, in {len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in "
+        f"rows of {ROW:,}:"
     )
     return "\n".join([sentence, "", *lines])
 
