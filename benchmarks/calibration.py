@@ -54,8 +54,8 @@ PRESET_MARKS = "<!-- presets -->", "<!-- /presets -->"
 FITTED_TO = {
     "published-easy": "the drawn curves of the easy set in the IsoCompute Playbook: B_p = 32, n = 8 to 512, "
     "to C = 4e6",
-    "published-hard": "nothing of its own: the constants of `published-easy`, the simulator's hard problems, "
-    "no KL penalty",
+    "published-hard": "no runs: it has the constants of `published-easy`, the simulator's hard problems, "
+    "and no KL penalty",
     "qwen-7b-base": "Tan et al. (arXiv 2509.25300): Qwen2.5-7B base, B_p = 512, n = 4 to 32, one seed "
     "to C = 1.6e6",
 }
@@ -376,8 +376,8 @@ def lines(found: dict[str, Any]) -> list[str]:
             "how many",
             "law loses",
             "calibrated loses",
-            "calibrated loses more in",
-            "members hold the best n",
+            "cases where calibrated loses more",
+            "best n in members' interval",
             "in the band",
         )
         out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|"]
@@ -401,7 +401,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     if rest_:
         out += [
             "",
-            "| runs | calibrated | mean of the last five stays | exponential | Hill | discrepancy δ |",
+            "| runs | calibrated | constant (mean of the last five) | exponential | Hill | discrepancy δ |",
         ]
         out.append("|---|--:|--:|--:|--:|--:|")
         for row in rest_:
@@ -424,7 +424,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def preset_lines() -> list[str]:
     """Return the table of the presets that isolaw ships."""
-    out = ["| preset | fitted to | meets it to | noise | δ |", "|---|---|--:|--:|--:|"]
+    out = ["| preset | fitted to | error | noise | δ |", "|---|---|--:|--:|--:|"]
     for name in shipped():
         found = read_preset(name).provenance
         numbers = [f"{found[key]:.3f}".lstrip("0") for key in ("error", "noise", "discrepancy")]

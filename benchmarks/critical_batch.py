@@ -274,7 +274,7 @@ def chosen() -> dict[str, Any]:
 
     rows = [entry(name, method(table.iloc[kept], cut)) for name, method in METHODS.items()]
     fastest = min(n for own in needs.values() for n, ok in own if ok)
-    return {"best": entry("best of the whole runs", best), "fastest": fastest, "rows": rows}
+    return {"best": entry("best of the complete runs", best), "fastest": fastest, "rows": rows}
 
 
 def table(found: dict[str, Any]) -> list[str]:

@@ -58,9 +58,9 @@ def _forecasts(sweep: dict[str, Any]) -> list[str]:
             said, n_star = own["said"], _interval(own["said"]["n_star"])
             choices = (f"{name} n = {_n(said['chosen'].get(rule))}" for rule, name in RULES.items())
             out.append(
-                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For it isolaw "
-                f"stated n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. The choices "
-                f"were: {', '.join(choices)}."
+                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For this C "
+                f"isolaw predicted n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. "
+                f"The choices were: {', '.join(choices)}."
             )
     return out
 
@@ -68,7 +68,8 @@ def _forecasts(sweep: dict[str, Any]) -> list[str]:
 def tables(summary: dict[str, Any]) -> str:
     """Return the page's tables, and the tally."""
     judging = [(sweep, own) for sweep in summary["sweeps"] for own in sweep["cuts"] if "verdict" in own]
-    head = ["sweep", "seen", "C", "n\\* said", "best n that came", "n\\* held", "loss said", *RULES.values()]
+    head = ["sweep", "data used", "C", "predicted n\\*", "measured best n", "n\\* inside", "expected loss"]
+    head += RULES.values()
     out = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|:-:|--:" + "|--:" * len(RULES) + "|"]
     for sweep, own in judging:
         said, verdict = own["said"], own["verdict"]
@@ -88,22 +89,22 @@ def tables(summary: dict[str, Any]) -> str:
     refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
     for name, own in refused:
         out += [
-            f"From {own['share']:.0%} of “{name}” isolaw refuses: {own['refused'].partition('. ')[0]}.",
+            f"isolaw refuses to predict from {own['share']:.0%} of “{name}”: "
+            f"{own['refused'].partition('. ')[0]}.",
             "",
         ]
     first = [next((c for c in s["cuts"] if "verdict" in c), None) for s in summary["sweeps"]]
     errors, halves = np.array([_rewards(own) for own in first if own]).T
     out += [
-        f"From the earliest cut of each sweep, the rewards stated for C were off by {errors.min():.3f} to "
-        f"{errors.max():.3f} on average, and their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} "
-        "wide."
+        f"At the earliest cut of each sweep, the mean error of the predicted rewards is {errors.min():.3f} "
+        f"to {errors.max():.3f}. Their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} wide."
     ]
     return "\n".join(out)
 
 
 def _tally(cuts: list[dict[str, Any]]) -> list[str]:
     """Return a table of mean losses side by side, and a sentence on the coverage of the intervals."""
-    out = ["| rule | statements | mean loss | isolaw's on the same | largest loss |", "|---|--:|--:|--:|--:|"]
+    out = ["| rule | cases | mean loss | isolaw on the same cases | largest loss |", "|---|--:|--:|--:|--:|"]
     for rule, name in RULES.items():
         every = [c["verdict"]["lost"] for c in cuts]
         both = [(lost[rule], lost["isolaw"]) for lost in every if None not in (lost[rule], lost["isolaw"])]
@@ -116,6 +117,6 @@ def _tally(cuts: list[dict[str, Any]]) -> list[str]:
     return [
         *out,
         "",
-        f"The 95 % interval of n\\* holds a best n in {sum(held)} of {len(held)} statements that have one. "
-        f"{inside} of {stated} 95 % intervals of rewards hold the measured reward.",
+        f"The 95 % interval of n\\* contains a best n in {sum(held)} of {len(held)} cases that have one. "
+        f"Of {stated} 95 % intervals of rewards, {inside} contain the measured reward.",
     ]

@@ -144,7 +144,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     for row in sorted(rows, key=lambda row: row["expected"]):
         least.setdefault((row["spend"], row["set"]), row)
     out = [
-        "| spend | problem set | design | expected × 1000 (90 %) | realised × 1000 | held |",
+        "| spend | problem set | design | expected × 1000 (90 %) | realized × 1000 | held |",
         "|--:|---|---|--:|--:|--:|",
     ]
     for _, row in sorted(least.items()):
@@ -161,7 +161,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         )
     held = np.average([row["held"] for row in rows], weights=[row["plays"] for row in rows])
     plays = sum(row["plays"] for row in rows)
-    return [*out, "", f"The intervals of all designs hold {held:.0%} of {plays} realised regrets."]
+    return [*out, "", f"The intervals of all designs contain {held:.0%} of the {plays} realized losses."]
 
 
 def main(arguments: list[str] | None = None) -> None:

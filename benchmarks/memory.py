@@ -404,8 +404,8 @@ def summary() -> str:
     least, most = min(deviations), max(deviations)
     return (
         f"Over {len(deviations)} cases ({', '.join(MODELS)}; {' and '.join(map(str, GPUS))} GPUs; ZeRO "
-        f"{' and '.join(map(str, STAGES))}; with and without a KL term) planned peaks of the tensors in "
-        f"training are {least:+.1%} to {most:+.1%} from measured ones."
+        f"{' and '.join(map(str, STAGES))}; with and without a KL term), the planned peaks of the "
+        f"tensors in training deviate by {least:+.1%} to {most:+.1%} from measured ones."
     )
 
 
@@ -425,8 +425,9 @@ def gpu_summary() -> str:
         lines.append(f"| {case['model']} | {', '.join(how)} | {sizes} | {rate:,.0f} |")
     errors = [_planned_for(case) / (case["allocated"] - case["before"]) - 1 for case in cases]
     sentence = (
-        f"On one H200 planned peaks are {min(errors):+.1%} to {max(errors):+.1%} from the allocator's, over "
-        f"{len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in rows of {ROW:,}:"
+        f"On one H200, planned peaks deviate by {min(errors):+.1%} to {max(errors):+.1%} from the "
+        f"allocator's, in {len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in "
+        f"rows of {ROW:,}:"
     )
     return "\n".join([sentence, "", *lines])
 

@@ -220,7 +220,7 @@ def _mean(table: pd.DataFrame, name: str) -> float | None:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the summary of the judging half as Markdown."""
     out = [
-        "| curves | question | stated | held | width | error: pool | exp | Hill | line in log C | stays |",
+        "| curves | question | stated | held | width | error: pool | exp | Hill | line in log C | constant |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in (row for row in rows if row["group"] != "tuning"):

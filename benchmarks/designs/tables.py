@@ -232,7 +232,7 @@ def _overall(summary: dict[str, Any]) -> str:
         own = _of(summary, half)
         rules = SHOWN if half == "judging" else ()
         if own:
-            head += [f"{half}: held", "refused", "expected", "realised", *rules, "cells that fail"]
+            head += [f"{half}: held", "refused", "expected", "realized", *rules, "cells that fail"]
         for row, budget in zip(rows, BUDGETS if own else (), strict=False):
             at = [c["budgets"][budget] for c in own]
             answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
@@ -266,7 +266,7 @@ def _against(summary: dict[str, Any]) -> str:
                 row += [f"{more.mean():+.4f} ± {error:.4f}", f"{(more > 0).mean():.0%}"]
         if len(row) > 1:
             rows.append(row)
-    title = f"**At {' and '.join(BEYOND)} × the largest C: what each rule loses beyond isolaw's loss**"
+    title = f"**Excess loss of each rule over isolaw's loss, at {' and '.join(BEYOND)} × the largest C**"
     head = [text for half in halves for text in (f"{half}: excess loss", "isolaw is better in")]
     return f"{title}\n\n" + _table(["rule", *head], rows)
 
@@ -282,8 +282,8 @@ def _missed(summary: dict[str, Any]) -> str:
             worst = sorted(missed, key=lambda name: -_missed_by(check, at[name]))[:WORST]
             named = ", ".join(f"{name} {_compared_by(check, at[name])}" for name in worst)
             rows += [[f"{budget} ×", check, f"{len(missed)} of {judged}", named]] if missed else []
-    title = "**The missed checks, and the two numbers that they compare in the worst cells**"
-    return f"{title}\n\n" + _table(["budget", "check", "missed in", "worst cells"], rows)
+    title = "**Failed checks, with the two compared numbers in the worst cells**"
+    return f"{title}\n\n" + _table(["budget", "check", "failed in", "worst cells"], rows)
 
 
 def _missed_by(check: str, at: dict[str, Any]) -> float:
