@@ -1,7 +1,7 @@
-"""The schema of a preset file: the accepted values of each key, and checks that its parts are consistent.
+"""Define the schema of a preset file: the accepted values of each key, and checks that its parts agree.
 
-`isolaw calibrate` adds a checksum to the files that it writes (``preset.crc``). A file without a checksum is
-the user's own. isolaw rejects a file whose checksum does not match, since somebody has changed it.
+`isolaw calibrate` adds a checksum to the files that it writes (``preset.crc``). A file without a checksum was
+written by the user. isolaw rejects a file with a wrong checksum, since its content has been changed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Head(_Part):
 
 
 class Provenance(BaseModel):
-    """The section ``[provenance]``: the runs behind a preset, and how well it fits them.
+    """The section ``[provenance]``: the runs behind a preset, and measures of its fit to them.
 
     isolaw ignores unknown keys.
     """
