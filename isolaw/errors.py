@@ -90,7 +90,7 @@ at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 # The options of the running command; None in Python.
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
-_LONGEST_SHOWN = 500  # characters of a value in a message
+_LONGEST_SHOWN = 500  # limit on the characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _shown(value: Any) -> str:
     """Return a value in the form that messages show. Only the beginning of a long value is kept."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits
+    except (ValueError, RecursionError):  # for example, an integer with thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} …"
 

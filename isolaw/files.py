@@ -16,7 +16,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 
-# Entries of a sweep's directory that belong to it (`isolaw.store`); other libraries create the last three.
+# Entries of a sweep's directory that belong to the sweep (`isolaw.store`). Trackers create the last three.
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
@@ -27,7 +27,7 @@ SWEEP_ENTRIES = frozenset(
 _SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
 _STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
 _SWEEP_MARK = b'"isolaw.sweep/'
-_MARKED_WITHIN = 1 << 20  # bytes
+_MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
 
 
 def check_destination(path: str | Path) -> Path:

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 
-LIMIT_S = 2.0  # time for the kernel to end killed processes
+LIMIT_S = 2.0  # time that the kernel has to end killed processes
 _POLLING_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_ANSWER_S = 30.0  # seconds within which nvidia-smi must answer
+_ANSWER_S = 30.0  # time limit for nvidia-smi in seconds
 
 # For example, cu130, nvidia-nccl-cu13==2.29.7 or cuda-toolkit[cublas]==13.0.3.
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")

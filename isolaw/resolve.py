@@ -258,7 +258,7 @@ def _horizons(spec: SweepSpec) -> tuple[int, ...]:
 
 
 def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
-    """Return the run of a sweep with a batch shape and the first seed, as its backend resolves it.
+    """Return the run of a sweep with a batch shape and the first seed, resolved by its backend.
 
     Raises `SpecError` for invalid options.
     """

@@ -60,7 +60,7 @@ _THOUSANDS = {"": 0, "K": 3, "M": 6, "B": 9}
 
 
 class CostOrigin(StrEnum):
-    """The kind of source that a cost was read from."""
+    """The kind of source from which a cost was read."""
 
     RECORDED = "recorded runs"
     DOCTOR = "doctor"
@@ -79,7 +79,7 @@ class Estimate(NamedTuple):
         return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data in the form that all estimates of isolaw have."""
+        """Return JSON-able data in the same form as all estimates of isolaw."""
         interval = None if self.low is None else [self.low, self.high]
         return {"value": self.value, "interval": interval, "status": "ok"}
 
@@ -131,7 +131,7 @@ class Cost:
     configurations: int = 0
     runs: int = 0
     error: float | None = None  #: error of log seconds for left-out batch sizes; None with fewer than three
-    notes: tuple[str, ...] = field(default=())  #: a sentence about runs that were left out
+    notes: tuple[str, ...] = field(default=())  #: sentences about runs that were left out
     effects: StepEffects | None = None  #: the effects f, if they were kept
     timed: tuple[tuple[int, int], ...] = ()  #: the (B_p, n) of recorded steps
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
@@ -140,7 +140,7 @@ class Cost:
         """Return S, the seconds of a step, or None if the source timed only one size and this is another."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
-            return None  # steps of one size do not separate a from b
+            return None  # steps of one size do not determine both a and b
         units = self.per_rollout * batch
         equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
         if self.effects is None:
@@ -199,7 +199,7 @@ class Cost:
         return math.exp(student(groups - 1) * self.error)
 
     def hours(self, *run: int, **more: int) -> Estimate | None:
-        """Return `seconds` in hours of wall time."""
+        """Return `seconds` converted to hours of wall time."""
         found = self.seconds(*run, **more)
         return found and found.times(1 / HOUR_S)
 

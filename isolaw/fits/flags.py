@@ -124,7 +124,7 @@ class Flag:
     """A reason for care with a result: a code for programs, and a sentence for people."""
 
     code: str  #: a `Code`, or a string that a later version of isolaw wrote
-    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` may prepend
+    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` can prepend
 
 
 _SIMULATED = {

@@ -1,6 +1,6 @@
 """Simulate GRPO on a population of problems that share parameters, at a cost of O(B_p · r) per step.
 
-A policy with parameters θ, which are zero before training, gives a right or a wrong answer to problem i, in a
+A policy with parameters θ, which are zero before training, gives a right or wrong answer to problem i in a
 style ε. Wrong answers are more diverse: styles are N(0, S I) for wrong and N(0, ρ S I) for right answers.
 With the initial success logit b_i and the features ψ_i of problem i, the policy is
 

@@ -41,8 +41,8 @@ class Update:
 
     rollouts_per_problem: int  # n, generated for each problem
     step_size: float  # lr(B), the recipe's η scaled to the batch
-    kl: float = 0.0  # weight of the penalty on KL to the initial policy
-    entropy: float = 0.0  # weight of the bonus on the policy's entropy
+    kl: float = 0.0  # weight of the penalty on the KL divergence from the initial policy
+    entropy: float = 0.0  # weight of the bonus for the policy's entropy
     advantage: Advantage = "group_std"
     gradient_rollouts: int | None = None  # n_train ≤ n random rollouts in the gradient; None for all n
     zero_variance_filter: bool = False
@@ -63,7 +63,7 @@ class Update:
 class Model(ABC):
     """A simulated policy, its problems, and the state that training changes.
 
-    ``made`` (1,) is the number of steps so far, and ``queue`` (k, B_p, …) holds the waiting rollouts.
+    ``made`` (1,) is the number of steps so far, and ``queue`` (k, B_p, …) contains the waiting rollouts.
     """
 
     state: ClassVar[tuple[str, ...]]  # arrays that training changes, other than ``made`` and ``queue``
@@ -76,7 +76,7 @@ class Model(ABC):
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
         """Make one update step for each row of ``batches`` (steps, B_p), which indexes training problems.
 
-        Splitting the same steps over several calls gives the same state to the last bit.
+        The final state is identical to the last bit if the same steps are split over several calls.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.problems import difficulty
 
 FORMAT = "isolaw.preset/1"
-OWNER = "preset"  # the owner that the checksum includes
+OWNER = "preset"  # the owner's name, which the checksum includes
 _LARGEST = 1e12
 _MOST_MEMBERS, _MOST_VALUES = 10_000, 100_000
 # Ranges of the constants of `isolaw.calibration.space`; a constant that is not listed is positive.

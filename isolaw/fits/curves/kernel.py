@@ -189,7 +189,7 @@ def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
         spread = wss - ws * ws / sw if free else wss
         rises = along > 0 and spread > 1e-12 * wss
         slopes[g] = along / spread if rises else 0.0
-        # Keep this an upper bound: where s hardly varies, rounding may have subtracted too much.
+        # Keep this an upper bound: if s hardly varies, rounding can have subtracted too much.
         sse[g] = total - along * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
 
 

@@ -1,4 +1,4 @@
-"""Least squares by variable projection, for many data sets at once.
+"""Solve least-squares problems by variable projection, for many data sets at once.
 
 Given its shape parameters θ, every family is a line in a known function s:
 
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
 _CHUNK = 64
 _ROUNDS = 30  # limit on the rounds of reweighting with the robust loss
-_MAD = 1.4826  # standard deviation of normal errors over their median absolute value
+_MAD = 1.4826  # ratio of the standard deviation of normal errors to their median absolute value
 
 
 class FitStatus(IntEnum):
@@ -47,7 +47,7 @@ class FitStatus(IntEnum):
     CONVERGED = 0
     ON_BOUND = 1  # the shape stopped at an end of its search range
     NOT_IDENTIFIED = 2  # y does not rise with x, or a standard error exceeds the search range
-    FAILED = 3  # no progress, and no minimum
+    FAILED = 3  # the search ended without reaching a minimum
 
 
 class SearchRange(NamedTuple):

@@ -68,7 +68,7 @@ def decoded(cls: type[T], data: Any) -> T:
     Traceback (most recent call last):
     isolaw.fits.document.codec.Malformed: value: found '64'; expected a valid number
     """
-    from pydantic import ValidationError  # imported here since fitting does not need it
+    from pydantic import ValidationError  # imported here, since fitting does not need it
 
     try:
         (found,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]

@@ -1,13 +1,13 @@
 """Compare the laws of n*(C) by the reward that each loses in every draw.
 
 A fitted law gives an n at each compute. Its loss in a draw is the highest reward of that draw minus the
-reward at this n, averaged over log C. One law is *better* than another if it loses less in 95 % of draws. A
-preference requires three seeds: two runs of a configuration give only one difference, so draws would depend
-strongly on which two were run.
+reward at this n, averaged over log C. One law *beats* another if it loses less in 95 % of draws. A preference
+requires three seeds: two runs of a configuration give only one difference, so draws would depend strongly on
+which two were run.
 
-The preferred law is the simplest law that is better than each of its special cases, and that no law is better
-than. A constant must also lose at most the tolerance, on average over log C, in 95 % of draws. Otherwise no
-law is preferred. Claims that n* falls or levels off also require 95 % of draws.
+The preferred law is the simplest law that beats each of its special cases and that no law beats. A constant
+must also lose at most the tolerance, on average over log C, in 95 % of draws. Otherwise no law is preferred.
+Claims that n* falls or levels off also require 95 % of draws.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
 
 
 def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | None:
-    """Return the simplest law that is better than each of its special cases and that no law is better than.
+    """Return the simplest law that beats each of its special cases and that no law beats.
 
-    Returns None if there is no such law.
+    Returns None if there is none.
     """
     better = share_better(laws)
     names = list(laws)

@@ -39,7 +39,7 @@ Fit = Callable[
 _ROUNDS = 12
 _LEAST_N = 1e-3
 _ROUNDING = 1e-9  # a law violates a bound only by more than this, in doublings
-_ALIKE = 1e-12  # losses closer than this are equal, as many are if most points are only bounds
+_ALIKE = 1e-12  # losses that differ by less are equal; ties are common if most points are only bounds
 _STEEPNESS = (1.0, 400.0)  # range of k times the range of x: from nearly straight to a step between points
 
 
@@ -72,7 +72,7 @@ class LawForm:
     label
         the name in texts, by default the key in `LAWS`.
     contains
-        simpler laws that are special cases; to be preferred, this law must be better than all of them.
+        simpler laws that are special cases; to be preferred, this law must beat all of them.
     rises
         whether n* rises without limit.
     turns
@@ -149,7 +149,7 @@ LAWS: dict[str, LawForm] = {
     "non-monotone": LawForm(
         lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _in_log2_n(3),
         "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log n quadratic in {x}",
-        label="quadratic", contains=("constant", "power"), turns=True,  # the label claims no fall
+        label="quadratic", contains=("constant", "power"), turns=True,  # the label does not imply a fall
     ),
     "logistic": LawForm(
         lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]), _logistic_of,

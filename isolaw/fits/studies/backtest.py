@@ -40,7 +40,7 @@ _SAME = 1e-6  # tolerance in comparisons of places, in doublings
 
 
 class RuleResult(TypedDict):
-    """The result of one rule: isolaw's recommendation, or a practitioner's choice without a law."""
+    """The result of one rule, which is isolaw's recommendation or a practitioner's choice without a law."""
 
     allocations: list[list[list[int]]]  #: [B_p, n] for each budget and split
     loss: list[float]  #: loss of reward relative to the best measured allocation, for each budget

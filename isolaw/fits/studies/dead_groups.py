@@ -121,7 +121,7 @@ def dead_groups(
             right, bad = _unbiased(seen, n)
             own = many @ np.stack([right, bad], axis=1) / c.size
             dead = from_draws(float(own.sum()), drawn @ (right + bad) / c.size)
-            if dead.interval is None:  # the same in all problems: the rule of three
+            if dead.interval is None:  # all problems have the same share: use the rule of three
                 most_wrong = 3.0 / c.size
                 dead = Quantity(dead.value, (max(own.sum() - most_wrong, 0), min(own.sum() + most_wrong, 1)))
             out.append(GroupSize(n, dead, float(own[1]), float(own[0]), plugged, "unbiased"))

@@ -93,7 +93,7 @@ class ShapeComparison(Flagged, Shown):
     eval_set: str
     quantity: Literal["reward", "rollouts", "hours"]
     asked: str
-    compute: tuple[float, float] | None  #: C of A and of B
+    compute: tuple[float, float] | None  #: C at which A and B are compared
     a: Quantity
     b: Quantity
     difference: Quantity

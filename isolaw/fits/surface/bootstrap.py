@@ -1,6 +1,6 @@
 """Resample the mean learning curves of configurations.
 
-The unit of resampling is the run, never the checkpoint, since checkpoints of one run are dependent. The model
+The unit of resampling is the run, not the checkpoint, since checkpoints of one run are dependent. The model
 is
 
     y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
@@ -163,7 +163,7 @@ def _present(c: Configuration) -> Floats:
 def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
     """Return the values of R curves at their checkpoints nearest to ``at`` (P,), as an array of shape (R, P).
 
-    Interpolating would reduce the noise.
+    Interpolation would average out part of the noise.
     """
     out = np.empty((len(curves), at.size))
     nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints

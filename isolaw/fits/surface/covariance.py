@@ -113,8 +113,8 @@ def matern(distance: Floats) -> tuple[Floats, Floats]:
 def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
     """Return the covariance I of pairs of times, and its derivative dI/d log ℓ.
 
-    The times ``a`` (A,) and ``b`` (B,) are at least 0.
-    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process with variance 1 and length ℓ:
+    The times ``a`` (A,) and ``b`` (B,) are at least 0. I is the covariance of the integral from 0 of an
+    Ornstein–Uhlenbeck process with variance 1 and length ℓ:
     ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
     """
     x, y = a / length, b / length
@@ -192,9 +192,9 @@ class Covariance:
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
 
     def gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
-        """Return each point's position along the trend, in e-folds, and its derivatives by the delays.
+        """Return each point's position along the trend, and its derivatives with respect to the delays.
 
-        Each array has shape (Q,).
+        Positions are in e-folds of C, and each array has shape (Q,).
         """
         slopes = [self.middle[0] - at.u, self.middle[1] - at.v][: 1 + self.plane]
         gone = at.t - self.start + _BEFORE

@@ -36,7 +36,7 @@ _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
     {"l_u": 5.0, "rho": 0.6},
     {"l_u": 5.0, "rho": -0.6},
-    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # amplitudes near 0 have no gradient to grow by
+    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # the gradient vanishes for amplitudes near 0
     {"l_u": 4.0, "step": np.nan},  # NaN stands for the largest difference between neighbouring n
 )
 _SOON, _LONG = 12, 60  # optimiser steps from each start, and from the best result
@@ -47,7 +47,7 @@ _WIDEST = 1.5  # limit on the spread of an undetermined θ, in standard deviatio
 _STEP = 1e-2
 _LEAST_VARIANCE = 1e-9
 _FALSE_ALARMS = 0.01
-_PREDICTED = 2000  # least number of draws of a prediction; 400 leave the second digit of a loss to chance
+_PREDICTED = 2000  # fewest draws of a prediction; 400 draws do not determine the second digit of a loss
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
     own_p = chdtrc(freedom, left)
-    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # the tie-break if all p-values are 0
+    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # breaks ties if all p-values are 0
     worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
     total = left.sum() / freedom.sum()
     wide = chdtrc(freedom.sum(), left.sum()) < _FALSE_ALARMS
@@ -239,5 +239,5 @@ def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floa
     theta = mode + z @ deviation
     log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
-    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ carries nearly all draws
+    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # limits the share of draws of any single θ
     return theta, weights / weights.sum()

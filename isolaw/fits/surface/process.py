@@ -84,7 +84,8 @@ class Process:
     """The Gaussian process given observations.
 
     ``names`` lists the hyperparameters that these observations involve, in the order of θ. ``gap`` contains
-    the two neighbouring log2 n that a step can separate. Their rewards differ most: by ``height · scale``.
+    the two neighbouring log2 n with the largest difference of rewards, ``height · scale``; only they can have
+    a step between them.
     """
 
     def __init__(self, observations: Observations) -> None:
@@ -118,7 +119,7 @@ class Process:
         return out
 
     def learnt(self, t: Floats, share: float) -> Floats:
-        """Return g(t), which continues past the last checkpoint with a ``share`` of its further rise."""
+        """Return g(t). Past the last checkpoint, g rises by a ``share`` of its extrapolated rise."""
         at, value = self.observations.learnt
         until = np.interp(np.minimum(t, self.end), at, value)
         return np.asarray(until + share * (np.interp(t, at, value) - until))

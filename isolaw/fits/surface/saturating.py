@@ -1,4 +1,4 @@
-"""A parametric surface: learning curves whose rate and ceiling vary smoothly with n and B_p.
+"""Fit a parametric surface: learning curves whose rate and ceiling vary smoothly with n and B_p.
 
     r(u, v, C) = R0 + (A − R0) f((C / τ)^b),    f(x) = 1 − e^−x (exponential) or x / (1 + x) (Hill)
     A = ceiling − a 2^−αu − q u² − d v²
