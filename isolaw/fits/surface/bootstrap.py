@@ -1,7 +1,6 @@
 """Resample the mean learning curves of configurations.
 
-The unit of resampling is the run, not the checkpoint, since checkpoints of one run are dependent. The model
-is
+The unit of resampling is the run, not the checkpoint, since a run's checkpoints are dependent. The model is
 
     y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
 
