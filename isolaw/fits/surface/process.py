@@ -111,7 +111,7 @@ class Process:
     def named(self, theta: Floats) -> dict[str, float]:
         """Return the hyperparameters by name, on their natural scales.
 
-        Hyperparameters that are not in `names` get values that have no effect.
+        Hyperparameters that are not in ``names`` get values that have no effect.
         """
         out = dict.fromkeys(PRIORS, 0.0) | {"l_v": 1.0}
         for name, value in zip(self.names, theta, strict=True):
