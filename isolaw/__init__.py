@@ -2,18 +2,18 @@
 
 A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw estimates the best split.
 
-    isolaw.answer("DIR", 1e7)                       read, fit, predict, backtest: how to spend a budget
-    runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
-    law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
-    law.predict(compute=1e7)                        the allocation for a budget
+    isolaw.answer("DIR", 1e7)                       read, fit, predict and backtest: how to spend a budget
+    runs = isolaw.read("DIR")                       read a sweep, logs of other frameworks, or tables
+    law = isolaw.fit(runs, metric="avg@4")          fit n*(C), with intervals
+    law.predict(compute=1e7)                        predict the best allocation of a budget
     isolaw.advise(1e6)                              where to start without runs, from published results
-    isolaw.plan("sweep.toml", spend="20%")          which runs to make, on simulated truths
-    isolaw.check_recipe("sweep.toml", out="DIR")    the learning rate first
+    isolaw.plan("sweep.toml", spend="20%")          plan which runs to make, with simulated runs
+    isolaw.check_recipe("sweep.toml", out="DIR")    check the learning rate first
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.calibrate(runs, out="preset.toml")       fit the simulator to runs, to predict far beyond them
-    isolaw.write_report(runs, law, "report.html")   a page about them
+    isolaw.write_report(runs, law, "report.html")   write a page about the results
 
-Every command has a function here that is imported at first use, so importing the package costs nothing.
+Every command has a function in this package. Functions are imported at first use, so the import is fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The command ``isolaw``, also as ``python -m isolaw``.
+"""Run the command ``isolaw``, or ``python -m isolaw``.
 
-Ctrl-C ends it at once, with one line and exit code 130. As an exception it could be lost, or end in a
-traceback, inside an import or a library's callback. isolaw's files tolerate such an end at any time. Commands
-that also have to end other things install their own handlers. ``scripts/isolaw`` answers while Python starts.
+Ctrl-C ends the process immediately, with one line of output and exit code 130. An exception instead could be
+lost, or end in a traceback, inside an import or a library's callback. isolaw's files tolerate such an end at
+any time. Commands that must also end other processes install their own handlers. ``scripts/isolaw`` handles
+Ctrl-C while Python starts.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
-    for number in range(3):  # the next file that is opened gets the number of a closed stream
+    """Run the command line, and exit with its code."""
+    for number in range(3):  # open /dev/null for closed streams, or the next opened file gets their number
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    if callable(signal.getsignal(signal.SIGINT)):  # it is ignored in the background
+    if callable(signal.getsignal(signal.SIGINT)):  # background processes ignore SIGINT
         signal.signal(signal.SIGINT, _interrupted)
     from isolaw.cli import run
 
     code = run()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only Python's own clean-up is left
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only Python's own clean-up remains
     sys.exit(code)
 
 

@@ -1,7 +1,7 @@
-"""The split of a budget of rollouts: C = B_p · n · M.
+"""Split a budget of rollouts as C = B_p · n · M.
 
-C is the number of rollouts *generated*, B_p (`problems_per_batch`) the problems per step, n
-(`rollouts_per_problem`) the rollouts per problem, and M (`steps`) the update steps.
+C is the number of rollouts *generated*, B_p (`problems_per_batch`) is the number of problems per step, n
+(`rollouts_per_problem`) is the number of rollouts per problem, and M (`steps`) is the number of update steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BatchShape = tuple[int, int]  # (B_p, n)
 class Allocation:
     """One split of a sampling budget into B_p, n and M, which are positive integers.
 
-    M may also be 0, if the budget does not pay for a step.
+    M is 0 if the budget does not pay for a step.
 
     >>> Allocation(32, 64, 10).compute
     20480
@@ -34,12 +34,12 @@ class Allocation:
 
     @property
     def batch_rollouts(self) -> int:
-        """B = B_p · n, the rollouts per step."""
+        """B = B_p · n, the number of rollouts per step."""
         return self.problems_per_batch * self.rollouts_per_problem
 
     @property
     def compute(self) -> int:
-        """C = B_p · n · M, the rollouts that all steps generate."""
+        """C = B_p · n · M, the number of rollouts that all steps generate."""
         return self.batch_rollouts * self.steps
 
     @classmethod
@@ -56,7 +56,7 @@ class Allocation:
 def grid(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the pairs (B_p, n) with B_p · n up to the cap, and the pairs above it.
+    """Return the pairs (B_p, n) whose B_p · n is within the cap, and the pairs whose B_p · n exceeds it.
 
     >>> kept, dropped = grid([32, 64], [8, 16], 512)
     >>> kept, dropped
@@ -70,7 +70,7 @@ def grid(
 def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> list[Issue]:
-    """Return an issue for each B_p or n of a grid with which every batch exceeds the cap."""
+    """Return an issue for each B_p or n of a grid whose batches all exceed the cap."""
     b, n = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
     issues = []
     for name, values, other, least in (
@@ -82,5 +82,5 @@ def grid_issues(
             batch = f"a batch of {value} · {least} = {value * least} rollouts is above the cap"
             message = f"{batch}, even with the smallest {other}"
             issues.append(Issue(f"grid.{name}", message, value, accepted))
-    # A single pair is a single mistake, and users prefer to change n.
+    # A single pair is a single mistake. Report only n, since users prefer to change n.
     return issues[-1:] if len(b) == len(n) == 1 else issues

@@ -1,9 +1,9 @@
-"""The protocol between the sweep engine and a backend, which is the code that trains.
+"""Define the protocol between the sweep engine and a backend, which is the code that trains.
 
-A backend knows how to execute one run; an executor knows where. `run` yields a `Checkpoint` at each step of
-``spec.schedule()``. The store keeps its rows, and may call ``checkpoint.save(folder)`` before it requests the
-next one. Given that folder as ``ctx.state``, `run` must continue so that the finished run equals an
-uninterrupted one.
+A backend defines how to execute one run; an executor decides where. `run` yields a `Checkpoint` at each step
+of ``spec.schedule()``. The store keeps its rows, and can call ``checkpoint.save(folder)`` before it requests
+the next checkpoint. If `run` gets this folder as ``ctx.state``, it must continue so that the finished run
+equals an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """The number of correct answers to each problem of an evaluation set, out of ``samples`` answers."""
+    """The number of correct answers to each problem of an evaluation set, among ``samples`` answers each."""
 
     eval_set: str
     samples: int
@@ -43,11 +43,11 @@ class AnswerCounts:
 
 @dataclass(frozen=True)
 class Response:
-    """One response of an evaluation that isolaw keeps for people to read; `cut` shortens long texts."""
+    """One response of an evaluation that isolaw keeps for people to read. `cut` shortens long texts."""
 
     eval_set: str
     problem_id: str
-    prompt: str  # as the model received it
+    prompt: str  # the prompt as the model received it
     response: str
     answer: str
     reward: float
@@ -56,7 +56,7 @@ class Response:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most ``most`` characters: a longer text keeps its beginning and its end.
+    """Return a text of at most ``most`` characters. A longer text keeps only its beginning and its end.
 
     >>> cut("0123456789", 8), cut("0123456789", 10)
     ('0123 … 9', '0123456789')
@@ -69,14 +69,14 @@ def cut(text: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The results of a run after ``step`` updates: rollouts, tokens (None if there are none), measured
-    values.
+    """The results of a run after ``step`` updates: rollouts, tokens and measured values.
 
-    ``save`` writes the state from which `Backend.run` continues into an empty folder; it is None if the run
-    cannot continue from here. A checkpoint without rows only saves the state, and ``final`` marks the last
-    checkpoint of the horizon. ``counts`` holds the results of single problems, if the backend has them, and
-    ``responses`` some of the texts. Two fields appear only in ``points.jsonl``: ``seconds``, the time that
-    each part of the run took so far, and ``machine``, with the number of ``gpus`` and their kind, ``gpu``.
+    ``tokens`` is None if the backend has no tokens. ``save`` writes the state from which `Backend.run` can
+    continue into an empty folder; it is None if the run cannot continue from this checkpoint. A checkpoint
+    without rows only saves the state. ``final`` marks the last checkpoint of the horizon. ``counts`` contains
+    the results of single problems if the backend has them, and ``responses`` contains some of the texts. Two
+    fields appear only in ``points.jsonl``: ``seconds``, the time that each part of the run has taken so far,
+    and ``machine``, with the number of ``gpus`` and their kind, ``gpu``.
     """
 
     step: int
@@ -107,13 +107,13 @@ class Checkpoint:
 
 
 class Nodes(Protocol):
-    """The machines of a run that spans several; the code that uses it executes on the first one."""
+    """The machines of a run that spans several machines. The code that uses it runs on the first machine."""
 
     count: int
     address: str  # address at which the other machines reach this one
 
     def call(self, meeting: dict[str, Any]) -> None:
-        """Start the processes on the other machines, as the JSON-able ``meeting`` describes."""
+        """Start the processes on the other machines, as described by the JSON-able ``meeting``."""
 
     def dismiss(self) -> None:
         """Release the other machines after the run."""
@@ -121,9 +121,9 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources of one run: cores, GPUs, and the disk space that its state takes permanently.
+    """The resources of one run: cores, GPUs, and the disk space that its state uses permanently.
 
-    The run's machines share its ``processes`` equally.
+    The run's ``processes`` are divided equally among its machines.
     """
 
     cpus: int = 1
@@ -136,9 +136,9 @@ class Needs:
 class Processes:
     """A run of several processes (`isolaw.executors.launcher`).
 
-    ``spec`` is the run as they execute it. Each of the ``count`` processes, over all machines of the run,
-    executes ``python -m MODULE ADDRESS PORT``, where `isolaw.engine_connection` connects it. A ``threaded``
-    process uses its share of the machine's cores (for an optimiser in host memory).
+    ``spec`` is the run that the processes execute. ``count`` is their number over all machines of the run.
+    Each process executes ``python -m MODULE ADDRESS PORT`` and connects through `isolaw.engine_connection`. A
+    ``threaded`` process uses its share of the machine's cores (for an optimiser in host memory).
     """
 
     spec: RunSpec
@@ -149,10 +149,11 @@ class Processes:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What an executor gives to a run: the state to continue from, the run's folder and its machines.
+    """The context in which an executor runs a run: the state to continue from, its folder and its machines.
 
-    ``folder`` is the run's own folder, which need not exist; files that a backend's trainer writes there are
-    kept. Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
+    ``folder`` is the run's own folder, which need not exist. isolaw keeps files that a backend's trainer
+    writes there. Once ``stopping`` returns True, the run must yield a `Checkpoint` as soon as it can continue
+    from one.
     """
 
     state: Path | None = None
@@ -175,9 +176,10 @@ class Outlook:
 
 
 class UnreadableState(RunError):
-    """A state is intact, with the right checksum, but the run cannot continue from it.
+    """A state is intact (its checksum is right), but the run cannot continue from it.
 
-    Another version wrote the state, or this machine lacks a library. isolaw does not discard the run's work.
+    Either another version wrote the state, or this machine lacks a library. isolaw does not discard the
+    state.
     """
 
     def __init__(self, folder: Path, error: Exception) -> None:
@@ -188,23 +190,23 @@ class UnreadableState(RunError):
 
 
 class Backend(Protocol):
-    """The base class of backends, which execute a run; the defaults are for one process without a GPU."""
+    """The base class of backends, which execute runs. The defaults are for one process without a GPU."""
 
     name: str
-    version: int  # version of its semantics: raise it when the same spec gives other numbers
+    version: int  # version of the semantics; increase it if the same spec gives different results
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the backend's defaults and content hashes; raise `SpecError` for invalid options."""
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes for the user about defaults that an unresolved spec will get."""
+        """Return notes for the user about the defaults that an unresolved spec will get."""
         return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return all issues of a resolved spec, before anything is spent."""
+        """Return all issues of a resolved spec, before any run starts."""
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return how many runs execute at a time on this machine by default."""
+        """Return the default number of runs that execute concurrently on this machine."""
         return os.cpu_count() or 1
 
     def needs(self, spec: RunSpec) -> Needs:
@@ -214,9 +216,9 @@ class Backend(Protocol):
     def on_machines(
         self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
     ) -> AbstractContextManager[None]:
-        """While entered, resolve and check runs for machines of this kind instead of for this machine.
+        """Return a context in which runs are resolved and checked for another kind of machine.
 
-        ``gpu_bytes`` is the memory of one GPU and ``gpu`` its name, if they are known.
+        ``gpu_bytes`` is the memory of one GPU, and ``gpu`` is its name, if they are known.
         """
         return nullcontext()
 
@@ -229,7 +231,7 @@ class Backend(Protocol):
         return None
 
     def processes(self, spec: RunSpec) -> Processes | None:
-        """Return the processes that execute the run; None if `run` executes it in this process."""
+        """Return the processes that execute the run, or None if `run` executes it in this process."""
         return None
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:

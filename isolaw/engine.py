@@ -1,4 +1,4 @@
-"""The sweep engine: it executes the unfinished runs of a plan, collects the results and reports progress."""
+"""Execute the unfinished runs of a sweep, collect the results and report progress."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def sweep(
 ) -> Runs:
     """Run a sweep and return its runs.
 
-    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` if every run failed. If only
-    some runs failed, `status` lists the failures.
+    Raises `SpecError` or `StoreError` before any run starts, and `RunError` if every run failed. If only some
+    runs failed, `status` lists the failures.
 
     Parameters
     ----------
     spec
-        a `SweepSpec`, its sections as a mapping, or a TOML file; None: a small bandit grid. With
-        ``{"sweep": {"backend": "replay"}, "replay": {"source": source}}`` the sweep plays recorded runs
-        back: ``source`` is anything that `isolaw.read` takes.
+        a `SweepSpec`, its sections as a mapping, a TOML file, or None for a small bandit grid. With
+        ``{"sweep": {"backend": "replay"}, "replay": {"source": source}}`` the sweep plays back recorded runs
+        from any ``source`` that `isolaw.read` accepts.
     out
-        the sweep's directory; a second call continues there. None: a temporary directory.
+        the sweep's directory, in which a second call continues the sweep. None uses a temporary directory.
     on_event
-        called with each `Event`.
+        a function that is called with each `Event`.
 
     >>> runs = sweep({"sweep": {"compute": 20_000, "seeds": 2},
     ...               "grid": {"rollouts_per_problem": [8, 16]},
@@ -69,7 +69,7 @@ def sweep(
 
 
 def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
-    """Return a sweep's spec from any form that `sweep` takes, and the text of its file if there is one."""
+    """Return a sweep's spec from any form that `sweep` accepts, and the text of its file if it has one."""
     written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
@@ -87,14 +87,14 @@ def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[Sw
 def execute(
     planned: Plan, out: str | Path, written: str | None = None, stop: threading.Event | None = None
 ) -> Iterator[Event]:
-    """Execute a plan, event by event, and publish ``points.parquet`` at the end.
+    """Execute a plan, yield its events, and write ``points.parquet`` at the end.
 
     The iterator locks the directory. Once ``stop`` is set, active runs save their state and end, and no other
     run begins.
 
-    Raises `SpecError` for a cluster that does not exist, and `StoreError` for a directory that holds
-    something else or is in use, before anything is written; and `RunError`, keeping the runs, if the sweep
-    broke.
+    Before writing anything, raises `SpecError` for a cluster that does not exist, and `StoreError` for a
+    directory that contains other data or is in use. Raises `RunError` if the sweep cannot finish; the runs
+    are kept.
     """
     store = SweepStore(out)
     store.claim()
@@ -108,7 +108,7 @@ def execute(
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
             stop = stop or threading.Event()
             yield from _execute(planned, store, mirrored, stop)
-            # Include runs that a tracker missed when it failed, or before the user chose it.
+            # Include runs that a tracker missed because it failed, or because the user had not yet chosen it.
             runs = planned.runs if planned.adaptive is None else planned.adaptive.runs
             for run in runs:
                 yield from mirrored.update(run.run_id)
@@ -125,7 +125,7 @@ def execute(
 def _execute(
     planned: Plan, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
 ) -> Iterator[Event]:
-    """Execute the unfinished runs; if a race chooses the runs, decide and continue until the race ends."""
+    """Execute the unfinished runs. If a race chooses the runs, decide and continue until the race ends."""
     adaptive = planned.adaptive
     todo = [run for run in planned.runs if run.run_id in set(planned.todo)]
     for run in planned.runs if adaptive is None else todo:
@@ -156,10 +156,11 @@ def _execute(
 
 
 def status(out: str | Path) -> dict[str, Any]:
-    """Return a sweep's progress: counts of its runs, rollouts generated and planned, failures.
+    """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
-    ``at_work`` counts locked runs, including jobs that outlive their engine, but not runs on machines of a
-    Ray cluster that do not share the directory. Raises `StoreError` if the directory holds no sweep.
+    ``at_work`` is the number of locked runs. It includes jobs that outlive their engine, but not runs on
+    machines of a Ray cluster that do not share the directory. Raises `StoreError` if the directory contains
+    no sweep.
     """
     store = SweepStore(out)
     if not store.exists:
@@ -180,7 +181,7 @@ def status(out: str | Path) -> dict[str, Any]:
             continue
         if recorded.damage:
             damaged[run_id] = recorded.damage
-        # A recorded run may end before the horizon.
+        # A replayed run can end before the horizon.
         finished = recorded.is_done(run_spec)
         generated += recorded.reached
         lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])

@@ -1,7 +1,8 @@
-"""Messages between the engine and the processes of a run: one line of JSON each, over TCP.
+"""Exchange messages between the engine and the processes of a run, as lines of JSON over TCP.
 
 A process connects, sends the run's secret and its rank, and receives its job. The first process reports
-checkpoints. `EngineConnection` is the process's end; `isolaw.executors.launcher` is the engine's.
+checkpoints. `EngineConnection` is the process's end of the connection, and `isolaw.executors.launcher` is the
+engine's end.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import threading
 from typing import Any, TextIO
 
 SECRET = "ISOLAW_SECRET"
-GROUP = "ISOLAW_GROUP"  # how the processes find each other (`process_group`)
+GROUP = "ISOLAW_GROUP"  # environment variable through which the processes find each other (`process_group`)
 _CONNECTING_S = 30.0
 
 
 class EngineConnection:
-    """The connection of a process of a run to the engine; the process exits when the engine is gone."""
+    """The connection from a process of a run to the engine. If the engine is gone, the process exits."""
 
     def __init__(self, address: str, port: int) -> None:
         connection = socket.create_connection((address, port), timeout=_CONNECTING_S)
@@ -33,7 +34,7 @@ class EngineConnection:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError):  # the engine closed it without reading everything
+        with contextlib.suppress(OSError):  # the engine closed the connection without reading all messages
             for line in self.lines:
                 message = json.loads(line)
                 if "stop" in message:
@@ -48,25 +49,25 @@ class EngineConnection:
         write(self.writes, value)
 
     def end(self, value: dict[str, Any]) -> None:
-        """Send the last message; if the engine closes the connection afterwards, this is not a failure."""
+        """Send the last message. The engine can then close the connection without ending this process."""
         self.ended.set()
         with contextlib.suppress(OSError):
             self.send(value)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the engine's next message."""
+        """Wait for the engine's next message, and return it."""
         return self.messages.get()
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Make a connection fail within about a minute if the machine at the other end is gone."""
+    """Configure a connection to fail within about a minute if the machine at the other end is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
-    """Return two files, one to read from and one to write to: one file would lose text that it read ahead."""
+    """Return a file to read from and a file to write to; a single file would lose text that it read ahead."""
     return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
 
 

@@ -1,18 +1,18 @@
-"""The exceptions of isolaw, as one small tree.
+"""Define the exceptions of isolaw, which form one tree.
 
 ::
 
-    IsolawError            anything isolaw raises on purpose                    exit code 1
+    IsolawError            any exception that isolaw raises on purpose          exit code 1
     ├── InputError         the user's input is wrong; nothing was changed       exit code 2
     │   ├── SpecError      a sweep file or a ``--set`` (all issues at once)
     │   ├── DataError      a table, a log or a law file
     │   │   ├── NoHistory      a log without any metric: a killed run, an empty file
     │   │   └── NotInstalled   the package that reads a file is missing
-    │   └── StoreError     a sweep directory: foreign, damaged
+    │   └── StoreError     a sweep directory: not isolaw's, in use, damaged
     │       ├── InUse      locked by another process
     │       ├── NotOurs    a link, or another kind of entry, where isolaw keeps a file or folder
-    │       └── Damaged    a file differs from what isolaw wrote
-    ├── Refused            the data do not support an answer; says what to add  exit code 1
+    │       └── Damaged    a file differs from the file that isolaw wrote
+    ├── Refused            the data do not support an answer; lists runs to add  exit code 1
     └── RunError           a run failed while it was executing                  exit code 1
 
 >>> print(Issue("grid.rollouts_per_proble", found=[8], nearest="grid.rollouts_per_problem"))
@@ -43,19 +43,19 @@ class InputError(IsolawError):
 
 
 class DataError(InputError):
-    """A table, log or law file cannot be used as it is."""
+    """A table, log or law file cannot be used in its present form."""
 
 
 class NoHistory(DataError):
-    """A log holds no metric: its run was killed before the first step, or the file is empty."""
+    """A log contains no metric, because its run was killed before the first step or the file is empty."""
 
 
 class NotInstalled(DataError):
-    """The package that reads a file is missing; the message has the command that installs it."""
+    """The package that reads a file is missing. The message contains the command that installs it."""
 
 
 class StoreError(InputError):
-    """A sweep directory cannot be used: it is foreign, in use or damaged."""
+    """A sweep directory cannot be used: it is not isolaw's, in use or damaged."""
 
 
 class InUse(StoreError):
@@ -63,7 +63,10 @@ class InUse(StoreError):
 
 
 class NotOurs(StoreError):
-    """A link, or another kind of entry, in place of a file or folder of isolaw's; ``what`` has no advice."""
+    """A link or another kind of entry is in the place of one of isolaw's files or folders.
+
+    ``what`` is the message without the advice.
+    """
 
     def __init__(self, what: str, advice: str = "") -> None:
         self.what = what
@@ -71,28 +74,28 @@ class NotOurs(StoreError):
 
 
 class Damaged(StoreError):
-    """A file of a sweep directory differs from what isolaw wrote."""
+    """A file of a sweep directory differs from the file that isolaw wrote."""
 
 
 class Refused(IsolawError):
-    """The data do not support an answer; the message says which runs to add."""
+    """The data do not support an answer. The message lists the runs to add."""
 
 
 class RunError(IsolawError):
     """A run failed while it was executing."""
 
 
-# Whether the user types commands. Messages then show a command that helps, and otherwise a Python call.
+# Whether the user types commands. Messages then suggest a command; otherwise, they suggest a Python call.
 at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 # The options of the running command; None in Python.
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
-_LONGEST_SHOWN = 500  # characters of a value in a message
+_LONGEST_SHOWN = 500  # limit on the characters of a value in a message
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One mistake in an input: its key and line, what was found, what is accepted, the nearest valid name."""
+    """One mistake in an input: its key and line, the value found, accepted values, the nearest valid name."""
 
     where: str
     message: str = ""
@@ -112,16 +115,16 @@ class Issue:
 
 
 def _shown(value: Any) -> str:
-    """Return a value in the form that messages show; a long value is cut after its beginning."""
+    """Return a value in the form that messages show. Only the beginning of a long value is kept."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits
+    except (ValueError, RecursionError):  # for example, an integer with thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} …"
 
 
 class SpecError(InputError):
-    """A specification is wrong: ``issues`` lists every mistake, and ``source`` is the file with them."""
+    """A specification is wrong. ``issues`` lists every mistake, and ``source`` is the file."""
 
     def __init__(self, issues: Sequence[Issue], source: str = "") -> None:
         self.issues, self.source = list(issues), source
@@ -135,20 +138,20 @@ class SpecError(InputError):
 
 
 def option(keyword: str, name: str, value: object) -> str:
-    """Return the option, or in Python the keyword, by which the user gives ``name`` a value.
+    """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
 
     >>> option("columns", "seed", "trial")
     'columns={"seed": "trial"}'
     """
     if at_command_line.get():
         text, flag = f"{name}={value}", f"--{keyword.removesuffix('s')}"
-        reading = "" if offers(flag) or keyword == "where" else "isolaw read "  # which writes a table with it
+        reading = "" if offers(flag) or keyword == "where" else "isolaw read "  # only `isolaw read` has it
         return f"{reading}{flag} {text if '<' in text else shlex.quote(text)}"
     return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
 
 
 def offers(flag: str) -> bool:
-    """Return whether the running command has an option; in Python always true, as functions take keywords.
+    """Return whether the running command has an option; always true in Python, where functions have keywords.
 
     >>> offers("--hold")
     True
@@ -158,7 +161,7 @@ def offers(flag: str) -> bool:
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:
-    """Return the message about an unknown name, with the nearest valid name and a list of all valid names.
+    """Return a message about an unknown name, with the nearest valid name and a list of all valid names.
 
     >>> unknown("metric", "avg@5", ["avg@4", "best@4"], "there are")
     "no metric 'avg@5'; did you mean 'avg@4'? there are: avg@4, best@4"
@@ -170,7 +173,7 @@ def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return the valid name closest to ``name``, or ``""`` when none is close.
+    """Return the valid name closest to ``name``, or ``""`` if none is close.
 
     >>> nearest("rollouts_per_prblem", ["rollouts_per_problem", "seed"])
     'rollouts_per_problem'

@@ -1,7 +1,7 @@
-"""`Simulated`: whether a result comes from simulated runs, and the label that says so.
+"""`Simulated`: whether a result comes from simulated runs, and the label that shows this.
 
-Runs count as simulated by what made them, even if they are replayed. Everything that is printed, drawn or
-written passes on the `Simulated` of its runs: text and figures begin with its words, and JSON has its `json`.
+Runs count as simulated if a simulator made them, even if they are replayed. All output carries the
+`Simulated` of its runs: text and figures begin with its `words`, and JSON contains its `json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRUE = {"true", "1", "1.0"}
 
 
 class Simulated(Enum):
-    """Whether a simulator made none, some or all of the runs; as a boolean it is false only for none.
+    """Whether a simulator made none, some or all of the runs. As a boolean, only ``NO`` is false.
 
     >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
     ([False, 'partly', True], [False, True, True])
@@ -35,7 +35,7 @@ class Simulated(Enum):
 
     @classmethod
     def among(cls, marks: Iterable[object]) -> Simulated:
-        """Return the mark of a whole whose parts are simulated, partly simulated, or not simulated.
+        """Return the mark of a whole, given the marks (or booleans) of its parts.
 
         >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
         (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
@@ -50,13 +50,14 @@ class Simulated(Enum):
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:
-        """Return the mark of a table of runs, which `simulated_rows` finds in its columns."""
+        """Return the mark of a table of runs, according to `simulated_rows`."""
         return cls.among(simulated_rows(table))
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Simulated:
-        """Return the mark in the key ``simulated`` of a document; a document without the key is not
-        simulated.
+        """Return the mark in the key ``simulated`` of a document.
+
+        A document without the key is not simulated.
         """
         value = document.get("simulated", False)
         return cls.PARTLY if value == cls.PARTLY.value else cls.YES if value else cls.NO
@@ -68,13 +69,13 @@ class Simulated(Enum):
 
     @property
     def words(self) -> str:
-        """The label of the runs; empty if no simulator made any."""
+        """The label of the runs; empty if no simulator made any of them."""
         if self is Simulated.PARTLY:
             return "partly simulated"
         return "simulated" if self else ""
 
     def first(self, text: str) -> str:
-        """Return a text that begins with the label, if the runs are simulated.
+        """Return a text, preceded by the label if the runs are simulated.
 
         >>> Simulated.YES.first("n = 8."), Simulated.NO.first("n = 8.")
         ('Simulated runs. n = 8.', 'n = 8.')
@@ -82,7 +83,7 @@ class Simulated(Enum):
         return f"{self.words.capitalize()} runs. {text}".rstrip() if self else text
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """Return lines that begin with the label, which replaces an empty first line.
+        """Return lines, preceded by the label if the runs are simulated. It replaces an empty first line.
 
         >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
         (['Simulated runs.', 'n  reward'], ['n  reward'])
@@ -91,7 +92,7 @@ class Simulated(Enum):
         return [own for own in [self.first(first)] if own] + rest
 
     def title(self, text: str) -> str:
-        """Return a title that begins with the label.
+        """Return a title, preceded by the label if the runs are simulated.
 
         >>> Simulated.PARTLY.title("the best n")
         'partly simulated runs: the best n'
@@ -100,7 +101,7 @@ class Simulated(Enum):
 
 
 def simulated_rows(table: pd.DataFrame) -> list[bool]:
-    """Return for each row of a table whether it is simulated, by the column ``simulated`` or ``backend``."""
+    """Return whether each row of a table is simulated, from the column ``simulated`` or ``backend``."""
     marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
     made = [value == SIMULATOR for value in table["backend"]] if "backend" in table else []
     return [any(own) for own in zip(marked or made, made or marked, strict=True)]

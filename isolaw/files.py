@@ -1,8 +1,8 @@
 """Write files for the user: atomically, never into a sweep's own entries, and never over a user's file.
 
-Every writer calls `check_destination`, directly or through `check_replaceable` and `replacing`. Users may add
-files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). Only the entries that belong to the
-sweep (`SWEEP_ENTRIES`), and everything below them, are refused.
+Every function that writes files calls `check_destination`, directly or through `check_replaceable` and
+`replacing`. Users can add files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). isolaw
+refuses to write only the sweep's own entries (`SWEEP_ENTRIES`) and everything below them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 
-# Entries of a sweep's directory that belong to it (`isolaw.store`); other libraries create the last three.
+# Entries of a sweep's directory that belong to the sweep (`isolaw.store`). Trackers create the last three.
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
@@ -27,19 +27,19 @@ SWEEP_ENTRIES = frozenset(
 _SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
 _STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
 _SWEEP_MARK = b'"isolaw.sweep/'
-_MARKED_WITHIN = 1 << 20  # bytes
+_MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
 
 
 def check_destination(path: str | Path) -> Path:
     """Return the resolved path of a destination; raise `DataError` if it would be part of a sweep.
 
-    Links and ``..`` are followed. Neither the path nor the folders above it need to exist.
+    Links and ``..`` are resolved. Neither the path nor its parent folders need to exist.
     """
     try:
         target = Path(path).resolve()
         target.exists()  # raises for a name that is too long
         owner = next((own for own in target.parents if _is_taken(own, target)), None)
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, too long
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
     if owner is not None:
         own = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
@@ -52,12 +52,12 @@ def check_destination(path: str | Path) -> Path:
 
 def _is_taken(folder: Path, target: Path) -> bool:
     """Return whether ``target``, which is below ``folder``, would belong to a sweep in that folder."""
-    first = target.relative_to(folder).parts[0].casefold()  # some disks ignore the case
+    first = target.relative_to(folder).parts[0].casefold()  # some file systems ignore case
     return (first in SWEEP_ENTRIES and _holds_sweep(folder)) or _holds_states(folder)
 
 
 def _holds_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep, even a sweep without its ``sweep.json``."""
+    """Return whether a folder contains a sweep, even if its ``sweep.json`` is missing."""
     if _SWEEP_MARK in _beginning(folder / _SPEC):
         return True
     try:
@@ -67,7 +67,7 @@ def _holds_sweep(folder: Path) -> bool:
 
 
 def _holds_states(folder: Path) -> bool:
-    """Return whether a folder holds the states of a sweep whose directory is elsewhere."""
+    """Return whether a folder contains the states of a sweep in another directory."""
     return folder.name.startswith("isolaw-") and _STATES_MARK in _beginning(folder / _STATES)
 
 
@@ -82,9 +82,9 @@ def _beginning(path: Path) -> bytes:
 
 
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
-    """Raise `DataError` unless isolaw may write ``path``: it is new, or an older file of the same kind.
+    """Raise `DataError` unless ``path`` is new, or an existing file of the same kind.
 
-    ``what`` names the kind of file with its article, ``example`` is a usual file name of this kind, and
+    ``what`` is the name of this kind of file with its article, ``example`` is a typical file name, and
     ``is_ours`` returns whether an existing file is of this kind.
     """
     check_destination(path)
@@ -102,7 +102,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
 
 
 def check_suffix(path: str | Path, what: str, example: str) -> None:
-    """Raise `DataError` if a path does not have the suffix of the kind of file that isolaw writes there.
+    """Raise `DataError` if a path does not have the suffix of the kind of file that isolaw will write.
 
     >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
     Traceback (most recent call last):
@@ -118,7 +118,7 @@ runs.parquet
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to ``path`` at the end; raise `DataError` if writing fails."""
+    """Yield a temporary path that is renamed to ``path`` at the end. Raise `DataError` if writing fails."""
     target = check_destination(path)  # resolved, so that a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -132,8 +132,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def give_usual_modes(folder: Path) -> None:
     """Set the modes of all files in a new folder to the modes that the umask allows.
 
-    Some libraries write under a private temporary name that they rename (safetensors: mode 0600). A new
-    folder has the mode 0777 without the bits of the umask.
+    Some libraries write a private temporary file and then rename it (safetensors: mode 0600). The umask is
+    known from the mode of the new folder, which is 0777 without the bits of the umask.
     """
     usual = folder.stat().st_mode & 0o666
     for above, _, names in os.walk(folder):

@@ -1,12 +1,12 @@
-"""The guard of a child process: ``python -I -S guard.py PARENT -- COMMAND…``, started by `isolaw.children`.
+"""Guard a child process: ``python -I -S guard.py PARENT -- COMMAND…``, started by `isolaw.children`.
 
-The guard executes the command in its own session, and is the ancestor of every process that the command
-starts: a descendant whose parent has ended becomes the guard's child, in whatever session it is (Linux's
+The guard executes the command in its own session, and remains the ancestor of every process that the command
+starts. A descendant whose parent has ended becomes the guard's child, regardless of its session (Linux's
 subreaper). The guard waits until the command ends, the process ``PARENT`` is gone for any reason, or SIGQUIT
 arrives. Then it kills all remaining descendants, and ends with the command's exit status or signal. It
 forwards other signals.
 
-The guard has its own file and imports nothing of isolaw, so it starts in 20 ms and takes 8 MB.
+The guard has its own file and imports no other module of isolaw, so it starts in 20 ms and uses 8 MB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 
-LIMIT_S = 2.0  # time for the kernel to end killed processes
+LIMIT_S = 2.0  # time that the kernel has to end killed processes
 _POLLING_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
@@ -27,7 +27,7 @@ _ENDED_BEFORE = 1
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all live descendants of a process; empty on a system without ``/proc``."""
+    """Return the ids of all live descendants of a process. The list is empty without ``/proc``."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -55,9 +55,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_below(pid: int, child: int = 0) -> int | None:
-    """Kill all descendants of a process, including processes that start meanwhile, for at most `LIMIT_S`.
+    """Kill all descendants of a process, including new ones, within at most `LIMIT_S` seconds.
 
-    Returns the wait status of ``child`` if that process ended meanwhile.
+    Returns the wait status of ``child`` if it ended during this time.
     """
     until, found = time.monotonic() + LIMIT_S, None
     while (below := descendants(pid)) and time.monotonic() < until:
@@ -76,7 +76,7 @@ def set_death_signal() -> None:
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Execute the command under guard, and end with its exit status or signal."""
+    """Execute the command, guard it, and end with its exit status or signal."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     awaited = {signal.SIGCHLD, signal.SIGQUIT, *_PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -101,13 +101,13 @@ def main(parent: int, command: list[str]) -> None:
 
 
 def _execute(command: list[str], mask: set[int], guard: int) -> None:
-    """Replace this process by the command, as if ``PARENT`` had started it."""
+    """Replace this process with the command, as if ``PARENT`` had started it."""
     try:
         os.setsid()
         set_death_signal()
         if os.getppid() != guard:
             os._exit(_ENDED_BEFORE)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvp(command[0], command)
@@ -118,7 +118,7 @@ def _execute(command: list[str], mask: set[int], guard: int) -> None:
 
 
 def _close_files() -> None:
-    """Close the guard's copies of the command's pipes, so that their readers notice the command's end."""
+    """Close the guard's copies of the command's pipes, so that readers detect the end of the command."""
     numbers = [int(name) for name in os.listdir("/proc/self/fd")]
     null = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
@@ -128,7 +128,7 @@ def _close_files() -> None:
 
 
 def _reap(child: int) -> int | None:
-    """Reap all children that have ended, and return the wait status of ``child`` if it is one of them."""
+    """Reap all children that have ended, and return the wait status of ``child`` if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -144,7 +144,7 @@ def _end_as(status: int) -> None:
     if not os.WIFSIGNALED(status):
         os._exit(os.waitstatus_to_exitcode(status))
     number = os.WTERMSIG(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has already written its core file
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -1,7 +1,7 @@
-"""Facts about this machine, read without heavy imports, and GPUs by name, to plan for other machines.
+"""Read the facts about this machine without heavy imports, and describe other machines by their GPUs.
 
 Versions and requirements come from the metadata of installed packages, facts about the processor from
-``/proc``, and this machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` means eight H100 with 80 GB each.
+``/proc``, and this machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` means eight H100 GPUs with 80 GB each.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_ANSWER_S = 30.0  # seconds within which nvidia-smi must answer
+_ANSWER_S = 30.0  # time limit for nvidia-smi in seconds
 
-# cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
+# For example, cu130, nvidia-nccl-cu13==2.29.7 or cuda-toolkit[cublas]==13.0.3.
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
 
 
@@ -44,22 +44,22 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about a machine; cores, memory and disk are those that this process may use."""
+    """The facts about a machine. Cores, memory and disk are what this process can use."""
 
-    python: str  # version; this field and the next two are named as by `platform`
+    python: str  # version; this field and the next two are named as in `platform`
     system: str
     machine: str
     cores: int
     vector: tuple[str, ...]  # AVX2 and AVX512, if the processor has them
     memory_bytes: int
     free_disk_bytes: int
-    gpus: tuple[Gpu, ...] = ()  # all that nvidia-smi lists
-    visible_gpus: int = 0  # the number in CUDA_VISIBLE_DEVICES
+    gpus: tuple[Gpu, ...] = ()  # all GPUs that nvidia-smi lists
+    visible_gpus: int = 0  # number of GPUs (or MIG devices) that this process can use
     libnuma: bool = True  # whether libnuma.so.1 loads
     compiler: bool = True  # whether a C compiler exists
     header: bool = True  # whether Python.h exists, which C extensions include
     packages: Mapping[str, str] = field(default_factory=dict)  # installed versions by normalised name
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the requirements of some of them
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # requirements of some packages
 
     @property
     def on_gpu(self) -> bool:
@@ -68,13 +68,14 @@ class Machine:
 
     @property
     def takes_pinned_set(self) -> bool:
-        """Whether the pinned packages for the CPU support this machine."""
+        """Whether isolaw's pinned CPU packages support this machine."""
         return self.system == "Linux" and self.machine == "x86_64" and "AVX2" in self.vector
 
     @property
     def build_of_torch(self) -> str:
-        """The build of torch, such as ``cpu`` or ``cu130``, from its version or requirements; ``""`` without
-        torch.
+        """The build of torch, such as ``cpu`` or ``cu130``, from its version or requirements.
+
+        It is ``""`` if torch is not installed.
         """
         if "torch" not in self.packages:
             return ""
@@ -84,7 +85,7 @@ class Machine:
 
     @property
     def cuda_of_torch(self) -> int:
-        """The major version of CUDA that torch is built for; 0 if it is unknown."""
+        """The major version of CUDA that torch is built for, or 0 if it is unknown."""
         named = [self.build_of_torch, *self.requires.get("torch", ())]
         found = [_CUDA.search(text) for text in named]
         return next((int(match[1] or match[2]) for match in found if match), 0)
@@ -123,14 +124,14 @@ def _vector() -> tuple[str, ...]:
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory: the machine's, or the limit of its control group if that is less."""
+    """Return the machine's memory in bytes, or the limit of its control group if this is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
 
 
 def _text(path: str) -> str:
-    """Return the content of a system file, "" if it does not exist."""
+    """Return the content of a system file, or "" if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8")
     return ""
@@ -145,9 +146,9 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the numbers or UUIDs of the GPUs that this process may use.
+    """Return the numbers or UUIDs of the GPUs that this process can use.
 
-    For a GPU that is divided, these are the UUIDs of its MIG devices.
+    For a partitioned GPU, these are the UUIDs of its MIG devices.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
@@ -162,11 +163,11 @@ def visible_gpus() -> list[str]:
 
 
 def nvidia_smi(*options: str) -> list[str]:
-    """Return the lines that nvidia-smi prints; empty if it does not exist."""
+    """Return the lines that nvidia-smi prints, or an empty list if it is missing or does not answer."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", *options]
-    try:  # a driver can hold a process that even SIGKILL does not end
+    try:  # nvidia-smi can hang in the driver, where even SIGKILL does not end it
         done = children.run(command, _ANSWER_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
         return []
@@ -188,7 +189,7 @@ def _loads(library: str) -> bool:
 
 # Machines by their GPUs
 
-# The memory of each GPU in MiB, as nvidia-smi reports it in listings of NVIDIA and of cloud providers.
+# The memory of each GPU in MiB, as nvidia-smi shows it in documents of NVIDIA and of cloud providers.
 _MIB = {
     "a10g-24g": 23_028,
     "a100-40g": 40_960,
@@ -253,7 +254,9 @@ class Cards:
 
 
 def cards(text: str, where: str = "--machine") -> Cards:
-    """Return the GPUs of a machine from ``NAME:COUNT`` (default 1); raise `SpecError` for another form.
+    """Return the GPUs of a machine from ``NAME:COUNT`` (COUNT is 1 by default).
+
+    Raises `SpecError` for any other form.
 
     >>> cards("h100-80g:8")
     Cards(count=8, gpu_bytes=85520809984, name='h100-80g')

@@ -1,13 +1,13 @@
-"""Metrics from counts of correct answers: avg@k, best@k, worst@k and the pass@1 landscape.
+"""Compute metrics from counts of correct answers: avg@k, best@k, worst@k and the pass@1 landscape.
 
-For one problem with K samples, c of them correct, the unbiased estimates over subsets of k ≤ K samples are
-(Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is its mirror)::
+For one problem with K samples, c of which are correct, these are the unbiased estimates over subsets of k ≤ K
+samples (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is defined analogously)::
 
     avg@k   = c / K
     best@k  = 1 − C(K − c, k) / C(K, k)      at least one of k correct
     worst@k = C(c, k) / C(K, k)              all k correct
 
-with C(·, ·) the binomial coefficient. The metric of a problem set is the mean over its problems.
+where C(·, ·) is the binomial coefficient. The metric of a problem set is the mean over its problems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw.errors import InputError
 
-STEP_SECONDS = "step_seconds"  # metric on train: the seconds of a step, as a log counts them
+STEP_SECONDS = "step_seconds"  # metric on train: the seconds of a step, according to a log
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
@@ -39,7 +39,10 @@ class Landscape(NamedTuple):
 
 
 def parse(metric: str) -> tuple[str, int] | None:
-    """Return the kind and the k of a metric, as ``("best", 4)`` for ``"best@4"``; None for another name."""
+    """Return the kind and the k of a metric, such as ``("best", 4)`` for ``"best@4"``.
+
+    Returns None for any other name.
+    """
     match = _NAME.fullmatch(metric)
     return (match[1], int(match[2])) if match else None
 
@@ -54,7 +57,7 @@ def is_accuracy(metric: str) -> bool:
 
 
 def is_mean_accuracy(metric: str) -> bool:
-    """Return whether a name denotes the mean share of correct answers, not the best of several.
+    """Return whether a name denotes the mean share of correct answers, rather than the best of several.
 
     >>> [is_mean_accuracy(name) for name in ("avg@8", "pass@1", "accuracy", "best@8", "pass@8")]
     [True, True, True, False, False]
@@ -90,7 +93,7 @@ def _words(metric: str) -> list[str]:
 
 
 def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:
-    """Return C(c, k) / C(K, k) as a product of k ratios, which neither overflows nor loses digits."""
+    """Return C(c, k) / C(K, k), computed as a product of k ratios without overflow or loss of digits."""
     j = np.arange(k)
     ratios = np.clip(correct[..., None] - j, 0, None) / (samples - j)
     return np.asarray(np.prod(ratios, axis=-1))
@@ -106,8 +109,8 @@ def _kind_and_k(metric: str) -> tuple[str, int]:
 def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.float64]:
     """Return the metric (``avg@k``, ``best@k`` or ``worst@k``) of each problem.
 
-    ``correct`` holds the number of correct samples of each problem, integers in 0..``samples``, in any shape.
-    ``samples`` is K ≥ k, the number of samples per problem.
+    ``correct``, an array of any shape, contains the number of correct samples of each problem, as integers
+    from 0 to ``samples``. ``samples`` is K ≥ k, the number of samples per problem.
 
     >>> per_problem("best@2", [0, 1, 4], samples=4)
     array([0. , 0.5, 1. ])
@@ -126,7 +129,7 @@ def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.flo
 
 
 def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
-    """Return the metric of a problem set: the mean over problems of `per_problem`.
+    """Return the metric of a problem set, which is the mean of `per_problem` over the problems.
 
     >>> evaluate("avg@4", [0, 2, 4], samples=4)
     0.5
@@ -134,7 +137,7 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     counts = np.asarray(correct, dtype=np.int64).ravel()
     if counts.size <= samples:
         return float(np.mean(per_problem(metric, counts, samples)))
-    # The metric depends only on how many problems have 0, 1, … K correct, so each count is evaluated once.
+    # The metric depends only on the numbers of problems with 0, 1, … K correct, so evaluate each count once.
     if counts.min() < 0 or counts.max() > samples:
         raise InputError(f"correct counts must be within 0..{samples}")
     return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)
@@ -146,9 +149,10 @@ def _of_each_count(metric: str, samples: int) -> NDArray[np.float64]:
 
 
 def expected(metric: str, p: ArrayLike) -> float:
-    """Return the expectation of a metric over k samples, from success probabilities ``p``, shape (problems,).
+    """Return the expectation of a metric over k samples.
 
-    avg@k = mean p, best@k = mean 1 − (1 − p)^k, worst@k = mean p^k.
+    ``p`` (problems,) contains the success probabilities. Then avg@k = mean p, best@k = mean 1 − (1 − p)^k,
+    and worst@k = mean p^k.
 
     >>> expected("best@2", [0.0, 0.5])
     0.375
@@ -165,8 +169,8 @@ def expected(metric: str, p: ArrayLike) -> float:
 def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
     """Return the pass@1 landscape of a problem set, with ``bins`` equal bins of [0, 1].
 
-    ``pass_at_1`` is the success probability (or its estimate) of each problem, shape (problems,). Below
-    ``zero_below`` a problem counts as zero-pass (the paper's p < 0.02).
+    ``pass_at_1`` (problems,) contains the success probability of each problem, or its estimate. A problem
+    below ``zero_below`` counts as zero-pass (the paper's p < 0.02).
 
     >>> landscape([0.0, 0.0, 1.0, 1.0], bins=2)
     Landscape(zero_fraction=0.5, gini=0.5, histogram=array([2, 2]))

@@ -1,7 +1,7 @@
-"""Read Parquet files within limits, since a few kB may decode to many GB, and a footer may be wrong.
+"""Read Parquet files within limits, since a few kB can decode to many GB, and a footer can be wrong.
 
-isolaw reads a file batch by batch, and stops when the decoded values exceed the limit. Columns of texts are
-read as dictionaries first, so a long text that a million rows repeat is in memory only once.
+isolaw reads a file batch by batch, and stops when the decoded values exceed the limit. Text columns are first
+read as dictionaries, so a long text that a million rows repeat is in memory only once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from isolaw.errors import DataError
 
 _MB = 1_000_000
-_LARGEST = 300 * _MB  # bytes, decoded
+_LARGEST = 300 * _MB  # limit on the decoded bytes
 _LARGEST_FOOTER = 2 * _MB
-_MOST_ROWS = 1_500_000  # a row takes 400 bytes in `Runs`
+_MOST_ROWS = 1_500_000  # a row uses 400 bytes in `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _BATCH_ROWS = 16_384
-_WIDEST = 32  # bytes of a fixed-length value
+_WIDEST = 32  # limit on the bytes of a fixed-length value
 _HINT = "Keep only the rows and columns of the evaluations"
 
 
@@ -56,7 +56,7 @@ def read_parquet(path: str | Path) -> pa.Table:
 
 
 def column_names(path: str | Path) -> list[str]:
-    """Return the names of a Parquet file's columns; empty if the file is not readable."""
+    """Return the names of a Parquet file's columns, or an empty list if the file is not readable."""
     try:
         with _opened(path) as file:
             return list(file.schema_arrow.names)
@@ -89,7 +89,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds one short value per row: a number, a text, a date."""
+    """Return whether a column of this type contains one plain value per row, such as a number or a text."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_fixed_size_binary(kind):
@@ -98,7 +98,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def _decoded_bytes(column: pa.Array) -> int:
-    """Return the bytes that a column would take if each row had its own copy of its text."""
+    """Return the number of bytes that a column would use if each row had its own copy of its text."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64())
         counts = pc.value_counts(column.indices.drop_null())

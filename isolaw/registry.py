@@ -1,6 +1,7 @@
-"""The version of isolaw, and the module of each public name.
+"""Define the version of isolaw, and the module of each public name.
 
-Lower modules reach modules above them through public names: a law imports neither its text nor its figure.
+Low-level modules use higher-level modules through public names. For example, a law does not import the
+modules of its text and its figure.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ PUBLIC = {
 
 
 def public(name: str) -> Any:
-    """Return the object that `isolaw` exports under a name of `PUBLIC`, imported at first use.
+    """Return the object that `isolaw` exports under a name in `PUBLIC`, and import it at first use.
 
     >>> public("Allocation")(32, 64, 100).compute
     204800
@@ -62,8 +63,9 @@ def public(name: str) -> Any:
 
 
 class Shown:
-    """The base class of results that ``print`` and notebooks show as text and tables
-    (`isolaw.report.summary`).
+    """The base class of results that ``print`` and notebooks show as text and tables.
+
+    `isolaw.report.summary` creates this text.
     """
 
     def __str__(self) -> str:

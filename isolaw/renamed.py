@@ -1,6 +1,6 @@
-"""The keywords of earlier versions and their present names, for Python and for the command line.
+"""Support the keywords of earlier versions, in Python and on the command line.
 
-An old name works for one more minor release, with a warning that names its successor.
+An old name works for one more minor release, with a warning that gives the new name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 KEYWORDS = {"setting": "hold", "fixed": "where", "bootstrap": "draws"}
-# The value of ``hold`` for each former value of ``setting``: the quantity that a law keeps fixed.
+# The value of ``hold`` (the quantity that a law keeps fixed) for each former value of ``setting``.
 HOLDS = {"fixed-bp": "B_p", "fixed-b": "B", "fixed-n": "n", "joint": "nothing"}
 Modern = TypeVar("Modern", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""`plan`: resolve all runs of a sweep and find all issues, without writing anything."""
+"""`plan`: resolve all runs of a sweep and find all issues, without writing any file."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep before its execution: the resolved spec, all its runs, and the runs that are not finished."""
+    """A sweep before its execution: the resolved spec, all its runs, and its unfinished runs."""
 
     spec: SweepSpec
     runs: list[RunSpec]
-    todo: list[str]  # ids of the runs that are not finished up to their horizon, in their order of execution
-    begun: int  # how many of the unfinished runs have a state
-    remaining: int  # rollouts left to generate
-    notes: list[str]  # notes on values that were left out or filled in
-    recorded: Runs | None = None  # recorded runs that the directory has to keep for replay
+    todo: list[str]  # ids of the runs that have not reached their horizon, in order of execution
+    begun: int  # number of unfinished runs that have a state
+    remaining: int  # number of rollouts that are left to generate
+    notes: list[str]  # notes about values that were left out or filled in
+    recorded: Runs | None = None  # recorded runs that the directory must keep for replay
     adaptive: Adaptive | None = (
-        None  # the race that chooses runs; ``runs`` then holds the runs that it requested so far
+        None  # the race that chooses runs; ``runs`` then contains the runs that it has requested so far
     )
     cards: Cards | None = None  # the GPUs that the sweep is planned for; None: those of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
-        """The recipe keys that the sweep file does not set, each with the values that its runs have."""
+        """The recipe keys that the sweep file does not set, with their values in the runs."""
         axes, given = self.spec.grid.recipe_axes, self.spec.recipe
         filled = {
             key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
@@ -58,8 +58,9 @@ class Plan:
 
     @property
     def rollouts(self) -> int:
-        """The rollouts of the whole sweep, with those of finished runs; an upper limit if a race chooses
-        runs.
+        """The number of rollouts of the whole sweep, including finished runs.
+
+        It is an upper limit if a race chooses the runs.
         """
         if self.adaptive is not None:
             return self.adaptive.race.spend
@@ -88,12 +89,12 @@ class Plan:
 def plan(
     spec: SweepSpec, out: str | Path, *, whole_directory: bool = False, cards: Cards | None = None
 ) -> Plan:
-    """Resolve a sweep, with the runs that its directory already has; isolaw writes nothing.
+    """Return the plan of a sweep, which includes the runs that its directory already has.
 
-    The directory ``out`` need not exist. With ``whole_directory``, the plan also has the runs in the
-    directory that ``spec`` does not name. ``cards`` are the GPUs of the machines to plan for, None for those
-    that the executor knows. Raises `SpecError` with all issues, including the backend's, and
-    `StoreError` if the directory holds something else, or a sweep with another recipe.
+    No file is written, and the directory ``out`` need not exist. With ``whole_directory``, the plan also
+    contains runs in the directory that ``spec`` does not include. ``cards`` describes the GPUs to plan for;
+    with None, the executor determines them. Raises `SpecError` with all issues, including the backend's.
+    Raises `StoreError` if the directory contains other data, or a sweep with another recipe.
     """
     with executors.planned_for(cards, spec.executor, spec.sweep.backend):
         return replace(_plan(spec, SweepStore(out), whole_directory), cards=cards)
@@ -101,7 +102,7 @@ def plan(
 
 def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
     store.claim()
-    if spec.store.states is not None:  # an absolute path is the same folder from any working directory
+    if spec.store.states is not None:  # make the path independent of the working directory
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
         spec = spec.model_copy(update={"store": StoreSection(states=states)})
     notes: list[str] = []
@@ -109,11 +110,11 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
     try:
         backends.get(spec.sweep.backend)
         if spec.sweep.backend == "replay":
-            from isolaw.backends import replay  # its readers take a second to import
+            from isolaw.backends import replay  # imported here, since its readers take a second to import
 
             spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
         spec = _with_schedule(spec, store, notes)
-    except SpecError as error:  # without backend or schedule there are no runs whose issues could follow
+    except SpecError as error:  # without a backend or schedule, there are no runs to check for issues
         issues = [*error.issues, *_issues_of_schedule(spec, store), *_issues_before_runs(spec, store)]
         raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
     axes = _axes(spec)
@@ -161,7 +162,7 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
-    """Return all issues of a spec that `plan` finds for a new directory."""
+    """Return all issues that `plan` finds in a spec, for a new directory."""
     with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
         try:
             plan(spec, nowhere)
@@ -176,13 +177,13 @@ def _axes(spec: SweepSpec) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 
 def _issues_before_runs(spec: SweepSpec, store: SweepStore) -> list[Issue]:
-    """Return the issues that can be found without resolving a run: grid, trackers, folder for states."""
+    """Return the issues that can be found without resolving runs: in the grid, trackers and states folder."""
     grid = allocation.grid_issues(*_axes(spec))
     return [*grid, *mirror.check(spec.tracking), *_states_issues(store, spec)]
 
 
 def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
-    """Return a warning if the states that runs have yet to write do not fit on the disk."""
+    """Return a warning if the states that the remaining runs will write do not fit on the disk."""
     new = [run for run in left if store.run(run.run_id).last_state is None]
     sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
     place = Path(spec.store.states or store.directory).absolute()
@@ -196,7 +197,7 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
 
 
 def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
-    """Return the issues of the folder for states, which cannot change once the sweep has begun."""
+    """Return the issues of the states folder, which cannot change once the sweep has begun."""
     given, kept = spec.store.states, store.states_given
     if given is None:
         return []
@@ -211,7 +212,7 @@ def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
-    """Fill in the evaluation schedule; a sweep keeps the schedule with which it began."""
+    """Return the spec with its evaluation schedule filled in; a sweep keeps its first schedule."""
     given, compute = spec.evaluation, spec.sweep.compute
     kept: EvaluationSpec | None = None
     if store.exists:
@@ -259,13 +260,13 @@ def _issues_of_schedule(spec: SweepSpec, store: SweepStore) -> list[Issue]:
 
 
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:
-    """Return the horizons at which runs may end; all runs are evaluated at each of them."""
+    """Return the horizons at which runs can end. All runs are evaluated at each horizon."""
     compute = spec.sweep.compute
     return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
 
 
 def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
-    """Return the run of a sweep with a batch shape and the first seed, as its backend resolves it.
+    """Return the run of a sweep with a batch shape and the first seed, resolved by its backend.
 
     Raises `SpecError` for invalid options.
     """
@@ -287,9 +288,9 @@ def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
 def _resolved_runs(
     spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str], as_recorded: bool
 ) -> tuple[list[RunSpec], list[Issue]]:
-    """Return every run of the grid as the backend resolves it, and the issues of all runs.
+    """Return every run of the grid, resolved by the backend, and the issues of all runs.
 
-    With ``as_recorded``, combinations that were not recorded are left out.
+    If ``as_recorded``, combinations that were not recorded are left out.
     """
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
@@ -322,7 +323,7 @@ def _resolved_runs(
                 left_out += 1
                 continue
             issues += found
-            if not found:  # a run with issues need not have an identity (a NaN has none)
+            if not found:  # a run with issues can lack an identity (for example, because of a NaN)
                 runs[resolved.run_id] = resolved
     if left_out:
         notes.append(f"{left_out} combinations of the axes were not recorded and are left out")
@@ -348,9 +349,9 @@ def _check_directory(
 
 
 def _shared(run: RunSpec) -> dict[str, Any]:
-    """Return the values that all runs of a directory share, by dotted key.
+    """Return the values that all runs of a directory must share, by dotted key.
 
-    The facts about a single run in a log are not shared, but the hash of the log, in ``content``, is.
+    They exclude the facts about a single run in a log, but include the hash of the log, in ``content``.
     """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")

@@ -1,8 +1,8 @@
-"""`Runs`: the data model between backends, logs, fits and reports.
+"""`Runs`: the data structure that backends, logs, fits and reports share.
 
-It is one tidy table with a row for each (run_id, step, eval_set, metric), and optionally a table with the
-results of single problems. A run is one training trajectory with one configuration (B_p, n), seed, problem
-set and recipe. It provides the rewards of every M up to its last step.
+`Runs` contains one tidy table with a row for each (run_id, step, eval_set, metric), and optionally a table
+with the results of single problems. A run is one training trajectory with one configuration (B_p, n), seed,
+problem set and recipe. It provides the rewards of every M up to its last step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isolaw.evidence import COLUMN, SIMULATOR, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
 
-# Columns of the table, in order, with their dtypes; columns with a nullable dtype may have unknown values.
+# Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
 COLUMNS: dict[str, str] = {
     "run_id": "str",
     "problem_set": "str",
@@ -34,16 +34,16 @@ COLUMNS: dict[str, str] = {
     "rollouts_per_problem": "int64",
     "seed": "int64",
     "step": "int64",
-    "compute": "int64",  # training rollouts generated so far, evaluation excluded
+    "compute": "int64",  # training rollouts generated so far, excluding evaluation
     "tokens": "Int64",
-    "wall_s": "float64",  # the only column in which two identical runs may differ
+    "wall_s": "float64",  # the only column in which two identical runs can differ
     "eval_set": "str",
     "metric": "str",
     "value": "float64",
     "n_problems": "Int64",
     "n_samples": "Int64",
 }
-# The symbols of the field, which mappings, options and keywords accept as well as the names of columns.
+# Symbols that mappings, options and keywords accept in place of the names of columns.
 SYMBOLS = {
     "B_p": "problems_per_batch",
     "n": "rollouts_per_problem",
@@ -58,7 +58,7 @@ IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_prob
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
-LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
+LARGEST_EXACT = 2**53  # larger integers are not exact as float64
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
 _INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
 
@@ -72,11 +72,11 @@ class Runs:
     Parameters
     ----------
     points
-        table with the columns of `COLUMNS`; `OPTIONAL` ones may be missing.
+        table with the columns in `COLUMNS`; columns in `OPTIONAL` can be missing.
     attributes
-        further facts of a run (lr, D, model, …) by run_id.
+        additional facts about each run (lr, D, model, …), keyed by run_id.
     source
-        the origin of the table, which messages name.
+        the origin of the table, which messages mention.
     notes
         sentences for the user about assumptions of a reader.
     problems
@@ -109,8 +109,8 @@ class Runs:
             self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
         self.origins: dict[
             str, str
-        ] = {}  # column that a table lacked → the source that a reader took it from
-        self.left_out: tuple[Any, ...] = ()  # the logs that a reader left out, as `FoundLog`
+        ] = {}  # for each column that a table lacked, the source from which a reader took it
+        self.left_out: tuple[Any, ...] = ()  # logs that a reader left out, as `FoundLog`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())
@@ -132,8 +132,10 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made all or some of the runs, which are then no evidence about a language
-        model."""
+        """Whether a simulator made all or some of the runs.
+
+        Simulated runs are no evidence about a language model.
+        """
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
     def metrics(self, eval_set: str) -> list[str]:
@@ -141,7 +143,7 @@ class Runs:
         return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
 
     def table(self) -> pd.DataFrame:
-        """Return one row per run: its constant columns and its attributes."""
+        """Return a table with one row per run, which contains its constant columns and its attributes."""
         runs = self.points.groupby("run_id", sort=True)[IDENTITY].first()
         extra = pd.DataFrame.from_dict(self.attributes, orient="index")
         return runs.join(extra[[c for c in extra.columns if c not in IDENTITY]], how="left")
@@ -149,7 +151,7 @@ class Runs:
     def select(self, run_ids: Any) -> Runs:
         """Return only the runs in ``run_ids``."""
         keep = list(run_ids)
-        out = copy.copy(self)  # a part of a valid table is valid
+        out = copy.copy(self)  # skips validation, since part of a valid table is valid
         out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
         if out.points.empty:
             raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
@@ -161,7 +163,7 @@ class Runs:
 
     @classmethod
     def concat(cls, parts: Sequence[Runs]) -> Runs:
-        """Return the runs of several sources together; a run that is in two sources is an error."""
+        """Return the runs of several sources together; raise `DataError` if two sources share a run."""
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.points for part in parts], ignore_index=True)
@@ -173,16 +175,19 @@ class Runs:
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a copy of the table; simulated runs get a column ``simulated``, which `Runs` reads back."""
+        """Return a copy of the table.
+
+        If any run is simulated, the copy has a column ``simulated``, which `Runs` reads back.
+        """
         if not self.simulated:
             return self.points.copy()
         made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
         return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Export the table of `to_pandas` by Arrow: ``polars.DataFrame(runs)``, ``pyarrow.table(runs)``.
+        """Export the table of `to_pandas` through Arrow, as in ``polars.DataFrame(runs)``.
 
-        The attributes are in the schema's metadata, as in the files of `to_parquet`.
+        The attributes are in the schema's metadata, as in files from `to_parquet`.
         """
         return self._arrow(self.to_pandas()).__arrow_c_stream__(requested_schema)
 
@@ -194,7 +199,7 @@ class Runs:
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table to a Parquet file, sorted by key, with the attributes in the file's metadata.
 
-        Raises `DataError` if the file would be part of a sweep.
+        Raises `DataError` if the path is reserved for a sweep's own files.
         """
         if isinstance(path, str | Path):
             check_destination(path)
@@ -208,7 +213,7 @@ class Runs:
 
 
 def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
-    """Return the attributes by run_id in an Arrow schema's metadata; empty if there are none."""
+    """Return the attributes in an Arrow schema's metadata, keyed by run_id, or an empty dict without any."""
     try:
         attributes = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
         return {str(run_id): dict(own) for run_id, own in attributes.items()}
@@ -260,7 +265,7 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
         raise DataError(f"{where}{name} is not a number: {places.found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
-    # Compute read off a figure and averaged tokens may be fractional; counts may not.
+    # Compute that was read from a figure, and averaged tokens, can be fractional. Counts cannot.
     slack = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
     bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
@@ -300,7 +305,7 @@ def _several_runs() -> str:
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:
-    """Return a mapping with full names in place of symbols; raise `InputError` if a name occurs twice.
+    """Return a mapping with full names in place of symbols. Raise `InputError` if a name occurs twice.
 
     >>> full_names({"n": 8, "lr": 0.5})
     {'rollouts_per_problem': 8, 'lr': 0.5}
@@ -315,19 +320,19 @@ def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -
 
 
 def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
-    """Return lines of text and a table as HTML, for a notebook."""
+    """Return lines of text and a table as HTML for a notebook."""
     text = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
     return text + ("" if table.empty else table.to_html(index=False, border=0, max_rows=60))
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python scalar, and a whole float as an integer."""
+    """Return a value with NumPy scalars converted to Python scalars, and whole floats to integers."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first of some names as text, and how many more there are.
+    """Return the first ``most`` names as text, with the number of the remaining names.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'

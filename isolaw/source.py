@@ -1,4 +1,4 @@
-"""The types that functions accept as runs: `Runs`, or anything that `isolaw.read` can read."""
+"""Define the types that functions accept as runs: `Runs`, or any source that `isolaw.read` can read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.runs import Runs
 
 
 class Arrow(Protocol):
-    """A table that exports its columns by Arrow: pyarrow, polars, pandas, DuckDB."""
+    """A table that exports its columns through Arrow, such as from pyarrow, polars, pandas or DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return a stream of record batches."""
@@ -27,14 +27,14 @@ class Interchangeable(Protocol):
 
 
 class Dataset(Protocol):
-    """A table that converts to pandas, such as one of Hugging Face datasets."""
+    """A table that converts to pandas, such as a dataset from Hugging Face datasets."""
 
     def to_pandas(self) -> Any:
         """Return the table as pandas."""
 
 
 class ReadKeywords(TypedDict, total=False):
-    """The keywords that functions of runs pass on to `isolaw.read`."""
+    """The keywords that functions of runs pass to `isolaw.read`."""
 
     columns: Mapping[str, str]
     derive: Mapping[str, str]

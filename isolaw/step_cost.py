@@ -1,34 +1,35 @@
-"""The seconds and GPU hours of a run: `Cost`, a linear model of the time of a step.
+"""`Cost`: predict the seconds and GPU hours of a run with a linear model of the time of a step.
 
-A step draws T = τ · B_p · n response tokens, with τ tokens in a mean response. Each of its parts takes
+A step draws T = τ · B_p · n response tokens, where τ is the mean number of tokens in a response. Each part of
+a step takes
 
     s_part(T) = a + b · T,    a, b ≥ 0
 
-- *generate*: a batch is complete only when its longest response is, so a is about the length of the longest
-  response times the time of one decoding step. b is the inverse of the throughput of a full sampler. The true
-  time is between the larger of the two terms and their sum.
-- *reward*, *prepare*, *train*: the time is proportional to the rollouts and their tokens, and so to T if τ is
-  constant (prompts count through B_p · n). a is the cost of a micro-batch, a call or an optimiser step at any
-  size.
-- *sync*, and the rest of the wall time: the size of weights and states is constant, so this is mostly a.
+- *generate*: a batch is complete only when its longest response is complete, so a is about the length of the
+  longest response times the time of one decoding step. b is the inverse of the throughput of a full sampler.
+  The true time is between the larger of the two terms and their sum.
+- *reward*, *prepare*, *train*: the time is proportional to the rollouts and their tokens, and therefore to T
+  if τ is constant (prompts count through B_p · n). a is the cost of a micro-batch, a call or an optimiser
+  step of any size.
+- *sync*, and the rest of the wall time: the size of weights and states is constant, so the time is mostly a.
 
 With more distinct problems in a batch, its longest response is longer: the largest of k exponential numbers
-with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms allow for this and for the
-error that remains: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
-(`isolaw.step_effects`). Runs determine them only if B_p and n vary independently. `isolaw.costs.recorded`
-keeps a term if it improves the predictions for left-out configurations.
+with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms account for this and for
+the remaining error: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
+(`isolaw.step_effects`). Runs determine these terms only if B_p and n vary independently.
+`isolaw.costs.recorded` keeps a term if it improves the predictions for left-out configurations.
 
 Summed over parts, a step takes S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)) seconds, where c and f are 0
-unless they were kept, and M steps take M · S seconds. Evaluations and the start of a run count only if the
-caller asks for them: the budget of an allocation, like its compute, excludes evaluation. GPU hours are
-seconds · GPUs of the run / 3600; a machine without GPUs has hours only.
+unless they were kept. M steps take M · S seconds. Evaluations and the start of a run count only on request:
+the budget of an allocation, like its compute, excludes evaluation. GPU hours are seconds · GPUs of the run /
+3600. A machine without GPUs has only hours.
 
-``error`` is the cross-validated error of the model for recorded runs: the root mean square of log(measured /
-predicted), with each of K batch sizes predicted from all others. (If B_p and n vary independently, each of K
-configurations is predicted instead.) A 95 % interval is value · exp(± t · error), with the 97.5 % quantile t
-of Student's distribution with K − 1 degrees of freedom. With f, the interval at (B_p, n) uses the standard
-deviation of f instead. The interval is for one run. It holds for a sum of runs, too, since errors of the
-model do not average out.
+``error`` is the cross-validated error of the model for recorded runs. It is the root mean square of
+log(measured / predicted), with each of K batch sizes predicted from all others. (If B_p and n vary
+independently, each of K configurations is predicted instead.) A 95 % interval is value · exp(± t · error),
+where t is the 97.5 % quantile of Student's distribution with K − 1 degrees of freedom. With f, the interval
+at (B_p, n) uses the standard deviation of f instead of ``error``. The interval is for one run. It also holds
+for a sum of runs, since errors of the model do not average out.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 _NO_SPREAD = 1e-9
-_NEAR = 2.0  # doublings from a timed configuration, a factor of four
+_NEAR = 2.0  # largest distance from a timed configuration without extrapolation, in doublings
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
@@ -59,7 +60,7 @@ _THOUSANDS = {"": 0, "K": 3, "M": 6, "B": 9}
 
 
 class CostOrigin(StrEnum):
-    """The kind of source that a cost was read from."""
+    """The kind of source from which a cost was read."""
 
     RECORDED = "recorded runs"
     DOCTOR = "doctor"
@@ -68,18 +69,18 @@ class CostOrigin(StrEnum):
 
 
 class Estimate(NamedTuple):
-    """A value with the ends of its 95 % interval; the ends are None if there is no interval."""
+    """A value with the ends of its 95 % interval. The ends are None if there is no interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def times(self, factor: float) -> Estimate:
-        """Return the estimate and its interval multiplied by a factor, as for another unit."""
+        """Return the estimate and its interval multiplied by a factor, for example to change the unit."""
         return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data in the form that all estimates of isolaw have."""
+        """Return JSON-able data in the same form as all estimates of isolaw."""
         interval = None if self.low is None else [self.low, self.high]
         return {"value": self.value, "interval": interval, "status": "ok"}
 
@@ -87,9 +88,9 @@ class Estimate(NamedTuple):
 class StepPart(NamedTuple):
     """The seconds of a part of a step: a + b · T + c · log2(B_p)."""
 
-    step_s: float  # a, of each step
-    unit_s: float  # b, of each token, or of each rollout if tokens are not known
-    doubling_s: float = 0.0  # c, of each doubling of B_p
+    step_s: float  # a, the seconds per step
+    unit_s: float  # b, the seconds per token, or per rollout if tokens are unknown
+    doubling_s: float = 0.0  # c, the seconds per doubling of B_p
 
     def seconds(self, units: float, problems_per_batch: int = 1) -> float:
         """Return a + b · T + c · log2(B_p)."""
@@ -97,49 +98,50 @@ class StepPart(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """The cross-validation of a cost: errors of left-out configurations, in log(measured / predicted)
-    seconds.
+    """The cross-validation of a cost: the errors for left-out configurations.
+
+    An error is log(measured / predicted seconds).
     """
 
     model: str  #: the model that was kept: line, tail or effects
-    configurations: int  #: their number; of batch sizes, if B_p and n do not vary independently
+    configurations: int  #: number of configurations (of batch sizes, unless B_p and n vary independently)
     median: float  #: median absolute error over configurations
     inside: float  #: share of configurations inside their intervals
-    #: root mean square error by model; None if the model predicts a time that is not positive
+    #: root mean square error of each model; None if the model predicts a time that is not positive
     errors: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A model of the time of a step, by part, with the machine that it was measured on.
+    """A model of the time of each part of a step, with the machine on which it was measured.
 
-    The module's docstring has the equations.
+    The module's docstring contains the equations.
     """
 
     parts: Mapping[str, StepPart]
     per_rollout: float  #: τ, so that T = ``per_rollout`` · B_p · n
-    unit: str  #: unit of T: tokens, or rollouts if tokens are not known
+    unit: str  #: unit of T: tokens, or rollouts if tokens are unknown
     source: CostOrigin
-    where: str = ""  #: the file or directory that it was read from
-    gpus: int | None = None  #: number of GPUs of a run; 0: the machine has none; None: not recorded
+    where: str = ""  #: the file or directory from which the cost was read
+    gpus: int | None = None  #: number of GPUs of a run; 0 for a machine without GPUs, None if not recorded
     gpu: str = ""  #: the kind of these GPUs
-    model: str = ""  #: the language model, if it is known
+    model: str = ""  #: the language model, if known
     evaluation_s: float | None = None  #: seconds of one evaluation of all evaluation sets
     start_s: float | None = None  #: mean seconds of a run before its first step
-    batches: tuple[int, ...] = ()  #: the measured B_p · n, ascending; empty if none was measured
+    batches: tuple[int, ...] = ()  #: the timed B_p · n in ascending order; empty if no step was timed
     configurations: int = 0
     runs: int = 0
     error: float | None = None  #: error of log seconds for left-out batch sizes; None with fewer than three
-    notes: tuple[str, ...] = field(default=())  #: a sentence about runs that were left out
-    effects: StepEffects | None = None  #: f, if it was kept
+    notes: tuple[str, ...] = field(default=())  #: sentences about runs that were left out
+    effects: StepEffects | None = None  #: the effects f, if they were kept
     timed: tuple[tuple[int, int], ...] = ()  #: the (B_p, n) of recorded steps
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
-        """Return S, the seconds of a step; None if the source timed another size only."""
+        """Return S, the seconds of a step, or None if the source timed only one size and this is another."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
-            return None  # steps of one size do not separate a from b
+            return None  # steps of one size do not determine both a and b
         units = self.per_rollout * batch
         equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
         if self.effects is None:
@@ -147,7 +149,7 @@ class Cost:
         return equation * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
 
     def extrapolates(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
-        """Return whether B_p · n is outside the timed sizes, or (B_p, n) too far from all timed steps."""
+        """Return whether B_p · n is outside the timed sizes, or (B_p, n) is far from all timed steps."""
         batch = problems_per_batch * rollouts_per_problem
         outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
         doublings = [
@@ -165,9 +167,9 @@ class Cost:
         evaluations: int = 0,
         starts: int = 0,
     ) -> Estimate | None:
-        """Return the seconds of a run's steps, and of ``evaluations`` and ``starts`` if their cost is known.
+        """Return the seconds of a run's steps, plus ``evaluations`` and ``starts`` if their cost is known.
 
-        Returns None if the source timed one batch size, and this is another.
+        Returns None if the source timed only one batch size and this is another.
 
         >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
         >>> cost.seconds(32, 8, 10)
@@ -186,7 +188,7 @@ class Cost:
         return Estimate(total, total / factor, total * factor)
 
     def estimate(self, seconds: float) -> Estimate:
-        """Return predicted seconds, of any configurations, with their 95 % interval."""
+        """Return predicted seconds, for any configurations, with their 95 % interval."""
         factor = self._factor
         return Estimate(seconds) if factor is None else Estimate(seconds, seconds / factor, seconds * factor)
 
@@ -198,24 +200,24 @@ class Cost:
         return math.exp(student(groups - 1) * self.error)
 
     def hours(self, *run: int, **more: int) -> Estimate | None:
-        """Return `seconds` in hours of wall time."""
+        """Return `seconds` converted to hours of wall time."""
         found = self.seconds(*run, **more)
         return found and found.times(1 / HOUR_S)
 
     def gpu_hours(self, *run: int, **more: int) -> Estimate | None:
-        """Return `seconds` in GPU hours; None if the number of GPUs is unknown or 0."""
+        """Return `seconds` in GPU hours, or None if the number of GPUs is unknown or 0."""
         found = self.seconds(*run, **more)
         return None if found is None else self.in_gpu_hours(found)
 
     def in_gpu_hours(self, seconds: Estimate) -> Estimate | None:
-        """Return seconds of wall time in GPU hours; None if the number of GPUs is unknown or 0."""
+        """Return seconds of wall time in GPU hours, or None if the number of GPUs is unknown or 0."""
         return seconds.times(self.gpus / HOUR_S) if self.gpus else None
 
     def budget_seconds(self, text: str) -> float:
-        """Return the seconds of wall time that a budget in GPU hours (``384gpuh``) or in hours (``48h``) pays
-        for.
+        """Return the wall time in seconds that a budget in hours pays for.
 
-        Raises `InputError` for other text, and for GPU hours if the source has no GPUs.
+        The budget is in GPU hours (``384gpuh``) or in hours (``48h``). Raises `InputError` for any other
+        text, and for GPU hours if the source has no GPUs.
 
         >>> Cost({}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
         48.0
@@ -230,7 +232,7 @@ class Cost:
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the source of the cost and its cross-validation, as JSON-able data."""
+        """Return the cost, with its source and its cross-validation, as JSON-able data."""
         return {
             "source": str(self.source),
             "where": self.where,
@@ -253,9 +255,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Spent:
-    """The seconds that runs take, in hours, GPU hours and money; ``price`` is the price of a GPU hour.
+    """The cost of runs in hours, GPU hours and money.
 
-    On a machine without GPUs, ``price`` is the price of an hour.
+    ``price`` is the price of a GPU hour, or of an hour on a machine without GPUs.
     """
 
     seconds: Estimate
@@ -269,16 +271,16 @@ class Spent:
 
     @property
     def gpu_hours(self) -> Estimate | None:
-        """GPU hours; None if the number of GPUs is unknown or 0."""
+        """GPU hours, or None if the number of GPUs is unknown or 0."""
         return self.cost.in_gpu_hours(self.seconds)
 
     @property
     def money(self) -> Estimate | None:
-        """The price of the GPU hours, or of the hours on a machine without GPUs; None without a price."""
+        """The price of the GPU hours (or of the hours, on a machine without GPUs). None without a price."""
         return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; unknown values are null."""
+        """Return JSON-able data, with null for unknown values."""
         gpu_hours, money = self.gpu_hours, self.money
         return {
             "hours": self.hours.to_dict(),
@@ -289,7 +291,7 @@ class Spent:
 
 
 def student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution with these degrees of freedom."""
+    """Return the 97.5 % quantile of Student's distribution with ``freedom`` degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
@@ -318,9 +320,9 @@ def parse_budget(budget: float | str) -> float | str:
 
 
 def parse_rollouts(budget: float | str, or_else: str = "") -> float:
-    """Return a budget in rollouts; raise `InputError` for any other text, such as hours.
+    """Return a budget in rollouts as a number. Raise `InputError` for any other text, such as hours.
 
-    ``or_else`` is appended to the message, and names what the caller accepts besides rollouts.
+    ``or_else`` is appended to the message, and names other units that the caller accepts.
 
     >>> parse_rollouts("1.5M")
     1500000.0
@@ -344,7 +346,7 @@ def is_hours(text: str) -> bool:
 
 
 def parse_hours(text: str) -> tuple[float, bool]:
-    """Return the hours of a budget, and whether they are GPU hours; raise `InputError` for other text.
+    """Return the hours of a budget, and whether they are GPU hours. Raise `InputError` for other text.
 
     >>> parse_hours("384gpuh"), parse_hours("1.5e3 h")
     ((384.0, True), (1500.0, False))

@@ -1,16 +1,16 @@
-"""`StepEffects`: the error of the equation for a step's time at each (B_p, n), interpolated to other (B_p,
-n).
+"""`StepEffects`: interpolate the error of the equation for a step's time between configurations (B_p, n).
 
-With y the log of the ratio of measured to predicted seconds of K configurations at x = (log2 B_p, log2 n),
+Let y be the log of the ratio of measured to predicted seconds of K configurations at x = (log2 B_p, log2 n).
+Then
 
     y = f(x) + e,    f ~ GP(0, σ² exp(−|x − x'|² / 2ℓ²)),    e ~ N(0, ν²)
 
-(Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 2). ℓ is fixed at two doublings:
-a configuration is informative about others within a factor of four. Further away, the equation alone
-predicts, and the interval is as wide as σ implies. σ and ν are averaged over a grid, weighted by their
-marginal likelihood. σ is at least 0.1, since an equation with four numbers does not predict a step more
-precisely. ν is at least the median deviation of runs within a configuration, so that the interval is for a
-single run.
+(Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 2). ℓ is fixed at two doublings,
+so a configuration is informative about others within a factor of four. Further away, only the equation
+predicts, and σ determines the width of the interval. Predictions are averaged over a grid of σ and ν,
+weighted by the marginal likelihood. σ is at least 0.1, since an equation with four numbers does not predict a
+step more precisely. ν is at least the median deviation of runs within a configuration, so the interval is for
+a single run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-REACH = 2.0  # ℓ, doublings
+REACH = 2.0  # ℓ in doublings
 _SIGMA = (0.1, 0.2, 0.3, 0.5)
 _NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 
@@ -33,8 +33,8 @@ _NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 class StepEffects:
     """The effect of each configuration on the log of a step's seconds.
 
-    ``places`` are the (B_p, n) that were timed, ``seen`` the error of the equation there in log seconds, and
-    ``spread`` the standard deviation between runs of one configuration.
+    ``places`` contains the timed (B_p, n), and ``seen`` the error of the equation at each of them in log
+    seconds. ``spread`` is the standard deviation between runs of one configuration.
 
     >>> effects = StepEffects(((128, 1), (128, 4), (8, 4)), (0.3, 0.1, 0.0), 0.05)
     >>> [round(value, 2) for value in effects.at(128, 2)]
@@ -65,7 +65,7 @@ class StepEffects:
 
     @cached_property
     def _known(self) -> Sequence[tuple[float, float, Floats, Floats]]:
-        """For each σ and ν of a grid: both, the factor of the covariance of y, and its inverse times y."""
+        """σ, ν, the Cholesky factor of the covariance of y, and the inverse times y, at each grid point."""
         y, alike = np.array(self.seen), _alike(self._places, self._places)
         out = []
         for sigma in _SIGMA:
@@ -85,6 +85,6 @@ class StepEffects:
 
 
 def _alike(one: Floats, other: Floats) -> Floats:
-    """Return the correlation exp(−|x − x'|² / 2ℓ²) of K points with Q points, (K, Q)."""
+    """Return the correlation exp(−|x − x'|² / 2ℓ²) of K points with Q points, as an array of shape (K, Q)."""
     apart = one[:, None] - np.asarray(other)[None]
     return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1) / REACH**2))

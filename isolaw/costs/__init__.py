@@ -1,4 +1,4 @@
-"""What runs cost in seconds, GPU hours and money.
+"""Estimate the cost of runs in seconds, GPU hours and money.
 
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
     cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
@@ -32,15 +32,20 @@ def read(source: Any) -> Cost:
     Parameters
     ----------
     source
-        one of: a sweep's directory; a report of ``isolaw doctor --gpu`` (``.json``); throughputs (``.toml``,
-        or the mapping ``{"throughput": {…}}``); step times (``.toml``, the mapping ``{"step": [{…}]}``, or
-        ``.csv`` with a column ``step_s``); runs with ``wall_s``, as `isolaw.Runs` or in any form that
-        `isolaw.read` takes; a `Cost`, which is returned unchanged.
+        one of the following:
+
+        - a sweep's directory;
+        - a report of ``isolaw doctor --gpu`` (``.json``);
+        - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
+        - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
+          ``step_s``;
+        - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
+        - a `Cost`, which is returned unchanged.
 
     Raises
     ------
     InputError
-        the source does not exist, is none of these, or records no time.
+        the source does not exist, is not of these kinds, or records no time.
 
     >>> cost = read({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
     ...                             "tokens_per_response": 1000, "gpus": 8}})
@@ -79,7 +84,7 @@ def read(source: Any) -> Cost:
     return replace(cost, notes=(*cost.notes, *left_out))
 
 
-read_cost = read  # its name in `isolaw` itself
+read_cost = read  # the public name in `isolaw`
 
 
 def _of_sweep(path: Path) -> list[Timed]:

@@ -1,7 +1,7 @@
-"""The cost of a step from throughputs or step times that a user or `isolaw doctor --gpu` measured.
+"""Compute the cost of a step from throughputs or step times, measured by the user or `isolaw doctor --gpu`.
 
-The times of two steps of different size determine a and b in a + b · T. More step times are fitted like
-recorded runs (`isolaw.costs.recorded`), with the same cross-validation.
+The times of two steps of different size determine a and b in a + b · T. More than two step times are fitted
+like recorded runs (`isolaw.costs.recorded`), with the same cross-validation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVALUATE = "evaluate"
 
 
 class Throughput(Section):
-    """The user's own throughputs, for all GPUs of a run together: ``[throughput]`` of a TOML file.
+    """The user's own throughputs, summed over all GPUs of a run: ``[throughput]`` of a TOML file.
 
     If the mean response has τ tokens and the mean prompt p tokens, each response token takes
     1 / ``sampled_tokens_per_s`` seconds to sample and (τ + p) / τ / ``trained_tokens_per_s`` seconds to train
@@ -35,10 +35,10 @@ class Throughput(Section):
     sampled_tokens_per_s: Positive
     trained_tokens_per_s: Positive
     tokens_per_response: Positive
-    gpus: Index  # number of GPUs of a run; 0: a machine without GPUs
+    gpus: Index  # number of GPUs of a run; 0 for a machine without GPUs
     tokens_per_prompt: Rate = 0.0
     step_overhead_s: Rate = (
-        0.0  # seconds of a step of any size: the longest response, the transfer of weights
+        0.0  # seconds that a step of any size takes, for the longest response and the transfer of weights
     )
     evaluation_s: Rate | None = None
     start_s: Rate | None = None
@@ -50,7 +50,7 @@ class StepTime(Section):
     problems_per_batch: Count
     rollouts_per_problem: Count
     step_s: Positive
-    gpus: Index | None = None  # number of GPUs of a run; 0: a machine without GPUs
+    gpus: Index | None = None  # number of GPUs of a run; 0 for a machine without GPUs
 
 
 class _File(Section):
@@ -83,7 +83,7 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
 
 def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
     """Return the cost of a step from step times, one row for each run."""
-    one = np.array([1.0, 2.0])  # the time between two checkpoints, a step apart
+    one = np.array([1.0, 2.0])  # each row becomes two checkpoints that are one step apart
     none = np.zeros(2, bool)
     timed = [
         Timed(
@@ -96,9 +96,9 @@ def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
 
 
 def read_step_times(path: str | Path) -> Cost | None:
-    """Return the cost of a step from a CSV file of step times; None if it has no column ``step_s``.
+    """Return the cost of a step from a CSV file of step times, or None if it has no column ``step_s``.
 
-    Raises `SpecError` with an issue for each value that is wrong, and the line of the file.
+    Raises a `DataError` that lists each wrong value with the line of the file.
     """
     with Path(path).open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -134,8 +134,8 @@ def read_table(path: str | Path) -> Cost:
 def read_doctor(path: str | Path) -> Cost:
     """Return the cost of a step from the stage ``speed`` of a report of `isolaw doctor --gpu`.
 
-    The stage timed steps of two sizes on one GPU, with a model of random weights. They determine a and b of
-    each part of a step.
+    The stage timed steps of two sizes on one GPU, with a model of random weights. These times determine a and
+    b of each part of a step.
     """
     try:
         report = read_json(path)
@@ -164,7 +164,7 @@ def read_doctor(path: str | Path) -> Cost:
 
 
 def _line(units: list[float], seconds: list[float]) -> StepPart:
-    """Return a, b ≥ 0 of the line through the seconds at several sizes; with one size, b is 0."""
+    """Return a, b ≥ 0 of the line fitted to the seconds at several sizes. With one size, b is 0."""
     from scipy.optimize import nnls
 
     design = np.stack([np.ones(len(units)), units if len(units) > 1 else np.zeros(1)], axis=1)

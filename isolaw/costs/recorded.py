@@ -1,21 +1,22 @@
-"""The cost of a step from recorded runs, by non-negative least squares.
+"""Fit the cost of a step to recorded runs, by non-negative least squares.
 
-Between two recorded checkpoints a run made k steps with T tokens and e evaluations in w seconds. If the run
-recorded the seconds s of each part of a step, each part has its own equation. The rest of w, or all of w if
-the run recorded no parts, has an equation with the evaluations:
+Between two recorded checkpoints, a run made k steps with T tokens and e evaluations in w seconds. If the run
+recorded the seconds s of each part of a step, each part has its own equation. The rest of w (or all of w, if
+the run recorded no parts) has an equation that includes the evaluations:
 
     part:      s = k · a + T · b
     the rest:  w − Σ s = k · a + T · b + e · c
 
 All coefficients are ≥ 0 (`scipy.optimize.nnls`: Lawson and Hanson, Solving Least Squares Problems, 1974).
-Each equation is divided by its w, since the error of a time is proportional to it. An interval in which the
-machine was busy with something else, or in which a run loaded its model again, then has a bounded effect.
+Each equation is divided by its w, since the error of a time is proportional to the time. An interval in which
+the machine did other work, or in which a run loaded its model again, then has a bounded effect.
 
-If B_p and n vary independently over at least six configurations, three models compete. The *line* is the
-model above. The *tail* adds a term k · log2(B_p) to the generation, or to the whole step. The *effects* add
-to the tail an effect of each configuration (`isolaw.step_effects`), the median of log(measured / predicted)
-over its runs. isolaw leaves out each configuration in turn, and keeps the model that predicts the medians of
-the left-out configurations with the least root mean square error; of equal models, the simpler one.
+If B_p and n vary independently over at least six configurations, three models compete. The model *line* is
+the one above. The model *tail* adds a term k · log2(B_p) to the generation, or to the whole step if parts are
+not recorded. The model *effects* extends *tail* by an effect of each configuration (`isolaw.step_effects`),
+which is the median of log(measured / predicted) over its runs. isolaw leaves out each configuration in turn.
+It keeps the model that predicts the medians of the left-out configurations with the smallest root mean square
+error, and prefers the simpler of equal models.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
-REST = "rest"  # the wall time that no part of a step accounts for
+REST = "rest"  # the wall time outside the recorded parts of a step
 WHOLE = "step"  # a whole step, if its parts were not recorded
 EVALUATE = "evaluate"
 GENERATE = "generate"
 LEAST_SQUARES = "least squares"
-_LEAST = 3  # batch sizes that cross-validation needs
-_LEAST_CELLS = 6  # configurations with independent B_p and n that the tail and the effects need
-APART_S = 5.0  # least seconds between two lines of a command's log that count: isolaw polls it every 0.25 s
+_LEAST = 3  # fewest batch sizes for cross-validation
+_LEAST_CELLS = 6  # fewest configurations with independent B_p and n for the models tail and effects
+APART_S = 5.0  # fewest seconds between two lines of a trainer's log that count; isolaw polls it every 0.25 s
 StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The recorded checkpoints of one run in order: counts and times since the run began, each (P,)."""
+    """The recorded checkpoints of one run, in order: P counts and times since the run began."""
 
     run_id: str
     problems_per_batch: int
@@ -60,7 +61,7 @@ class Timed:
     tokens: Floats | None
     wall_s: Floats
     evaluated: NDArray[np.bool_]
-    seconds: Mapping[str, Floats]  # by part of a step; empty if they were not recorded
+    seconds: Mapping[str, Floats]  # seconds by part of a step; empty if parts were not recorded
     gpus: int | None = None
     gpu: str = ""
     model: str = ""
@@ -122,10 +123,10 @@ class Timed:
 
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
-    """Return the cost of a step from a table of runs with ``wall_s``; the GPUs of the runs are unknown.
+    """Return the cost of a step from a table of runs with ``wall_s``. The GPUs of the runs are unknown.
 
-    If a run has no ``wall_s``, isolaw uses the metric ``step_seconds``, the seconds that its log counts for a
-    step.
+    For a run without ``wall_s``, isolaw uses the metric ``step_seconds``, which contains the seconds per step
+    in its log.
     """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
     models = {run_id: str(own.get("model", "")) for run_id, own in runs.attributes.items()}
@@ -140,7 +141,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
         # The clock of a command's runs is isolaw's, which reads several steps at once.
         if own["wall_s"].isna().any() or backends.get(run_id) == "command":
             if (seconds := counted.get(run_id)) is not None:
-                # Only some steps are measured. Their times are summed as if they were consecutive.
+                # Only some steps were timed. Their times are summed as if the steps were consecutive.
                 step = np.cumsum(np.ones(len(seconds) + 1))
                 wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
                 none, model = np.zeros(step.size, bool), models.get(run_id, "")
@@ -154,7 +155,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 
 
 def check_backend(backend: str, where: str) -> None:
-    """Raise `DataError` for simulated or replayed runs, whose time is not that of training a model."""
+    """Raise `DataError` for simulated or replayed runs, whose time is not the time of training a model."""
     if backend not in ("real", "command"):
         raise DataError(f"{where}: runs of backend {backend}; their time is not that of training a model")
 
@@ -202,7 +203,7 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
 
 @dataclass(frozen=True)
 class _Intervals:
-    """The I intervals between consecutive checkpoints of runs, with the seconds of each part, (I,)."""
+    """The intervals between consecutive checkpoints of runs, as arrays with one value per interval."""
 
     run: NDArray[np.int64]
     problems: Floats  # B_p
@@ -215,7 +216,7 @@ class _Intervals:
 
     @classmethod
     def of(cls, timed: Sequence[Timed], unit: str) -> _Intervals:
-        """Return the intervals of runs; parts of a step count only if all runs recorded them."""
+        """Return the intervals of runs. Parts of a step are used only if all runs recorded them."""
         names = (
             sorted({name for run in timed for name in run.seconds}) if all(r.seconds for r in timed) else []
         )
@@ -242,25 +243,25 @@ class _Intervals:
         return cls(run=whole.pop("run").astype(np.int64), seconds=seconds, **whole)
 
     def only(self, kept: NDArray[np.bool_]) -> _Intervals:
-        """Return the selected intervals."""
+        """Return the intervals that the mask ``kept`` selects."""
         own = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
         return _Intervals(**own, seconds={name: values[kept] for name, values in self.seconds.items()})
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """The (B_p, n) of the run of each interval, (I, 2)."""
+        """The (B_p, n) of each interval's run, with one row per interval."""
         return np.stack([self.problems, self.batch / self.problems], axis=1).round().astype(np.int64)
 
     @property
     def apart(self) -> bool:
-        """Whether B_p and n vary independently, over enough configurations for a tail and effects."""
+        """Whether B_p and n vary independently over enough configurations for the models tail and effects."""
         cells = np.unique(self.cells, axis=0)
         design = np.stack([np.ones(len(cells)), cells.prod(axis=1), np.log2(cells[:, 0])], axis=1)
         varied = all(np.unique(column).size > 1 for column in cells.T)
         return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
 
     def fitted(self, tail: bool = False) -> tuple[StepParts, float]:
-        """Fit the model, and return the parts of a step and the seconds of an evaluation."""
+        """Fit the model line or ``tail``, and return the parts of a step and the seconds of an evaluation."""
         parts: StepParts = {}
         doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
@@ -275,8 +276,9 @@ class _Intervals:
         return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
     def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:
-        """Return the coefficients ≥ 0 of the columns; with one batch size T is proportional to k and left
-        out.
+        """Return the coefficients ≥ 0 of the columns.
+
+        With only one batch size, T is proportional to k, and its coefficient is 0.
         """
         from scipy.optimize import nnls
 
@@ -287,13 +289,16 @@ class _Intervals:
         return [float(value) for value in found]
 
     def least_squares(self) -> StepPart:
-        """Return the ordinary least squares line through step times, for comparison; it may be negative."""
+        """Return the ordinary least-squares line through step times, for comparison. It can be negative."""
         design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
         a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
         return StepPart(float(a), float(b))
 
     def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
-        """Return the (B_p, n) of each of R runs, (R, 2), and its log(measured / predicted seconds), (R,)."""
+        """Return the (B_p, n) of R runs and their log(measured / predicted seconds).
+
+        The arrays have shapes (R, 2) and (R,).
+        """
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
         steps = self.steps * (a + c * np.log2(self.problems))
         predicted = steps + b * self.units + evaluation_s * self.evaluations
@@ -303,11 +308,11 @@ class _Intervals:
             return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
 
     def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
-        """Return the effect of each configuration: the time that these parts do not predict."""
+        """Return the effect of each configuration: its error under the equation with these parts."""
         of_run, errors = self.errors(parts, evaluation_s)
         places, own = np.unique(of_run, axis=0, return_inverse=True)
         seen = np.array([np.median(errors[own == place]) for place in range(len(places))])
-        # For normal errors the standard deviation is 1.4826 times the median absolute deviation.
+        # For normal errors, the standard deviation is 1.4826 times the median absolute deviation.
         several = np.bincount(own)[own] > 1
         spread = 1.4826 * float(np.median(np.abs(errors - seen[own])[several])) if several.any() else 0.0
         return StepEffects(tuple((int(b), int(n)) for b, n in places), tuple(map(float, seen)), spread)
@@ -319,7 +324,7 @@ class _Validated(NamedTuple):
 
 
 def _validate(table: _Intervals) -> _Validated:
-    """Predict each configuration (or batch size) from all others with every model, and keep the best."""
+    """Predict each configuration (or batch size) from all others with every model, and select the best."""
     groups = table.cells if table.apart else table.batch[:, None].astype(np.int64)
     names = ("line", "tail", "effects") if table.apart else ("line",)
     own: dict[str, list[Floats]] = {name: [] for name in names}

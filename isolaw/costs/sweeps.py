@@ -1,4 +1,4 @@
-"""The time that a sweep's runs took so far, and the time that the rest of them will take."""
+"""Compute the time that a sweep's runs have taken so far, and the time that they still need."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from isolaw.store import SweepStore
 def left(
     directory: str | Path, runs: Iterable[RunSpec], cost: Cost, price: float | None = None
 ) -> Spent | None:
-    """Return the cost of what is left of ``runs``, each from its last state: steps, evaluations, starts.
+    """Return the cost of the remaining steps, evaluations and starts of ``runs``, each from its last state.
 
-    Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost includes
-    them.
+    Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost model
+    includes them.
     """
     store = SweepStore(directory)
     seconds = 0.0
@@ -102,11 +102,11 @@ def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
 
 
 def so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
-    """Return the ``hours``, the ``gpu_hours``, and the ``seconds`` by part that runs recorded so far.
+    """Return the ``hours``, the ``gpu_hours`` and the ``seconds`` by part that runs have recorded so far.
 
-    The part ``start`` is the time before step 0, and ``rest`` is the wall time that no other part accounts
-    for. ``gpu_hours`` is None if a run did not record its GPUs, or had none. Returns None if no run has
-    recorded anything.
+    The part ``start`` is the time before step 0, and ``rest`` is the wall time outside all other parts.
+    ``gpu_hours`` is None if a run did not record its GPUs or had none. Returns None if no run has recorded
+    any time.
     """
     seconds: Counter[str] = Counter()
     total = gpu_s = 0.0

@@ -1,5 +1,5 @@
-"""Fit allocation laws to runs: learning curves, the surface, its frontier, laws, prediction, studies."""
+"""Fit allocation laws to runs, predict the best allocation for a budget, and run further studies."""
 
-# Raise it when results of a law or its surface change; measured tables name their version.
+# Increase ESTIMATOR or SURFACE when results of a law or its surface change; measured tables record them.
 ESTIMATOR = 6
 SURFACE = 3

@@ -1,4 +1,4 @@
-"""The allocations that a budget may buy: those with a measured n, and those with n between or beyond them."""
+"""List the candidate allocations for a budget: measured ones, and ones between and beyond the measured."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 from isolaw.step_cost import Cost
 
-INTERVALS = 3.0  # multiple of the compute to which three n ran, up to which predictions have intervals
-FAR = 10.0  # multiple of the same compute, beyond which isolaw recommends nothing
+# Multiples of the compute that three n reached. Past the first, n* of the method ``paper`` is only a bound.
+# Past the second, isolaw recommends nothing.
+INTERVALS = 3.0
+FAR = 10.0
 _ROUNDING = 0.1
-REACH = 4  # candidates reach from 1/4 of the smallest measured n to 4 times the largest
-_REACH_B = 2  # the same of B_p
-LEAST_STEPS = 20  # steps that the budget must buy of a configuration without runs
+REACH = 4  # candidates extend from 1/4 of the smallest measured n to 4 times the largest
+_REACH_B = 2  # the same factor for B_p
+LEAST_STEPS = 20  # fewest steps that the budget must buy for a configuration without runs
 
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
-    """Return the compute to which at least three n ran; n can be compared up to there and somewhat beyond."""
+    """Return the compute that at least three n reached. n can be compared up to there and slightly beyond."""
     return _third([(entry.level(axis_of(grid)), entry.end) for entry in grid])
 
 
 def reached(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the largest compute at which at least three n have a checkpoint, one step before `comparable`.
 
-    Texts and charts call it today's compute.
+    Messages and charts call it today's compute.
     """
     return _third([(entry.level(axis_of(grid)), entry.measured[1]) for entry in grid])
 
 
 def _third(ends: Iterable[tuple[int, float]]) -> float:
-    """Return the third-largest of the computes that each n reached; 0 with fewer than three n."""
+    """Return the third-largest of the computes that the n reached, or 0 for fewer than three n."""
     last: dict[int, float] = {}
     for n, end in ends:
         last[n] = max(last.get(n, 0.0), end)
@@ -45,10 +47,10 @@ def _third(ends: Iterable[tuple[int, float]]) -> float:
 
 
 def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
-    """Return a budget over the compute of `comparable`; infinity if no three n share a compute.
+    """Return a budget divided by the compute of `comparable`, or infinity if no three n share a compute.
 
-    Runs to a nominal C end up to one step before it. If only this shortfall, at most `_ROUNDING`, puts the
-    budget past `INTERVALS` or `FAR` times their end, isolaw returns exactly that multiple.
+    Runs with a nominal C end up to one step before it. If the budget exceeds `INTERVALS` or `FAR` times their
+    end only because of this shortfall (at most `_ROUNDING`), the result is exactly this multiple.
     """
     reach = comparable(grid)
     if not reach:
@@ -65,8 +67,8 @@ def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
 class CandidateAllocation(Cell):
     """A candidate (B_p, n), with the cost of one step in the unit of the budget.
 
-    ``measured`` says whether there are runs of it. ``rate`` is the amount of the law's x per unit of budget:
-    1, except for budgets in hours. ``beyond`` is the number of doublings past the measured n and B_p.
+    ``measured`` is true if the runs include it. ``rate`` is the amount of the law's x per unit of budget,
+    which is 1 except for budgets in hours. ``beyond`` is the number of doublings past the measured n and B_p.
     """
 
     step_cost: float
@@ -78,7 +80,7 @@ class CandidateAllocation(Cell):
 def affordable(
     document: LawDocument, budget: int, cap: int | None, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """Return the healthy configurations under the cap for which the budget buys at least one step."""
+    """Return the healthy configurations within the cap for which the budget buys at least one step."""
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
     out = [
@@ -106,7 +108,7 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
-    """Group configurations by B_p (by B in ``fixed-b``, by n in ``fixed-n``), each ascending on the axis."""
+    """Group configurations by B_p (by B in ``fixed-b``, by n in ``fixed-n``) and sort each group by axis."""
     out: dict[int, list[E]] = {}
     axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
     for e in sorted(entries, key=lambda e: e.level(axis)):
@@ -117,9 +119,9 @@ def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
 
 
 def between(measured: list[CandidateAllocation], setting: str) -> list[CandidateAllocation]:
-    """Return the unmeasured n = 2^k or 3 · 2^k between two measured n at the same B_p (or B).
+    """Return candidates with an unmeasured n = 2^k or 3 · 2^k between two measured n at the same B_p (or B).
 
-    In the setting ``fixed-n`` they are values of B_p.
+    In the setting ``fixed-n``, these values are B_p instead of n.
     """
     out = []
     axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
@@ -139,13 +141,13 @@ def between(measured: list[CandidateAllocation], setting: str) -> list[Candidate
 def beyond(
     document: LawDocument, healthy: Sequence[CandidateAllocation], budget: int, cap: int | None
 ) -> list[CandidateAllocation]:
-    """Return unmeasured allocations outside the measured range, up to a factor `REACH`.
+    """Return unmeasured candidates outside the measured range, up to a factor `REACH`.
 
-    n is 2^k or 3 · 2^k at each B_p (or B). Where B_p varies independently of n, B_p lies outside, too, up to
-    a factor `_REACH_B`; with several n, both are then powers of two, and B_p · n is at most a factor `REACH`
-    outside the measured ones.
-    Each must fit under the cap, and the budget must buy `LEAST_STEPS` steps: fewer train nothing. n is at
-    least 2, which GRPO's advantage needs. B_p does not go past one whose runs are unstable.
+    n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, it also extends beyond its
+    range, up to a factor `_REACH_B`. If n varies as well, both are powers of two, and B_p · n is at most a
+    factor `REACH` outside the measured sizes. Each candidate must fit within the cap, and the budget must buy
+    `LEAST_STEPS` steps, since fewer steps train nothing. n is at least 2, as GRPO's advantage requires. B_p
+    does not extend past an end of its range where runs are unstable.
     """
     grid, held_b = document.grid, document.setting == "fixed-b"
     n_of = sorted({e.rollouts_per_problem for e in grid})
@@ -184,7 +186,7 @@ def beyond(
 
 
 def _outside(levels: Sequence[int], reach: int, least: int, factors: tuple[int, ...]) -> list[int]:
-    """Return the f · 2^k outside the levels, up to a factor ``reach``, at least ``least``.
+    """Return the values f · 2^k outside the levels, up to a factor ``reach`` and not below ``least``.
 
     >>> _outside([8, 32], 4, 2, (1, 3))
     [2, 3, 4, 6, 48, 64, 96, 128]
@@ -197,7 +199,7 @@ def _outside(levels: Sequence[int], reach: int, least: int, factors: tuple[int, 
 def _batches_beyond(
     document: LawDocument, healthy: Sequence[CandidateAllocation], factors: tuple[int, ...]
 ) -> list[int]:
-    """Return the B_p outside the measured ones, except on a side where the outermost runs are unstable."""
+    """Return values of B_p outside the measured range, except on a side whose outermost runs are unstable."""
     measured = [e.problems_per_batch for e in document.grid]
     stable = [c.problems_per_batch for c in healthy]
     low, high = min(measured), max(measured)
@@ -208,7 +210,7 @@ def _batches_beyond(
 
 
 def _past(value: int, levels: Sequence[int]) -> float:
-    """Return the doublings from the nearest level to a value outside of all; 0 inside."""
+    """Return the number of doublings by which a value is outside the levels, or 0 if it is inside."""
     return max(math.log2(value / max(levels)), math.log2(min(levels) / value), 0.0)
 
 
@@ -217,7 +219,7 @@ def in_seconds(
 ) -> list[CandidateAllocation]:
     """Return the candidates for which ``seconds`` buy at least one step, with step costs in seconds.
 
-    With S seconds a step, each (B_p, n) gets its own compute: C = seconds / S(B_p · n) · B_p · n.
+    With S(B_p · n) seconds per step, each (B_p, n) has its own compute: C = seconds / S(B_p · n) · B_p · n.
     """
     steps = [(candidate, cost.step(*candidate.key)) for candidate in candidates]
     known = [(candidate, step) for candidate, step in steps if step is not None]
@@ -246,7 +248,7 @@ def in_seconds(
 
 
 def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
-    """Return a flag if the chosen allocation has a smaller or larger step than all timed ones."""
+    """Return a flag if the step cost of the chosen allocation is extrapolated from timed steps."""
     batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
     if not cost.extrapolates(*chosen.key):
         return []

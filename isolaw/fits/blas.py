@@ -1,8 +1,8 @@
-"""Limit BLAS to one thread for all of a fit, whatever else runs in the process.
+"""Limit BLAS to one thread during a fit, so that results do not depend on other work in the process.
 
-The number of BLAS threads can change how a product rounds, and it is a setting of the whole process. If each
-part of a fit set and restored it, timing would decide which setting applies to concurrent parts. On matrices
-of a few hundred rows, more threads cost more than they save.
+The number of BLAS threads can change the rounding of a product, and it is a setting of the whole process. If
+each part of a fit set and restored it, the setting during concurrent parts would depend on timing. On
+matrices of a few hundred rows, more threads cost more time than they save.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import scipy.linalg  # noqa: F401  (brings its own BLAS, which a limit reaches only once it is loaded)
+import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS, since a limit only affects loaded libraries)
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 _lock = threading.Lock()
-_inside = 0  # number of uses of `one_blas_thread` that are active
+_inside = 0  # number of active uses of `one_blas_thread`
 _limits: threadpool_limits | None = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread until the last of all nested and concurrent uses ends."""
+    """Limit BLAS to one thread until the last nested or concurrent use of this context ends."""
     global _inside, _limits
     with _lock:
         if not _inside:
@@ -40,5 +40,5 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _take_control() -> None:
-    """Make this thread the one that sets the limit: threadpoolctl ignores every thread but the first."""
+    """Make the current thread the controlling thread, since threadpoolctl ignores all other threads."""
     OpenBLASController.clear_controlling_thread(force=True)

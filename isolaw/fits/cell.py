@@ -1,6 +1,6 @@
-"""`Cell`: one (B_p, n), the base of configurations, grid entries in ``law.json`` and candidates.
+"""`Cell`: one (B_p, n), the base class of configurations, grid entries in ``law.json`` and candidates.
 
-A law describes one *axis*: n, or B_p if all runs have the same n.
+A law describes one *axis*, which is n, or B_p if all runs have the same n.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
-_N = re.compile(r"(?<!\d, )\bn\b")  # not that of a label
+_N = re.compile(r"(?<!\d, )\bn\b")  # the symbol n, except in a label
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A configuration, identified by its B_p and n alone."""
+    """A configuration that is identified only by its B_p and n."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -34,16 +34,16 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The name in messages and charts, such as ``B_p = 32, n = 8``."""
+        """The configuration's name in messages and charts, such as ``B_p = 32, n = 8``."""
         return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
 
     def level(self, axis: AxisName) -> int:
-        """Return the cell's B_p or its n, whichever the axis names."""
+        """Return the cell's value on the axis, which is its B_p or its n."""
         return self.problems_per_batch if axis == "problems_per_batch" else self.rollouts_per_problem
 
 
 def axis_of(cells: Iterable[Cell]) -> AxisName:
-    """Return the axis of a law of these cells: B_p if only B_p differs between them, else n.
+    """Return the axis of a law of these cells: B_p if they differ only in B_p, otherwise n.
 
     >>> axis_of([Cell(8, 16), Cell(32, 16)]), axis_of([Cell(8, 16), Cell(8, 32)])
     ('problems_per_batch', 'rollouts_per_problem')
@@ -54,7 +54,7 @@ def axis_of(cells: Iterable[Cell]) -> AxisName:
 
 
 def about(text: str, axis: AxisName) -> str:
-    """Return a sentence about n as one about the axis.
+    """Return a sentence about n, rewritten for the axis of the law.
 
     >>> about("n* rises: n = 8 is never the best n", "problems_per_batch")
     'B_p* rises: B_p = 8 is never the best B_p'

@@ -1,4 +1,4 @@
-"""The options that ``isolaw fit`` needs for given runs, so that commands that isolaw prints work."""
+"""Find the options that ``isolaw fit`` needs for given runs, so that the commands isolaw prints work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from isolaw.runs import Runs
 
 
 def options(runs: Runs, given: str | None = None) -> list[str]:
-    """Return the options with which ``isolaw fit`` accepts these runs; empty if its defaults do.
+    """Return the options with which ``isolaw fit`` accepts these runs.
 
-    Where ``isolaw fit`` would ask, this picks the reward that most runs measured and, for each attribute in
-    which the runs differ, the value with the most n. ``given`` is the metric that the command already names.
-    Raises `Refused` if no choice leaves enough runs for a law.
+    The list is empty if the defaults work. Where ``isolaw fit`` requires a choice, this function chooses the
+    reward that most runs measured. For each attribute in which the runs differ, it chooses the value with the
+    most n. ``given`` is the metric that the command already names. Raises `Refused` if no choice leaves
+    enough runs for a law.
 
     >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=own,
@@ -47,7 +48,7 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
 
 
 def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
-    """Return metric, evaluation set, and the options that select them where isolaw would ask."""
+    """Return the metric, the evaluation set, and the options that select them if isolaw requires a choice."""
     try:
         metric, eval_set, _ = choose(runs, given)
     except DataError:
@@ -67,7 +68,7 @@ def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
 
 
 def _fixed(table: pd.DataFrame) -> dict[str, Any]:
-    """Pick a value of each attribute in which the runs differ: the one with the most n."""
+    """Return, for each attribute in which the runs differ, the value with the most n."""
     fixed: dict[str, Any] = {}
     while names := differing(table):
         name = names[0]

@@ -1,10 +1,11 @@
-"""Find runs that collapse while other runs of their configuration go on, and cut them at the collapse.
+"""Find runs that collapse while other runs of their configuration do not, and cut them at the collapse.
 
-A collapse is an event with its own probability, not noise about a mean. A run has collapsed if it ends below
-the other runs of its (B_p, n) by far more than runs differ elsewhere; its checkpoints count until it has
-fallen half of that distance. The surface, and everything that rests on it, then describes runs that do not
-collapse. Nothing is cut if all runs of a configuration fall (the configuration causes it), or if runs take
-off at different times (then runs differ everywhere).
+A collapse is an event with its own probability, not noise about a mean. A run has collapsed if it ends far
+below the other runs of its (B_p, n), compared with the usual difference between runs. Its checkpoints count
+until it has fallen by half of this distance. The surface, and all results derived from it, then describe runs
+that do not collapse. Nothing is cut if all runs of a configuration fall, since the configuration is then the
+cause. Nothing is cut either if runs begin to learn at different times, since the usual difference is then
+large.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Floats
 
-_FALLEN = 0.25  # a collapse is at least this share of the others' rise
-_USUAL = 4.5  # and at least this multiple of the usual difference between runs
-_LEAST_PAIRS = 6  # pairs of runs needed to estimate the usual difference
+_FALLEN = 0.25  # smallest size of a collapse, as a share of the other runs' rise
+_USUAL = 4.5  # smallest size of a collapse, as a multiple of the usual difference between runs
+_LEAST_PAIRS = 6  # fewest pairs of runs that can estimate the usual difference
 _MEDIAN = 0.954  # median absolute difference of two standard normal numbers
-_MOST = 1 / 3  # share of runs; if more collapse, falling is normal for these runs, and none is cut
-_LEAST_KEPT = 3  # checkpoints; a run left with fewer is dropped
+_MOST = 1 / 3  # if more than this share of runs collapses, falls are normal, and no run is cut
+_LEAST_KEPT = 3  # a run with fewer remaining checkpoints is dropped
 _NAMED = 3
 
 
 class Collapse(NamedTuple):
-    """A run that collapsed, and the compute of the last of its checkpoints that the fit uses."""
+    """A collapsed run, with the compute of the last checkpoint that the fit uses."""
 
     configuration: Configuration
     run: int
@@ -75,7 +76,7 @@ def _ends(c: Configuration) -> list[float]:
 
 
 def _collapses(c: Configuration, usual: float) -> list[Collapse]:
-    """Return the runs that fell away from the others, lowest first."""
+    """Return the runs of a configuration that collapsed, lowest first."""
     left, out = list(range(c.runs)), []
     while len(left) > 1:
         lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))
@@ -95,7 +96,7 @@ def _collapses(c: Configuration, usual: float) -> list[Collapse]:
 
 
 def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
-    """Drop checkpoints after a collapse, and whole runs of which fewer than three checkpoints remain."""
+    """Drop checkpoints after a collapse, and runs with fewer than three remaining checkpoints."""
     kept = np.ones(c.run.size, dtype=bool)
     for own in found:
         kept &= (c.run != own.run) | (c.compute <= own.compute)
@@ -107,6 +108,6 @@ def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
 
 
 def _level(reward: Floats, end: int) -> float:
-    """Mean of the first (``end`` = 0) or last (−1) tenth of the checkpoints, at least three."""
+    """Return the mean of the first (``end`` = 0) or last (−1) tenth of the checkpoints, at least three."""
     width = max(3, reward.size // 10)
     return float((reward[:width] if end == 0 else reward[-width:]).mean())

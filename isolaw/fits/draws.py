@@ -1,4 +1,4 @@
-"""`Draws`: the parameters that a fit found in every draw, and the table that stores them."""
+"""`Draws`: the fitted parameters of every draw, and the table that stores them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LOGISTIC = ("b", "L", "k", "x0")
 
 @dataclass(frozen=True)
 class Draws:
-    """The estimate and its D draws; every array is (1 + D, …), the estimate first."""
+    """The estimate and its D draws. Every array has shape (1 + D, …), and row 0 is the estimate."""
 
     curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves, by (B_p, n) and name
-    logistic: Logistic | None  # the logistic law; None where it was refused
+    logistic: Logistic | None  # the logistic law; None if it was refused
     laws: dict[str, Floats]  # θ of each compared law, (1 + D, P)
     surface: Surface | None  # None for the paper's method
 
@@ -38,7 +38,7 @@ class Draws:
         """
         columns = {} if self.surface is None else dict(stored.columns(self.surface))
         for name, theta in self.laws.items():
-            if len(theta) == len(self):  # older laws hold the estimate alone
+            if len(theta) == len(self):  # older laws contain only the estimate
                 columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
         if self.logistic is not None:
             columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
@@ -48,7 +48,7 @@ class Draws:
 
     @classmethod
     def from_table(cls, document: LawDocument, table: pd.DataFrame | None) -> Draws:
-        """Invert `table`; without a table, return only the estimate, which the document also holds.
+        """Return the draws from a `table`, or only the estimate in ``document`` if there is no table.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class Draws:
             values = _values(table, values)
             for name, estimate in theta.items():
                 own = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
-                if set(own) <= set(table.columns):  # older laws have none
+                if set(own) <= set(table.columns):  # older laws lack these columns
                     theta[name] = table[own].to_numpy(np.float64)
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for c in document.curves:
@@ -80,7 +80,7 @@ def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) 
 
 
 def _estimates(document: LawDocument) -> dict[str, Floats]:
-    """Return the parameters of the logistic law and the curves from the document, as columns of one row."""
+    """Return the document's parameters of the logistic law and of the curves, as columns with one row."""
     row = {name: document.params[name].value for name in _LOGISTIC}
     if None in row.values():
         row = {}
@@ -90,7 +90,7 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
 
 
 def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the columns of the table as draws; the first row must equal the ``estimates``."""
+    """Return the table's columns as draws. Raise `Malformed` unless the first row equals ``estimates``."""
     if table.empty or not set(estimates) <= set(table.columns):
         raise Malformed("its draws belong to another law")
     out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}

@@ -1,7 +1,7 @@
-"""`Flag`: a reason for care, as a code that programs act on and a text that people read.
+"""`Flag`: a reason for care with a result, as a code for programs and a text for people.
 
-Code depends on a flag's `Code` alone, never on its text; `isolaw.report.text.law` prints it. The codes are
-part of isolaw's public interface (the site's page of files and keys lists them).
+Programs depend only on a flag's `Code`, never on its text. `isolaw.report.text.law` prints the text. The
+codes are part of isolaw's public interface (the site's page of files and keys lists them).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isolaw.fits.document.codec import Encoded
 
 
 class Code(StrEnum):
-    """The subject of a flag. Each code is its own JSON value, and ``meaning`` explains it in one line.
+    """The subject of a flag. A code equals its JSON value, and ``meaning`` explains it in one line.
 
     >>> Code.ONE_SEED == "one_seed", Code("one_seed").meaning
     (True, 'every configuration has one run, so the variation between seeds was not measured')
@@ -31,7 +31,7 @@ class Code(StrEnum):
         member.meaning = meaning
         return member
 
-    # What was fitted.
+    # The fitted data.
     SIMULATED = "simulated", "a simulator made the runs, which are no evidence about a language model"
     PARTLY_SIMULATED = "partly_simulated", "a simulator made some of the runs"
     AS_READ = "as_read", "a note from reading the sources"
@@ -50,7 +50,7 @@ class Code(StrEnum):
         "a run collapsed while others of its configuration did not; isolaw uses it up to the collapse",
     )
 
-    # What intervals hold.
+    # The intervals.
     ONE_SEED = "one_seed", "every configuration has one run, so the variation between seeds was not measured"
     TWO_SEEDS = (
         "two_seeds",
@@ -124,7 +124,7 @@ class Flag:
     """A reason for care with a result: a code for programs, and a sentence for people."""
 
     code: str  #: a `Code`, or a string that a later version of isolaw wrote
-    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` may prepend
+    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` can prepend
 
 
 _SIMULATED = {
@@ -142,12 +142,12 @@ _SIMULATED = {
 
 
 def flags_of_simulated(simulated: Simulated) -> list[Flag]:
-    """Return the flag that reports a simulator; empty if none made the runs."""
+    """Return the flag that reports a simulator, or an empty list if no simulator made the runs."""
     return [*_SIMULATED[simulated]]
 
 
 def simulated_by(flags: Iterable[Flag]) -> Simulated:
-    """Invert `flags_of_simulated`.
+    """Return whether a simulator made the runs, according to these flags (inverts `flags_of_simulated`).
 
     >>> simulated_by(flags_of_simulated(Simulated.PARTLY)).words
     'partly simulated'
@@ -159,7 +159,7 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
 
 
 class Flagged(Encoded):
-    """The base class of results that have ``flags``, the reasons for care with them."""
+    """The base class of results with ``flags``."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("simulated",)
     flags: Sequence[Flag]

@@ -1,9 +1,9 @@
-"""The compute-optimal frontier: which n is best at each compute, and where one n overtakes another.
+"""Compute the compute-optimal frontier: the best n at each compute, and where one n overtakes another.
 
-In the setting ``fixed-n`` the axis is B_p, and "n" below stands for it (`isolaw.fits.cell.axis_of`).
+In the setting ``fixed-n``, the axis is B_p, and "n" in this module means B_p (`isolaw.fits.cell.axis_of`).
 
-A curve competes only where its configuration was measured. n* is *censored* (only a bound) at the grid's
-edges and where a neighbouring n on the grid was not measured.
+A curve competes only at computes at which its configuration was measured. n* is *censored* (only a bound) at
+the grid's edges, and where a neighbouring n on the grid was not measured.
 """
 
 from __future__ import annotations
@@ -30,60 +30,61 @@ _SEARCH = 400
 
 @dataclass(frozen=True)
 class Frontier:
-    """The frontier of 1 + D sets of curves (row 0 fits the data) at X computes over N levels of n."""
+    """The frontier of 1 + D sets of curves at X computes over N levels of n. Row 0 is the fit to the data."""
 
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
     reward: Floats  # the best reward of each n where it was measured, −inf elsewhere, (1 + D, N, X)
-    alone: Bools  # where a neighbour of the strict n* was not measured, (1 + D, X)
-    # Where the strict n* is only a lower (upper) bound, (1 + D, X); both if all rewards are equal.
+    alone: Bools  # True where a neighbour of the strict n* was not measured, (1 + D, X)
+    # True where the strict n* is only a lower (upper) bound, (1 + D, X). Both are True if all rewards are
+    # equal.
     below: Bools
     above: Bools
-    unit: float = 1.0  # of the reward
+    unit: float = 1.0  # unit of the reward
 
     @property
     def best(self) -> Floats:
-        """The reward on the frontier, for the estimate and D draws at X budgets, (1 + D, X)."""
+        """The reward on the frontier, for the estimate and D draws at X budgets, of shape (1 + D, X)."""
         return np.asarray(self.reward.max(axis=1))
 
     @cached_property
     def strict(self) -> NDArray[np.int64]:
-        """Index of the best n, the smallest of equals, (1 + D, X)."""
+        """Index of the best n, or of the smallest among equally good n, of shape (1 + D, X)."""
         return highest(self.reward, 1)
 
     @cached_property
     def tolerance(self) -> NDArray[np.int64]:
-        """Index of the smallest n within the tolerance of the best, (1 + D, X)."""
+        """Index of the smallest n within the tolerance of the best, of shape (1 + D, X)."""
         least = self.best - TOLERANCE * self.unit - FLAT * np.abs(self.best)
         return np.asarray((self.reward >= least[:, None]).argmax(axis=1))
 
 
 @dataclass(frozen=True)
 class Path:
-    """n*(C) in 1 + D draws, by either method; laws are fitted to it."""
+    """n*(C) in the estimate and D draws, to which laws are fitted. Both methods produce it."""
 
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
-    # log2 n* and the reward there, (1 + D, X)
+    # log2 n* and the reward at n*, (1 + D, X)
     log2_n: Floats
     reward: Floats
-    # Where n* is only a lower (upper) bound, (1 + D, X); both if it is unknown.
+    # True where n* is only a lower (upper) bound, (1 + D, X). Both are True if n* is unknown.
     below: Bools
     above: Bools
 
     @property
     def censored(self) -> Bools:
-        """True where n* is only a bound, for the estimate and D draws at X budgets, (1 + D, X)."""
+        """A mask of shape (1 + D, X): True where n* is only a bound."""
         return self.below | self.above
 
     @property
     def at_top(self) -> Bools:
-        """Where n* is the largest n of the grid, (1 + D, X)."""
+        """A mask of shape (1 + D, X): True where n* is the largest n of the grid."""
         return self.below & (self.log2_n >= np.log2(self.levels[-1]) - 1e-9)
 
     @property
     def n(self) -> Floats:
-        """n*, (1 + D, X): ±inf if it is a bound open on that side, NaN if it is unknown."""
+        """n* of shape (1 + D, X): ±inf if n* is a bound that is open on that side, NaN if it is unknown."""
         n = np.exp2(self.log2_n)
         n = np.where(self.below & ~self.above, np.inf, np.where(self.above & ~self.below, -np.inf, n))
         return np.where(self.below & self.above, np.nan, n)
@@ -96,7 +97,7 @@ def strict_path(frontier: Frontier) -> Path:
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
-    """Return n* along the ridge of the surface, unknown beyond ``reach``, where n cannot be compared."""
+    """Return n* along the ridge of the surface; n* is unknown past ``reach``, where n cannot be compared."""
     u = cut.along[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = levels_of(configurations)
@@ -108,9 +109,9 @@ def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -
 def cut_frontier(
     cut: Slices, configurations: list[Configuration], reach: float, unit: float = 1.0
 ) -> Frontier:
-    """Return the surface's rewards of each measured n, at the best of its B_p.
+    """Return the frontier of a surface, with the reward of each measured n at its best B_p.
 
-    All n compete at every compute; ``alone`` marks computes that fewer than three n reached.
+    All n compete at every compute. ``alone`` marks computes beyond ``reach``, where n cannot be compared.
     """
     axis = axis_of(configurations)
     n = np.array([c.level(axis) for c in configurations])
@@ -130,10 +131,10 @@ def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
 
 
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
-    """Return the compute range over which a frontier is drawn.
+    """Return the range of compute over which the frontier is computed.
 
-    It ends with the last checkpoint of any run. If step 0 was measured, curves begin at C = 0 and the range
-    begins when every configuration has made a step; otherwise it begins with the first checkpoint.
+    It ends at the last checkpoint of any run. If step 0 was measured, curves begin at C = 0, and the range
+    begins when every configuration has made a step. Otherwise, the range begins at the first checkpoint.
     """
     steps = [float(c.compute[c.compute > 0].min()) for c in configurations if c.measured[0] == 0]
     low = max(steps) if steps else min(c.measured[0] for c in configurations)
@@ -143,7 +144,10 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
 def envelope(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the levels of n and the best reward of each; if ``measured``, −inf where none was measured."""
+    """Return the levels of n and the best reward of each level.
+
+    If ``measured``, the reward is −inf at computes at which no run of the level was measured.
+    """
     levels, axis = levels_of(configurations), axis_of(configurations)
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
@@ -156,7 +160,7 @@ def envelope(
 def trace(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, unit: float = 1.0
 ) -> Frontier:
-    """Trace the frontier at ``compute`` (X,); some configuration must cover each."""
+    """Return the frontier of the curves at ``compute`` (X,). A configuration must cover each compute."""
     levels, reward = envelope(configurations, curves, compute)
     best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
     measured = np.isfinite(reward[0])  # (N, X), the same in every draw
@@ -170,35 +174,41 @@ def trace(
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where ``to`` overtakes ``from_``: the last such compute in the range where both were measured."""
+    """The last compute at which ``to`` overtakes ``from_`` in the range where both were measured."""
 
     from_: int
     to: int
-    # First and last compute at which both were measured; None if there is no such range.
+    # First and last compute at which both n were measured; None if there is no such range.
     shared: tuple[float, float] | None
-    # The overtaking within ``shared``, the estimate first; −inf if ``to`` always leads, +inf if it never
-    # does, NaN without a shared range.
+    # The crossover within ``shared`` in the estimate and in each draw: −inf if ``to`` always leads, +inf if
+    # it never leads, NaN without a shared range.
     draws: Floats
-    # Where the estimated curves cross in the range in which either was measured; NaN or ±inf if they do not.
+    # The crossover of the estimated curves in the range where either n was measured; NaN or ±inf as above.
     extrapolated: float
 
     @property
     def supported(self) -> bool:
-        """Whether the estimate lies where both n were measured."""
+        """Whether the estimated crossover is within the range where both n were measured."""
         return bool(np.isfinite(self.draws[0]))
 
 
 def curve_rewards(
     configurations: list[Configuration], curves: list[Curves], first: float
 ) -> tuple[Floats, Floats]:
-    """Return computes (X,) at which to look for crossovers, and the best curve of each n, (1 + D, N, X)."""
+    """Return the computes at which to search for crossovers, and the best reward of each n there.
+
+    The arrays have shapes (X,) and (1 + D, N, X).
+    """
     ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
     compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
 def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:
-    """Return computes (X,) at which to look for crossovers, and the interpolated rewards of the frontier."""
+    """Return the computes (X,) at which to search for crossovers, and the frontier's rewards there.
+
+    The rewards are interpolated in log C.
+    """
     compute = np.geomspace(min(first, frontier.compute[0]), frontier.compute[-1], _SEARCH)
     log, at = np.log(frontier.compute), np.log(compute)
     right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
@@ -211,8 +221,8 @@ def crossovers(
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
-    ``compute`` is (X,); ``reward`` (1 + D, N, X) holds the reward of each n, in the joint setting at its best
-    B_p. ``first`` is the compute at which the frontier begins.
+    ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p in the
+    setting ``joint``). ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)
@@ -233,7 +243,11 @@ def crossovers(
 
 
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
-    """Return the last x in [low, high] at which a lead (1 + D, X) turns positive, or NaN, per draw."""
+    """Return the last x in [low, high] at which the lead (1 + D, X) becomes positive, for each draw.
+
+    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. It is NaN if the
+    frontier does not cover the range.
+    """
     inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
     if inside.sum() < 2:  # the frontier does not cover this range
         return np.full(len(lead), np.nan)

@@ -1,12 +1,12 @@
-"""The gain of a larger budget: the reward of its best allocation minus that of today's best.
+"""Compute the gain of a larger budget: the reward of its best allocation minus the reward of today's best.
 
-Today is C0, the largest compute at which at least three n have a checkpoint, so that the runs themselves show
-the best n. Let a be the recommended allocation at C, and a0 the one at C0. Each draw d of the pool
-(`isolaw.fits.surface.pool`) holds both rewards, so
+Today's compute is C0, the largest compute at which at least three n have a checkpoint, so that the runs show
+the best n. Let a be the recommended allocation at C, and a0 the recommended allocation at C0. Each draw d of
+the pool (`isolaw.fits.surface.pool`) contains both rewards, so
 
     gain_d = r_d(a, C) − r_d(a0, C0)
 
-in which common terms, such as the level of all rewards, cancel.
+Terms that both rewards share, such as the level of all rewards, cancel in this difference.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.prediction import Prediction
 
-_LARGER = 1.1  # times today's compute: runs of one C end up to a step apart
+_LARGER = 1.1  # smallest multiple of today's compute with a gain, since runs of one C end up to a step apart
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The reward that the budget of a prediction gains over today's."""
+    """The gain in reward of a prediction's budget over today's compute."""
 
-    today: Prediction  #: at the largest compute at which three n ran
+    today: Prediction  #: prediction at today's compute, the largest compute that three n reached
     reward: Quantity  #: increase of the reward at the larger budget
-    #: The reward less that of today's (n, B_p), both at the larger budget; None unless today's n is larger.
+    #: Reward at the larger budget minus the reward of today's (n, B_p) at that budget; None unless today's n
+    #: is larger.
     kept: Quantity | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,10 +47,10 @@ class Gain:
 
 
 def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
-    """Return the gain of the budget; None if it is not beyond today's or cannot be compared.
+    """Return the gain of the budget, or None if it is not beyond today's compute or cannot be compared.
 
-    ``limits`` are those of `Law.predict`. There is no gain for a law of the paper's method, whose draws do
-    not hold two budgets together, or for a budget in hours with a law in tokens.
+    ``limits`` are the keyword arguments of `Law.predict`. There is no gain for a law of the method ``paper``,
+    whose draws do not contain two budgets jointly, or for a budget in hours with a law in tokens.
     """
     document, best = law.document, prediction.allocation
     if law.surface is None or best is None:
@@ -62,7 +63,7 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
         return None
     try:
         today = law.predict(reach, **limits)
-    except InputError:  # it does not pay for a step under the cap
+    except InputError:  # today's compute does not pay for a step within the cap
         return None
     now = today.allocation
     if now is None:

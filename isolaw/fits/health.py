@@ -1,9 +1,9 @@
-"""Decide which runs are healthy, and find the smallest B_p that trains stably.
+"""Determine which runs are healthy, and find the smallest B_p that trains stably.
 
 A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
-truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least nine in ten of
-its runs are healthy; the interval of that share shows how certain it is. `Runs` holds finite values only, so
-a run that diverged ends early.
+truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least 90 % of its
+runs are healthy; the interval of this share shows how certain the result is. `Runs` contains only finite
+values, so a run that diverged ends early.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 @dataclass(frozen=True)
 class Health(Encoded):
-    """The health of one run: whether its training is stable, and the signs that it is not."""
+    """The health of one run: the diagnostics that judge it, and the signs of unstable training."""
 
     DERIVED = ("status",)
 
@@ -39,12 +39,12 @@ class Health(Encoded):
     problems_per_batch: int
     rollouts_per_problem: int
     seed: int
-    judged_by: tuple[str, ...]  # diagnostics with enough evaluations to judge by, as ``metric on eval_set``
+    judged_by: tuple[str, ...]  # diagnostics with enough evaluations, as ``metric on eval_set``
     signs: dict[str, Sign]  # signs by diagnostic, earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:
-        """``healthy``, ``unhealthy``, or ``unknown`` if no diagnostic is long enough."""
+        """``healthy``, ``unhealthy``, or ``unknown`` if no diagnostic has enough evaluations."""
         return "unhealthy" if self.signs else "healthy" if self.judged_by else "unknown"
 
     @property
@@ -55,11 +55,11 @@ class Health(Encoded):
 
 
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
-    """Judge each run.
+    """Return the health of each run.
 
-    ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` come from ``train``, or else
-    from another evaluation set; ``metric`` on ``eval_set`` counts as a further reward. None of them is
-    required.
+    ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` come from ``train`` if it has
+    them, and otherwise from another evaluation set. ``metric`` on ``eval_set`` is an additional reward. None
+    of these diagnostics is required.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")
@@ -108,7 +108,10 @@ def _diagnostics(
 
 
 def _binomial_error(name: str, curve: pd.DataFrame) -> float:
-    """Return √(y (1 − y) / N) of one evaluation; N counts samples for avg@k and problems for best@k."""
+    """Return the binomial error √(y (1 − y) / N) of one evaluation.
+
+    N is the number of samples for avg@k, and of problems for best@k.
+    """
     values = curve["value"].to_numpy()
     parsed = metrics.parse(name)
     if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
@@ -119,11 +122,12 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
 
 
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
-    """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health at each B_p.
+    """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health of each B_p.
 
-    It is the smallest measured B_p such that it and all larger ones are stable. The status is ``upper_bound``
-    if no smaller B_p was run, ``lower_bound`` if even the largest is unstable, ``refused`` if no run can be
-    judged. The interval holds every B_p that the exact (Clopper–Pearson) intervals of the shares allow.
+    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. Its
+    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest is unstable, and
+    ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
+    (Clopper–Pearson) intervals of the shares.
 
     Raises
     ------
@@ -150,7 +154,7 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
 
 
 def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> Quantity:
-    """Return the smallest stable B_p, with an interval from the ends of the shares' intervals."""
+    """Return the smallest stable B_p, with an interval derived from the intervals of the shares."""
     if not ends:
         return REFUSED
     first, last = float(min(ends)), float(max(ends))
@@ -158,11 +162,11 @@ def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> 
     least, most = (_tail({b: end[i] >= STABLE for b, end in ends.items()}) for i in (1, 0))
     if smallest is None:
         return Quantity(last, (least or last, None), "lower_bound")
-    bounds = (None if least == first else least, most)  # below the smallest B_p that was run nothing is known
+    bounds = (None if least == first else least, most)  # nothing is known below the smallest measured B_p
     return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == first else "ok")
 
 
 def _tail(good: dict[int, bool]) -> float | None:
-    """Return the smallest B_p such that it and all larger ones are good."""
+    """Return the smallest B_p such that it and all larger B_p are good, or None if there is none."""
     bad = [b for b, fine in good.items() if not fine]
     return min((float(b) for b in good if not bad or b > max(bad)), default=None)

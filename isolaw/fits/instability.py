@@ -1,27 +1,29 @@
-"""The signs of an unhealthy run, each detected in one diagnostic.
+"""Detect the signs of an unhealthy run, each in one diagnostic.
 
-A diagnostic y_1 … y_T is judged by its *levels*, means over windows of w neighbouring evaluations,
+A diagnostic y_1 … y_T is judged by its *levels*, which are means over windows of w neighbouring evaluations,
 
     L_i = mean(y_i … y_{i+w−1}),   w = max(3, T / 10)
 
-in which values are clipped to 4 σ from the window's median, so that one outlier or dip decides nothing. σ is
-the residual scatter of y_i − (y_{i−1} + y_{i+1}) / 2, which is insensitive to a trend (Gasser, Sroka &
-Jennen-Steinmetz, Biometrika 73, 1986), and at least the binomial error of an evaluation, √(y (1 − y) /
+Values are clipped to 4 σ from the window's median, so a single outlier or dip cannot be a sign. σ is the
+residual scatter of y_i − (y_{i−1} + y_{i+1}) / 2, which is insensitive to a trend (Gasser, Sroka &
+Jennen-Steinmetz, Biometrika 73, 1986). It is at least the binomial error of an evaluation, √(y (1 − y) /
 (problems · samples)).
 
-- *reward drawn down*: reward ends below its peak by more than noise (z · σ √(2/w), with z at 1 % over all
-  windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of its peak.
-- *entropy collapse*: entropy ends at a twentieth of its start, where R = b − a·e^H, with reward R, entropy H
-  and constants a and b (Cui et al., arXiv 2505.22617), leaves hardly any reward to gain.
-- *entropy explosion*: entropy reaches ten times its start. A base model begins at .3 to 1 nat per token, and
-  no text has 3 or more.
-- *explosion* of KL or gradient norm: a hundred times its level at a quarter of the steps. KL grows as the
-  square of the distance that parameters moved, which grows at most linearly in steps, so a healthy run may
-  reach sixteen times.
-- *truncated responses*: 15 % or more at the end. 10–15 % typically destabilised training at scale (ScaleRL,
-  arXiv 2510.13786, appendix); many base models begin above that and come down.
+- *reward drawn down*: the reward ends below its peak by more than noise and by more than a quarter of its
+  rise. Noise is z · σ √(2/w), with z at 1 % over all windows that can contain the peak. In a *reward
+  collapse*, the reward ends at half of its peak or less.
+- *entropy collapse*: the entropy ends at a twentieth of its start. With R = b − a·e^H for reward R, entropy H
+  and constants a and b (Cui et al., arXiv 2505.22617), hardly any reward is then left to gain.
+- *entropy explosion*: the entropy reaches ten times its start. A base model starts at .3 to 1 nat per token,
+  and no text has 3 or more.
+- *explosion* of the KL or gradient norm: it reaches a hundred times its level at a quarter of the steps. KL
+  grows as the square of the distance that parameters moved, which grows at most linearly in steps, so a
+  healthy run can reach sixteen times.
+- *truncated responses*: the share is 15 % or more at the end. 10–15 % typically destabilised training at
+scale
+  (ScaleRL, arXiv 2510.13786, appendix). Many base models start above this share and then fall below it.
 
-Response length alone is no sign: it grows and shrinks in healthy runs.
+Response length is not a sign, since it grows and shrinks in healthy runs.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ from scipy.stats import norm
 
 Floats = NDArray[np.float64]
 LEAST_EVALUATIONS = 6  # two windows that share no evaluation
-FALSE_ALARMS = 0.01  # if the error is known; up to 4 % if ten evaluations must estimate it
-DRAWN_DOWN = 0.25  # of the rise
-COLLAPSE = 0.5  # of the peak
-LEAST_FALL = 0.05  # of the peak, if reward hardly rose
+FALSE_ALARMS = 0.01  # rate if the error is known; up to 4 % if it is estimated from ten evaluations
+DRAWN_DOWN = 0.25  # smallest fall, as a share of the rise
+COLLAPSE = 0.5  # smallest fall of a collapse, as a share of the peak
+LEAST_FALL = 0.05  # smallest fall, as a share of the peak, if the reward hardly rose
 ENTROPY_COLLAPSE = 0.05
 ENTROPY_EXPLOSION = 10.0
 EXPLOSION = 100.0
-WARM_UP = 10  # steps: while the learning rate rises, KL grows faster than quadratically
+WARM_UP = 10  # first steps, in which the learning rate rises and KL grows faster than quadratically
 TRUNCATED = 0.15
 _LEAST_WINDOW = 3
 _OUTLIER = 4.0
@@ -55,18 +57,18 @@ class Sign:
     """One sign of an unhealthy run, with its step and levels."""
 
     name: str  # one of the names in the module's docstring
-    step: int  # the last step of the window in which it began
-    # The two levels that were compared.
+    step: int  # the last step of the window in which the sign began
+    # The two levels whose difference is the sign.
     before: float
     after: float
 
 
 def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign | None:
-    """Return the sign in one diagnostic of one run; None if it is healthy.
+    """Return the sign in one diagnostic of one run, or None if the diagnostic is healthy.
 
     ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
-    ``steps`` and ``values`` are (T,), in order of steps, with T at least `LEAST_EVALUATIONS`; ``error`` is
-    the standard error of one evaluation, 0 if unknown.
+    ``steps`` and ``values`` have shape (T,), in order of steps, with T at least `LEAST_EVALUATIONS`.
+    ``error`` is the standard error of one evaluation, or 0 if it is unknown.
 
     >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
     >>> found = sign("avg@4", np.arange(12.0), reward)
@@ -91,7 +93,7 @@ def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign
 
 
 def _fall(ends: Floats, levels: Floats, first: float, sigma: float, width: int) -> Sign | None:
-    """Return a sign of instability if the reward ends significantly below its peak; None otherwise."""
+    """Return a sign if the reward ends significantly below its peak, and None otherwise."""
     candidates = levels.size - width  # windows that share no evaluation with the last
     top = int(np.argmax(levels[:candidates]))
     peak, rise = levels[top], levels[top] - min(first, levels[0])
@@ -122,7 +124,7 @@ def _explosion(metric: str, ends: Floats, levels: Floats, noise: float) -> Sign 
 
 
 def _lasting(name: str, ends: Floats, levels: Floats, before: float, wrong: NDArray[np.bool_]) -> Sign | None:
-    """Return a sign that lasts to the end, dated to the step from which it persists."""
+    """Return a sign that lasts to the end of the run, with the step at which it began, or None."""
     if not wrong[-1]:
         return None
     right = np.flatnonzero(~wrong)

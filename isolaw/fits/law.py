@@ -1,7 +1,7 @@
 """`Law`: a fitted allocation law, its predictions and tables, and its files.
 
-On disk a law is ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named by their
-hash (`isolaw.fits.draws`). Without that file it still predicts, but without intervals.
+On disk, a law consists of ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, which
+is named by their hash (`isolaw.fits.draws`). Without the Parquet file, the law predicts without intervals.
 """
 
 from __future__ import annotations
@@ -66,19 +66,20 @@ class Law(Shown, LawPosterior):
         cost: Cost | None = None,
         price: float | None = None,
     ) -> Prediction:
-        """Return the allocation for a budget.
+        """Return the recommended allocation for a budget, with its predicted reward.
 
         Parameters
         ----------
         compute
-            C in rollouts, never exceeded; with ``cost`` also GPU hours, ``"384gpuh"``, or machine hours,
-            ``"48h"``; the compute of each (B_p, n) then follows from the cost of its steps.
+            C in rollouts, which the allocation never exceeds. With ``cost``, the budget can also be in GPU
+            hours (``"384gpuh"``) or machine hours (``"48h"``); the compute of each (B_p, n) then follows from
+            the cost of its steps.
         max_batch_rollouts
             the hardware's cap on B_p · n.
         n_train_problems
             D, to count epochs.
         cost
-            cost of steps (`isolaw.read_cost`); the prediction then has hours, and GPU hours if known.
+            cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU hours if known.
         price
             price of a GPU hour, or of an hour of a machine without GPUs.
 
@@ -103,15 +104,19 @@ class Law(Shown, LawPosterior):
         max_batch_rollouts: int | None = None,
         n_train_problems: int | None = None,
     ) -> pd.DataFrame:
-        """Return `predict` for several budgets, one row each.
+        """Return the predictions for several budgets as a table with one row per budget.
 
-        The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). Then
-        come the recommended ``rollouts_per_problem``, ``problems_per_batch`` and ``steps`` and the
-        ``unspent`` part of the budget, all missing if isolaw recommends nothing; the predicted ``reward``;
-        the ``expected_loss`` in reward; ``probability_within_tolerance``, the probability that the loss is
-        within the tolerance; ``n_star``; ``epochs``; and the codes of ``flags``. ``reward`` and ``n_star``
-        also have ``…_low`` and ``…_high``, the ends of 95 % intervals, missing if the data do not bound
-        them, and ``…_status``.
+        The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). The
+        other columns are:
+
+        - the recommended ``rollouts_per_problem``, ``problems_per_batch`` and ``steps``, and the ``unspent``
+          part of the budget, all missing if isolaw recommends nothing;
+        - the predicted ``reward`` and the ``expected_loss`` in reward;
+        - ``probability_within_tolerance``, the probability that the loss is within the tolerance;
+        - ``n_star``, ``epochs``, and the codes of ``flags``.
+
+        ``reward`` and ``n_star`` have three more columns: ``…_low`` and ``…_high``, the ends of 95 %
+        intervals, which are missing if the data do not bound them, and ``…_status``.
 
         Raises
         ------
@@ -126,53 +131,53 @@ class Law(Shown, LawPosterior):
         return tables.predictions([self.predict(compute, **limits) for compute in computes], axis)
 
     def frontier(self) -> pd.DataFrame:
-        """Return the compute-optimal frontier, one row for each budget.
+        """Return the compute-optimal frontier as a table with one row per budget.
 
         The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
-        ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval ``n_star_low`` to
-        ``n_star_high``; ``band_low`` to ``band_high`` holds 95 % of drawn n* at all budgets at once.
-        ``n_star_strict`` is the measured n of the highest curve, ``n_star_tolerance`` the smallest n within
-        0.005 of it, and ``reward`` the reward at n*. If ``censored``, n* is only a bound, for the reasons in
-        ``censored_by``.
+        ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to
+        ``n_star_high``. In 95 % of draws, the band from ``band_low`` to ``band_high`` contains n* at all
+        budgets at once. ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is
+        the smallest n within the tolerance of its reward, and ``reward`` is the reward at n*. If
+        ``censored``, n* is only a bound, for the reasons in ``censored_by``.
         """
         return tables.frontier(self.document)
 
     def crossovers(self) -> pd.DataFrame:
-        """Return the budgets at which one n overtakes another, one row for each pair of n.
+        """Return the budgets at which one n overtakes another, as a table with one row per pair of n.
 
-        ``n_from`` and ``n_to`` are rollouts per problem; the budget, its 95 % interval and its status are
-        named as in `frontier`. ``supported`` is true if both n were measured there.
+        ``n_from`` and ``n_to`` are rollouts per problem. The columns of the budget, its 95 % interval and its
+        status are named as in `frontier`. ``supported`` is true if both n were measured at this budget.
         """
         return tables.crossovers(self.document)
 
     @property
     def formula(self) -> str:
-        """The law that the draws prefer, such as ``n* = 0.003 C^0.78``; empty if they prefer none."""
+        """The preferred law as a formula, such as ``n* = 0.003 C^0.78``; empty if no law is preferred."""
         return equation(self.document)
 
     def summary(self) -> str:
-        """Return the results as `isolaw fit` prints them, a table of the compared laws, and the notes.
+        """Return the results as `isolaw fit` prints them, with a table of the compared laws and the notes.
 
-        ``print(law)`` shows it, too.
+        ``print(law)`` shows the same text.
         """
         return str(public("summary")(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the law as JSON-able data, which is the content of ``law.json``."""
+        """Return the law as JSON-able data, the content of ``law.json``."""
         return self.document.to_dict()
 
     def plot(self) -> Figure:
-        """Plot n*(C): the law, its band, censored parts and the grid's edge."""
+        """Plot n*(C) with the law, its band, its censored parts and the edge of the grid."""
         figure: Figure = public("law_figure")(self)
         return figure
 
     def save(self, path: str | Path) -> Path:
-        """Write ``law.json`` and its draws; refuse to replace a file that is not a law.
+        """Write the law to ``path`` and its draws next to it, and return the path.
 
         Raises
         ------
         DataError
-            ``path`` exists and is something else, or cannot be written.
+            ``path`` exists and is not a law, or cannot be written.
         """
         path = Path(path)
         files.check_writable(path)
@@ -196,7 +201,7 @@ class Law(Shown, LawPosterior):
 
     @classmethod
     def load(cls, path: str | Path) -> Law:
-        """Read a law.
+        """Read a law from its file, and its draws if their file exists.
 
         Raises
         ------

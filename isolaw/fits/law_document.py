@@ -1,4 +1,4 @@
-"""Assemble a law's document from the results of a fit: every quantity with its interval and status."""
+"""Assemble a law's document from the results of a fit, with an interval and a status for each quantity."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits.selection import Configuration
 
-# The plateau is stated only if measured n* came this close to it, in doublings of n.
+# The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
 _FLAT_WITHIN = 0.5
-# Late falls, which a learning curve cannot show, count past 1 / this of a curve's compute.
+# Late falls, which a learning curve cannot show, are measured past 1 / this of a curve's compute.
 _LATE = 4
 
 
@@ -31,7 +31,10 @@ def parameters(
     comparison: Comparison,
     flags: list[Flag],
 ) -> dict[str, Quantity]:
-    """Return b, L, k, x0 and the level of saturation; add to ``flags`` why a level is not stated."""
+    """Return b, L, k, x0 and the level at which n* saturates.
+
+    If isolaw does not state the level, the reason is added to ``flags``.
+    """
     if law is None:
         flags.append(Flag(Code.NO_LAW, "n* is only a bound at every compute"))
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
@@ -52,10 +55,10 @@ def parameters(
 
 
 def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
-    """Return the n at which n* levels off, if it does in 95 % of draws and under the preferred law.
+    """Return the n at which n* levels off, if it levels off in 95 % of draws and under the preferred law.
 
-    If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
-    not shown, n* at the largest compute is a lower bound.
+    If the frontier ends at the grid's largest n, this n is a lower bound. If n* rises and the runs do not
+    show that it levels off, n* at the largest compute is a lower bound.
     """
     last = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
@@ -71,7 +74,7 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
 
 
 def _not_level(path: Path, comparison: Comparison) -> str:
-    """Return why the data do not show that n* levels off inside the grid; empty if they do."""
+    """Return the reason why the data do not show that n* levels off within the grid, or "" if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
     if len(path.log2_n) == 1:
@@ -96,7 +99,10 @@ def grid_entry(c: Configuration) -> GridEntry:
 def frontier_entries(
     frontier: Frontier, path: Path, scale: float, stepwise: bool
 ) -> tuple[FrontierPoint, ...]:
-    """Return the frontier's points; ``scale`` turns compute into x; with ``stepwise``, n* is a measured n."""
+    """Return the entries of the frontier for the document.
+
+    ``scale`` converts compute to x. If ``stepwise``, n* is a measured n.
+    """
     levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
@@ -125,10 +131,12 @@ def frontier_entries(
 
 
 def simultaneous(path: Path) -> NDArray[np.float64]:
-    """Return the band that holds 95 % of drawn n*(C) at every C at once, (2, X); ±inf where it is open.
+    """Return the simultaneous band that contains n*(C) at every C in 95 % of draws.
 
-    It is the narrowest family of equal-tailed pointwise quantiles with that share; a draw cannot leave the
-    band where its n* is unknown. The band is open where the estimate is a bound, and where draws do not vary.
+    The array has shape (2, X), and is ±inf where the band is open. The band consists of equal-tailed
+    pointwise quantiles, and is the narrowest such band with 95 % of draws. A draw with unknown n* at a C
+    counts as inside the band there. The band is open where the estimate is a bound, and where draws do not
+    vary.
     """
     draws = np.sort(path.n[1:], axis=0)  # NaN last
     counts = np.sum(~np.isnan(draws), axis=0)
@@ -171,12 +179,12 @@ def crossover_entries(
 
 
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
-    """Return the crossing of two extrapolated curves, as a bound on its side of the measured range."""
+    """Return the crossover of two extrapolated curves, as a bound before or after the measured range."""
     value = crossing.extrapolated * scale
-    if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not reach there
+    if crossing.shared is None or np.isnan(crossing.draws[0]):  # NaN: the frontier does not cover the range
         return Quantity(value, None, "not_identified")
     low, high = (end * scale for end in crossing.shared)
-    later = bool(crossing.draws[0] > 0)  # in the estimate ``to`` does not lead by the end of the shared range
+    later = bool(crossing.draws[0] > 0)  # the estimate of ``to`` does not lead at the end of the shared range
     bound = float(np.quantile(crossing.draws, 1 - LEVEL if later else LEVEL, method="inverted_cdf")) * scale
     bound = min(max(bound, low), high)
     return (
@@ -187,7 +195,7 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
 
 
 def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
-    """Return the entry of one learning curve, with its ceiling marked if it is not determined."""
+    """Return the entry of one learning curve, which marks a ceiling that is not determined."""
     late = c.checkpoints >= c.checkpoints[-1] / _LATE
     is_open = bool(curve.open_ended[0])
     return CurveEntry(

@@ -1,4 +1,4 @@
-"""The flags of a fitted law: reasons for care before trusting its numbers."""
+"""Derive the flags of a fitted law, which warn users before they trust its numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
 
-_CLEARLY = 0.9  # another curve family fits better if its residuals are below this share
-_A_RISE = 1e-6  # units of reward
+_CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
+_A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 
 
 def flags_of(
     selection: Selection, resampled: Unit, path: Path, document: LawDocument, scale: float
 ) -> tuple[Flag, ...]:
-    """Return the flags of a law, the gravest first."""
+    """Return the flags of a law, most serious first."""
     return (
         *(
             Flag(flag.code, about(flag.text, document.axis))
@@ -126,7 +126,10 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
 
 
 def _never_rises(curve: CurveEntry, unit: float) -> bool:
-    """Whether a curve ends where it starts; False for ``power``, which has no start or ceiling parameter."""
+    """Return whether a curve ends where it starts.
+
+    The result is False for ``power``, which has no start or ceiling parameter.
+    """
     ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
     return (
         len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE * unit

@@ -1,4 +1,4 @@
-"""Choose the reward to fit: avg@4 on validation, or the only metric that can replace it."""
+"""Choose the reward to fit, which is avg@4 on validation or the only metric that can replace it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from isolaw.runs import Runs, listed
 
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
-_REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that should rise
+_REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that rise
 _CHOICE = "Choose with --metric and --eval-set; "
 
 
 def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[Flag]]:
     """Return the metric and evaluation set to fit, and a flag if isolaw chose them.
 
-    The default is ``avg@4`` on ``validation``. If it was not measured, the choice is the only mean accuracy
-    (``avg@8``, ``pass@1``) on held-out problems; failing that, the only accuracy of another kind
+    The default is ``avg@4`` on ``validation``. If it was not measured, isolaw chooses the only mean accuracy
+    (``avg@8``, ``pass@1``) on held-out problems. If there is none, it chooses the only other accuracy
     (``best@8``), or the only reward or score (``reward@1``).
 
-    ``metric`` and ``eval_set`` are the user's choice, None if open. Raises `DataError` if no metric or
-    several qualify, listing the measured ones, and `InputError` for a metric that falls as training improves.
+    ``metric`` and ``eval_set`` are the user's choices, or None. Raises `DataError` with a list of the
+    measured metrics if none or several qualify, and `InputError` for a metric that falls as training
+    improves.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="aime24",

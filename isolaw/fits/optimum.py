@@ -1,4 +1,4 @@
-"""Compute n*, B_p* and M* at a budget, and the n of a law; at the ends of the grid they are only bounds."""
+"""Compute n*, B_p* and M* at a budget, and a law's n. At the ends of the grid they are only bounds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from isolaw.fits.selection import LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 
 Ints = NDArray[np.int64]
-_EDGE = 1e-6  # doublings: values this close to an end of the grid count as being there
-_BEYOND = 0.025  # share of draws with the best n at the grid's end from which isolaw flags it
-_WORTH_RUNNING = 0.25  # share of draws with the best n beyond the grid from which isolaw advises to run it
+_EDGE = 1e-6  # values this close to an end of the grid, in doublings, count as being at the end
+_BEYOND = 0.025  # isolaw flags n* if it is at the grid's end in more than this share of draws
+_WORTH_RUNNING = 0.25  # isolaw suggests n beyond the grid if n* is there in more than this share of draws
 
 
 def optimum(
@@ -32,9 +32,10 @@ def optimum(
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """Return n*, B_p* and M* at the one compute of ``cut``; at the ends of the choice they are bounds.
+    """Return n*, B_p* and M* at the single compute of ``cut``.
 
-    For a budget in hours the allocations of ``cut`` are the candidates.
+    At the ends of the available range they are bounds. For a budget in hours, the allocations of ``cut`` are
+    the ``candidates``.
     """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
@@ -79,19 +80,18 @@ def optimum(
         ],
         axis=0,
     )
-    # If n* or B_p* is a bound, M* is one too: on the side of smaller batches if M* is large, else of larger
-    # ones.
+    # If n* or B_p* is a bound, so is M*: a lower bound if M* is large, and an upper bound otherwise.
     ends = np.where(steps > np.median(steps), batch.max(), batch.min())
     m_star = _star(np.where(at_end, ends, steps), batch, far, bound, None, float(np.exp2(steps[0])))
     star = _of_cells(star, cut.log2_n)
-    if np.ptp(cut.log2_b) <= _EDGE:  # the runs of one B_p say nothing of others
+    if np.ptp(cut.log2_b) <= _EDGE:  # runs with one B_p give no information about other B_p
         return star, REFUSED, REFUSED
     b_star = _of_cells(_star(b, cut.log2_b, far, bound), cut.log2_b)
     return star, b_star, m_star if counted else REFUSED
 
 
 def _of_cells(q: Quantity, log2: Floats) -> Quantity:
-    """Widen a quantity's interval by half a grid cell, since a joint grid has no draws between points.
+    """Widen a quantity's interval by half a grid cell, since a joint grid has no draws between grid points.
 
     >>> print(_of_cells(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
     16 (95 % interval: 5.66–45.3)
@@ -117,9 +117,9 @@ def _over(total: float, q: Quantity) -> Quantity:
 
 
 def _to_measured(star: Quantity, document: LawDocument) -> Quantity:
-    """Move the single end of n*'s interval to the next measured n if it lies in the grid's outermost gap.
+    """Move the only end of n*'s interval to the next measured n if it is in the outermost gap of the grid.
 
-    There, measurements exist on one side only, and draws are too sure of the end.
+    In this gap, measurements exist on one side only, so draws underestimate the uncertainty of the end.
     """
     if star.interval is None or star.value is None:
         return star
@@ -142,7 +142,7 @@ def _star(
     levels: Ints | None = None,
     value: float | None = None,
 ) -> Quantity:
-    """Return the estimate of n*, with an interval that is open where draws are at the grid's end."""
+    """Return the estimate of n* with an interval. An end is open where draws are at the grid's end."""
     low, high = float(grid.min()), float(grid.max())
     at = float(np.exp2(log2[0])) if value is None else value
     if far or math.isnan(at):
@@ -161,7 +161,7 @@ def _star(
 
 
 def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -> None:
-    """Flag an n* that is, or may be, outside the measured and affordable n; ``grid`` is in log2 n."""
+    """Flag an n* that is or could be outside the measured and affordable n. ``grid`` contains log2 n."""
     log2_n = grid[best]
     measured = [g.level(document.axis) for g in document.grid]
     smallest, largest = min(measured), max(measured)
@@ -181,9 +181,9 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 
 
 def may_be_outside(cut: Slices) -> bool:
-    """Return whether n*, or a B_p* that varies independently, is at an end of the choice, or may be.
+    """Return whether n*, or an independently varying B_p*, is or could be at an end of the available range.
 
-    It may be if it is there in more than 2.5 % of the draws. Returns False if all n are equally good.
+    It could be there if it is in more than 2.5 % of the draws. Returns False if all n are equally good.
     """
     if cut.flat[0, 0]:
         return False
@@ -199,10 +199,10 @@ def may_be_outside(cut: Slices) -> bool:
 
 
 def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
-    """Return powers of two beyond the measured n, up to the median of the draws whose n* is there.
+    """Return powers of two beyond the measured n, up to the median n* of the draws with n* beyond them.
 
-    There is none if n* is there in few draws; draws with n* at a measured n do not enter the median. In the
-    setting ``fixed-n`` they are values of B_p.
+    The list is empty if few draws have n* beyond the measured n. In the setting ``fixed-n``, it contains
+    values of B_p.
     """
     along = cut.log2_b if document.setting == "fixed-n" else cut.log2_n
     measured = [e.level(document.axis) for e in document.grid]
@@ -215,12 +215,12 @@ def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
             middle = abs(float(np.median(best[outside])) - edge)
             first = math.floor(edge + _EDGE) + 1 if sign > 0 else math.ceil(edge - _EDGE) - 1
             out += [2 ** (first + sign * i) for i in range(max(round(middle), 1))]
-    least, most = np.exp2([along.min() - _EDGE, along.max() + _EDGE])  # within budget and cap
+    least, most = np.exp2([along.min() - _EDGE, along.max() + _EDGE])  # the range within budget and cap
     return [v for v in out if least <= v <= most]
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
-    """Return the n that the preferred law gives at a budget; refused if no law is preferred."""
+    """Return the n of the preferred law at a budget. It is refused if no law is preferred."""
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)

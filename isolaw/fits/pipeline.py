@@ -1,9 +1,9 @@
-"""`fit`: fit a law to runs, repeating every step in every draw.
+"""`fit`: fit a law to runs, with every step repeated in every draw.
 
     surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
     paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
 
-Both methods fit learning curves; for ``surface`` they only describe the runs.
+Both methods fit learning curves. For ``surface``, the curves only describe the runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from isolaw.source import ReadKeywords, Source
 METHODS = ("surface", "paper")
 DRAWS = 400
 MOST_DRAWS = 10_000
-_MOST_FAILED = 0.05  # above this share of failures the remaining draws are not a fair sample
+_MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
 _COMPARED = ("exp", "hill")  # families with a start and a ceiling parameter
 
@@ -80,13 +80,13 @@ def fit(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> Law:
-    """Fit the allocation law.
+    """Fit an allocation law to runs.
 
     Parameters
     ----------
     runs
-        recorded runs (`isolaw.read`, `isolaw.sweep`), or a source that `isolaw.read` reads: a path, a
-        DataFrame.
+        recorded runs (`isolaw.read`, `isolaw.sweep`), or a source that `isolaw.read` reads, such as a path or
+        a DataFrame.
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     hold
@@ -96,15 +96,15 @@ def fit(
     x
         unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
     method
-        ``surface`` or ``paper`` (see the module).
+        ``surface`` or ``paper`` (see the module's docstring).
     curve
-        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` whichever of exp and hill has the lower
-        AICc on the rewards, for ``paper`` exp.
+        ``exp``, ``hill``, ``power`` or ``auto``. For ``surface``, ``auto`` selects exp or hill by the lower
+        AICc on the rewards; for ``paper``, it is exp.
     records
-        bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
+        bin width of record points; ``"off"`` or None fits all checkpoints. ``auto`` is off for ``surface``,
         and 0.005 of the metric's unit (`isolaw.fits.reward_unit`) for ``paper``.
     robust
-        Huber loss for learning curves; downweights outlier evaluations.
+        use the Huber loss for learning curves, which downweights outlier evaluations.
     draws
         number of draws; 0 gives no intervals.
     seed
@@ -115,9 +115,9 @@ def fit(
     Raises
     ------
     DataError, InputError
-        an argument is wrong, or the runs lack what it names.
+        an argument is wrong, or the runs lack the data that it names.
     Refused
-        the runs do not support a law; the message says what to add.
+        the runs do not support a law; the message lists what to add.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -147,7 +147,7 @@ def fit(
         misfit = _misfit(configurations)
         if curve == "auto":
             curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
-        with ThreadPoolExecutor(1) as pool:  # the search for the surface uses one core, the curves another
+        with ThreadPoolExecutor(1) as pool:  # fit the surface in a thread, in parallel with the curves
             search = (configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
             searching = pool.submit(estimate, *search) if method == "surface" else None
             samples, unit = resample(configurations, curve, draws, seed)
@@ -218,7 +218,10 @@ def fit(
 
 
 def _checked(method: str, curve: str, records: float | str | None, draws: int) -> float | None:
-    """Return the bin width of record points, None to fit all checkpoints; `InputError` for a wrong option."""
+    """Check the options, and return the bin width of record points, or None to fit all checkpoints.
+
+    Raises `InputError` for a wrong option.
+    """
     if method not in METHODS:
         raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
@@ -242,14 +245,17 @@ def _fit_all(
     robust: bool,
     keep: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve to the data and to each draw; drop draws in which a curve fails, unless ``keep``."""
+    """Fit every curve to the data and to each draw. Draws in which a curve fails are dropped unless ``keep``.
+
+    Returns the curves, and the number of failed draws by reason.
+    """
     configurations = selection.configurations
     pairs = list(zip(configurations, samples, strict=True))
     if width is None:
         return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
     weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
-    # Reward hardly rises in these; that is no reason to leave out what may be the best n.
+    # In these configurations the reward hardly rises. They are kept, since their n could be the best.
     flat = [i for i, own in enumerate(weights) if not enough_points(own[:1])[0]]
     if flat:
         listed = "; ".join(configurations[i].label for i in flat)
@@ -264,7 +270,7 @@ def _fit_all(
         weights[i][:] = 1.0
     usable = np.all([own.sum(axis=1) >= 3 for own in weights], axis=0)
     usable[0] = True
-    if keep:  # curves that only describe: fit a draw without enough records to all checkpoints
+    if keep:  # the curves only describe the runs: fit draws without enough records to all checkpoints
         for own in weights:
             own[~usable] = 1.0
         usable[:] = True
@@ -281,7 +287,7 @@ def _fit_all(
 
 
 def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """Return 1 where a checkpoint is a record of its run and 0 elsewhere, (D, P)."""
+    """Return weights of shape (D, P): 1 where a checkpoint is a record point of its run, 0 elsewhere."""
     out = np.empty(reward.shape)
     for run in range(c.runs):
         out[:, c.run == run] = record_mask(reward[:, c.run == run], width)
@@ -289,7 +295,7 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
 
 
 def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
-    """Return the RMS residual of each curve family, and its AICc on all rewards together."""
+    """Return, for each curve family, the RMS residual and the AICc over all configurations."""
     points = sum(c.compute.size for c in configurations)
     out: dict[str, FamilyFit] = {}
     for name in _COMPARED:
@@ -306,7 +312,7 @@ def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
 
 
 def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
-    """Fit the logistic to n*, treating bounds as bounds; None if all points are bounds."""
+    """Fit the logistic law to n*, with censored points as bounds. Return None if all points are bounds."""
     if x.size < 5 or path.censored[0].all() or np.ptp(x) == 0:
         return None
     law = fit_logistic(x, path.log2_n, path.below, path.above)

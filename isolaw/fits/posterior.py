@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class LawPosterior:
-    """A law's document and draws: rewards, learning curves, and θ of the laws of n*(C)."""
+    """A law's document with its draws of rewards, of learning curves, and of θ of the laws of n*(C)."""
 
     def __init__(self, document: LawDocument, draws: Draws) -> None:
         self.document = document  #: the content of ``law.json``
-        self.draws = draws  #: what every draw found, the estimate first
+        self.draws = draws  #: the parameters of the estimate and of every draw
 
     @property
     def levels(self) -> NDArray[np.int64]:
@@ -34,22 +34,22 @@ class LawPosterior:
 
     @property
     def params(self) -> dict[str, Quantity]:
-        """The law's parameters: b, L, k, x0, and the n at which it saturates."""
+        """The parameters b, L, k and x0 of the logistic law, and the n at which n* saturates."""
         return self.document.params
 
     @property
     def logistic(self) -> Logistic | None:
-        """The logistic law, estimate first, then its draws; None where it was refused."""
+        """The logistic law: the estimate, followed by its draws. None if it was refused."""
         return self.draws.logistic
 
     @property
     def surface(self) -> Surface | None:
-        """The surface of rewards; None for the paper's method, and in laws of version 1."""
+        """The reward surface; None for the paper's method and for laws of version 1."""
         return self.draws.surface
 
     @cached_property
     def pool(self) -> ModelPool:
-        """The pooled reward models beyond the runs, built on first use.
+        """The pool of reward models for budgets and allocations beyond the runs, built on first use.
 
         Raises
         ------
@@ -63,10 +63,10 @@ class LawPosterior:
         return ModelPool(self.surface.drawn())
 
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
-        """Return the learning curve of one configuration, estimate first, then its draws."""
+        """Return the learning curves of one configuration: the estimate, followed by its draws."""
         parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
         return Curves.from_parameters(self.document.curve, parameters)
 
     def theta(self, name: str) -> NDArray[np.float64] | None:
-        """Return θ of a compared law, estimate first, then its draws, (1 + D, P)."""
+        """Return θ of a compared law, as an array of shape (1 + D, P): the estimate, then its draws."""
         return self.draws.laws.get(name)

@@ -1,24 +1,25 @@
-"""`predict`: the allocation with the least expected regret for a budget.
+"""`predict`: recommend the allocation with the smallest expected regret for a budget.
 
-Near the optimum reward is flat, so n* is often badly identified, without harm: only the reward that an
-allocation may lose matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
+The reward is flat near the optimum, so n* is often poorly identified. This does no harm, since only the loss
+of reward matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε    (ε: the law's tolerance)
 
-isolaw recommends the affordable configuration with the least expected regret. For ``paper`` it must be
-measured; for ``surface`` n may also be a 2^k or 3 · 2^k between measured n. If the budget, or possibly the
-best n or B_p, is beyond the runs, n from a quarter of the smallest to four times the largest measured n
-compete too, and B_p from half to twice where it varies independently, with the pool's rewards
-(`isolaw.fits.surface.pool`); each doubling past the measured ones then adds `_RISK` to the regret that
-decides. M = floor(C / (n · B_p)); a budget in tokens or seconds buys steps at their mean
-measured cost. A budget in hours needs the seconds S(B_p · n) of a step (`isolaw.step_cost`) and gives every
-(B_p, n) its own compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their
-intervals.
+isolaw recommends the affordable configuration with the smallest expected regret. For ``paper``, it must be
+measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
+or the best n or B_p could be, more candidates compete, with rewards from the pool
+(`isolaw.fits.surface.pool`). Their n extends from a quarter of the smallest to four times the largest
+measured n, and their B_p from half to twice the measured range if B_p varies independently. Each doubling
+past the measured range then adds `_RISK` to the regret by which candidates are ranked.
 
-Extrapolation starts where fewer than three n were measured: isolaw compares at least three. Intervals extend
-to ten times that compute (for ``paper`` to three times, then bounds); beyond ten times isolaw recommends
-nothing. A law's n* is stated only within the runs.
+M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
+hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
+compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) have intervals.
+
+Extrapolation starts where fewer than three n were measured, since isolaw compares at least three. Intervals
+extend to ten times this compute. For ``paper`` they extend to three times, and n* is only a bound beyond.
+Past ten times, isolaw recommends nothing. A law's n* is stated only within the runs.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
-_BEYOND = 1.005  # times the largest compute: less prints as 1
-_MOST = 1e15  # rollouts that no budget buys
-_EDGE = 1e-6  # doublings
-_RISK = 0.0005  # units of reward that each doubling past the measured range counts against a candidate
+_BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
+_MOST = 1e15  # limit on budgets, in rollouts
+_EDGE = 1e-6  # tolerance in comparisons of places, in doublings
+_RISK = 0.0005  # penalty of a candidate for each doubling past the measured range, in units of reward
 
 
 def predict(
@@ -142,7 +143,7 @@ def predict(
 
 
 def seconds_of(asked: str, cost: Cost | None) -> float:
-    """Return the seconds of wall time that a budget in hours or GPU hours pays for."""
+    """Return the wall time in seconds that a budget in hours or GPU hours pays for."""
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
@@ -154,7 +155,7 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 
 def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
-    """Flag a budget beyond the largest measured compute, or beyond the last that three n reached."""
+    """Return flags for a budget beyond the largest measured compute, or beyond the compute of three n."""
     ends = {e.level(document.axis): e.end for e in document.grid}
     longest = max(e.end for e in document.grid)
     out = []
@@ -174,7 +175,7 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
 def _cut(
     law: LawPosterior, model: RewardModel | None, budget: int, candidates: list[CandidateAllocation]
 ) -> Slices:
-    """Cut the reward model, or else the learning curves, at the budget."""
+    """Return the rewards of all candidates at the budget, from the reward model or the learning curves."""
     places = np.array([c.place for c in candidates])
     compute = np.array([budget * c.rate for c in candidates])
     if model is None:  # only measured configurations compete
@@ -199,7 +200,7 @@ def _cut(
 
 
 def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
-    """Return the fitted and drawn rewards of K cells, each at its own compute, (1 + draws, K)."""
+    """Return the fitted and drawn rewards of K cells, each at its own compute, with shape (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
     places = np.array([cell.place for cell in cells])
@@ -214,10 +215,10 @@ def options_of(
     most: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the candidates by expected regret: the best, and all that lose at most ``most``.
+    """Return the candidates in order of expected regret: the best, and all others that lose at most ``most``.
 
-    ``cut`` has the rewards at the budget; those of candidates ``unsure`` have no interval.
-    ``unit`` is the reward's unit.
+    ``cut`` contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the
+    reward's unit.
     """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
@@ -236,7 +237,7 @@ def options_of(
     ]
 
     def order(o: Option) -> tuple[float, int, int]:
-        # Of equals (up to rounding) prefer fewer rollouts per problem, then the smaller batch.
+        # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
         a = o.allocation
         loss = round(o.expected_loss / unit + _RISK * o.beyond, 12)
         return loss, a.rollouts_per_problem, a.problems_per_batch
@@ -250,7 +251,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     document = law.document
     out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
     batches = sorted({e.problems_per_batch for e in candidates if e.measured})
-    if options and document.setting == "joint":  # at fixed B, B_p follows from n
+    if options and document.setting == "joint":  # with fixed B, B_p follows from n
         chosen = options[0].allocation.problems_per_batch
         smallest, largest = batches[0], batches[-1]
         if smallest < largest and (chosen >= largest or chosen <= smallest > 1):
@@ -274,7 +275,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
 def _epochs(
     document: LawDocument, allocation: Allocation, n_train_problems: int | None, flags: list[Flag]
 ) -> float | None:
-    """Return B_p · M / D, and flag it if no run made as many passes."""
+    """Return the number of epochs B_p · M / D, and add a flag if no run made as many passes."""
     size = n_train_problems if n_train_problems is not None else document.n_train_problems
     if size is None:
         return None

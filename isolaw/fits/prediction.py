@@ -1,4 +1,4 @@
-"""`Prediction`: a recommended allocation and its estimates, as `predict` returns them."""
+"""`Prediction`: a recommended allocation with its estimates, the result of `predict`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Option:
     expected_loss: float  #: mean over draws of the best reward minus the reward of this allocation
     probability: (
         float | None
-    )  #: share of draws in which it is within the tolerance of the best; None without draws
+    )  #: share of draws in which its reward is within the tolerance of the best; None without draws
     step_cost: float  #: cost of one step, in the unit of the budget
-    measured: bool = True  #: whether there are runs of it
+    measured: bool = True  #: whether the runs include it
     beyond: float = 0.0  #: number of doublings past the measured n and B_p
 
     @property
@@ -53,7 +53,7 @@ class Option:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """A recommended allocation and its estimates; ``print`` shows it as ``isolaw predict`` does.
+    """A recommended allocation with its estimates. ``print`` shows it as ``isolaw predict`` does.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -66,31 +66,31 @@ class Prediction(Shown):
     """
 
     compute: int  #: the budget C
-    unit: str  #: its unit: rollouts, tokens or seconds
-    #: Allocations in order of expected loss, the recommended one first; empty if nothing can be compared. A
-    #: law leaves out allocations that are expected to lose more than its tolerance.
+    unit: str  #: unit of the budget: rollouts, tokens or seconds
+    #: Allocations in order of expected loss, the recommended allocation first; empty if nothing can be
+    #: compared. A law leaves out allocations with an expected loss above its tolerance.
     options: list[Option]
-    #: The n, B_p and M of highest reward at the budget; a value that the setting fixes has no interval.
+    #: The n, B_p and M with the highest reward at the budget. A value that the setting fixes has no interval.
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity
-    law_n: Quantity  #: the n of the preferred law at the budget; refused if none is preferred
+    law_n: Quantity  #: the n of the preferred law at the budget; refused if no law is preferred
     epochs: float | None  #: B_p · M / D; None if D is unknown or nothing is recommended
     comparable: int  #: the largest budget at which at least three n can be compared
     flags: list[Flag]  #: reasons for care
-    asked: str = ""  #: a budget in hours as it was given; ``compute`` is then in seconds
+    asked: str = ""  #: a budget in hours as the user gave it; ``compute`` is then in seconds
     cost: Cost | None = None  #: cost of a step
     price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
     #: The smallest and the largest B_p that competed; None unless B_p varied independently of n.
     compared_batches: tuple[int, int] | None = None
     models: dict[str, float] | None = None  #: weights of the pooled models; None within the runs
-    #: n beyond the measured ones that may be best; with `hold` n, values of B_p
+    #: unmeasured n that could be best and should run first; values of B_p if the law holds n fixed
     run_first: list[int] = field(default_factory=list)
 
-    document: LawDocument | None = field(default=None, compare=False)  #: of the law that made it
-    #: The calibrated simulator that made it instead, its number of members, and a law's prediction for the
-    #: same budget.
+    document: LawDocument | None = field(default=None, compare=False)  #: document of the law behind it
+    #: The calibrated simulator behind the prediction if there is no law, its number of members, and a law's
+    #: prediction for the same budget.
     preset: Preset | None = field(default=None, compare=False)
     members: int | None = None
     law: Prediction | None = None
@@ -104,12 +104,12 @@ class Prediction(Shown):
 
     @property
     def tolerance(self) -> float:
-        """Rewards this close count as equal, in the metric's own units: 0.005 of its unit."""
+        """Rewards within this difference count as equal. It is 0.005 of the metric's unit."""
         return TOLERANCE if self.document is None else self.document.tolerance
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem of the recommended allocation; like B_p and M, None without one."""
+        """Rollouts per problem of the recommended allocation. n, B_p and M are None without one."""
         return None if self.allocation is None else self.allocation.rollouts_per_problem
 
     @property
@@ -124,7 +124,7 @@ class Prediction(Shown):
 
     @property
     def loss(self) -> float | None:
-        """Expected loss of the recommended allocation against the best one, in reward."""
+        """Expected loss of the recommended allocation relative to the best allocation, in reward."""
         return self.options[0].expected_loss if self.options else None
 
     @property
@@ -139,21 +139,21 @@ class Prediction(Shown):
 
     @property
     def unspent(self) -> int | None:
-        """The part of the budget too small for a whole step."""
+        """The part of the budget that is too small for another step."""
         if not self.options:
             return None
         best = self.options[0]
         return self.compute - round(best.allocation.steps * best.step_cost)
 
     def spent(self, option: Option) -> Spent | None:
-        """Return the cost of an option's steps; None if it is unknown."""
+        """Return the cost of an option's steps, or None if the cost is unknown."""
         a = option.allocation
         known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
         return Spent(known, self.cost, self.price) if known and self.cost else None
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the prediction, or the runs behind it."""
+        """Whether a simulator made the prediction or the runs behind it."""
         return simulated_by(self.flags) if self.preset is None else Simulated.YES
 
     def _paid(self, option: Option | None) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Prediction(Shown):
         return spent.to_dict() if spent else dict.fromkeys(("hours", "gpu_hours", "price", "money"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate is value, interval and status, null if unknown."""
+        """Return JSON-able data. An estimate has a value, an interval and a status, null if unknown."""
         best = self.options[0] if self.options else None
         return {
             "simulated": self.simulated.json,

@@ -1,4 +1,4 @@
-"""`Quantity`: an estimate, its interval if it has one, and a status that says how far to trust it."""
+"""`Quantity`: an estimate, with an interval if it has one, and a status that shows how reliable it is."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from isolaw.fits.document.codec import Encoded
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 Interval = tuple[float | None, float | None]
 LEVEL = 0.95
-# With fewer draws than this share having a value, there is no interval.
+# There is no interval if less than this share of the draws has a value.
 _SHARE_NEEDED = 0.95
 _NO_WIDTH = 1e-12
 
 
 def number(value: float | None) -> str:
-    """Return a number as text, with three significant digits, or all digits of a whole number below 100,000.
+    """Return a number as text with three significant digits; whole numbers below 100,000 keep all digits.
 
-    Large numbers have a form that budgets accept (`isolaw.step_cost.parse_budget`).
+    Large numbers have a format that is accepted as a budget (`isolaw.step_cost.parse_budget`).
 
     >>> number(1e7), number(393_216), number(65536), number(0.68341), number(None)
     ('1e7', '3.93e5', '65,536', '0.683', 'unknown')
@@ -38,7 +38,7 @@ def number(value: float | None) -> str:
 
 
 def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
-    """Return a loss or a difference of rewards with ``digits`` decimals where the tolerance is 0.005.
+    """Return a loss or a difference of rewards as text, with ``digits`` decimals if the tolerance is 0.005.
 
     >>> in_reward(0.00231, 0.005), in_reward(0.231, 0.5), in_reward(2.31e-5, 5e-5), in_reward(23.1, 50.0)
     ('0.0023', '0.23', '0.000023', '23')
@@ -48,7 +48,7 @@ def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
 
 
 def interval(ends: Sequence[float | None]) -> str:
-    """Return a 95 % interval; an open end makes it a bound.
+    """Return a 95 % interval as text. An interval with an open end is written as a bound.
 
     >>> interval((32.0, 128.0)), interval((None, 128.0))
     ('95 % interval: 32–128', '95 % bound: at most 128')
@@ -64,7 +64,7 @@ def interval(ends: Sequence[float | None]) -> str:
 
 @dataclass(frozen=True)
 class Quantity(Encoded):
-    """An estimated quantity; ``str`` gives its text for a report.
+    """An estimated quantity. ``str`` returns its text for a report.
 
     >>> q = Quantity(64.0, (32.0, None), "lower_bound")
     >>> q.to_dict()
@@ -73,11 +73,11 @@ class Quantity(Encoded):
     64, perhaps more (95 % bound: at least 32)
     """
 
-    value: float | None  #: the estimate, None when refused
-    #: 95 % interval over draws; None if there is none, and an end is None if the data do not bound it.
+    value: float | None  #: the estimate; None if refused
+    #: 95 % interval over draws, or None if there is none. An end is None if the data do not bound it.
     interval: Interval | None = None
-    #: ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the data do
-    #: not determine the value; ``refused``: isolaw does not state it.
+    #: ``ok``; ``lower_bound`` or ``upper_bound``: the true value can be beyond the estimate;
+    #: ``not_identified``: the data do not determine the value; ``refused``: isolaw does not state it.
     status: Status = "ok"
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Quantity(Encoded):
             return f"{text} ({interval(self.interval)})"
         return f"{text} (not identified)" if self.status == "not_identified" else text
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # what a notebook shows
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # called by notebooks
         printer.text(str(self))
 
 
@@ -109,16 +109,16 @@ def from_draws(
     value
         the estimate from the data.
     draws
-        one value per draw, possibly none; NaN if a draw has no value, ±inf if its value lies beyond what was
-        measured, which opens that end.
+        one value per draw, or an empty array. NaN means that a draw has no value, and ±inf that its value is
+        beyond the measured range, which opens this end.
     status
         ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
     levels
-        the grid's n, ascending, if the quantity is a measured n: the ends are then drawn n, and an end at the
-        grid's edge is open, since n is a bound there.
+        the grid's n in ascending order, if the quantity is a measured n. The ends are then drawn n, and an
+        end at the grid's edge is open, since n is only a bound there.
 
-    The closed end of a bound lies no further out than the estimate. Draws that do not vary give no interval:
-    one of zero width would claim certainty.
+    The closed end of a bound includes the estimate. Draws that do not vary give no interval, since an
+    interval of zero width would claim certainty.
 
     >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
     (1.05, 2.95)
@@ -132,7 +132,7 @@ def from_draws(
         return Quantity(value, None, status)
     if known.size < _SHARE_NEEDED * d.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
-    if levels is not None:  # a value at the grid's edge may lie beyond it
+    if levels is not None:  # the true value of a draw at the grid's edge can be beyond it
         known = np.where(known <= levels[0], -np.inf, np.where(known >= levels[-1], np.inf, known))
     stepwise = levels is not None or not np.all(np.isfinite(known))
 
@@ -142,10 +142,10 @@ def from_draws(
     low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
     closed = status
     if status == "ok" and (low == -math.inf or high == math.inf):
-        # If both ends are open, close the one that fewer draws lie beyond.
+        # If both ends are open, close the end that fewer draws are beyond.
         below, above = np.mean(known == -np.inf), np.mean(known == np.inf)
         closed = "upper_bound" if below > above else "lower_bound"
-    # With one end open, the whole 5 % lies beyond the other.
+    # With one end open, all of the remaining 5 % are beyond the other end.
     if closed == "lower_bound":
         low, high = end(1 - LEVEL), math.inf
     elif closed == "upper_bound":
@@ -160,7 +160,7 @@ def from_draws(
 
 
 def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
-    """Return the first value with the percentile interval of the others, its draws."""
+    """Return the first value with the percentile interval of the other values, which are its draws."""
     return from_draws(values[0], values[1:], status)
 
 

@@ -1,13 +1,14 @@
-"""The unit of a reward: isolaw's constants in reward, such as the tolerance of 0.005, are multiples of it.
+"""Determine the unit of a reward, by which isolaw scales its constants, such as the tolerance of 0.005.
 
-The constants suit shares of problems, whose unit is 1. Accuracies in percent have the unit 100. The unit of
-any other metric is a power of ten, of which its learning curves span more than 0.2 and at most 2, so that
+The constants are chosen for shares of problems, which have the unit 1. Accuracies in percent have the unit
+100. The unit of any other metric is a power of ten, chosen so that its learning curves span more than 0.2 and
+at most 2 units. Therefore
 
-- a metric times 10^k has 10^k times the unit, and a metric plus a constant has the same;
-- scores that move between −1 and 1 keep the unit 1, and the tolerance is a round number;
-- the tolerance is 0.25 % to 2.5 % of what the curves span.
+- a metric times 10^k has 10^k times the unit, and a metric plus a constant has the same unit;
+- scores between −1 and 1 have the unit 1, and the tolerance is a round number;
+- the tolerance is 0.25 % to 2.5 % of the range of the curves.
 
-A metric in [0, 1] that is no accuracy by its name keeps the unit 1, too, unless its curves span less than ten
+A metric in [0, 1] whose name is not an accuracy has the unit 1, unless its curves span less than ten
 tolerances.
 """
 
@@ -24,7 +25,7 @@ from isolaw.fits.selection import Configuration, Floats
 from isolaw.metrics import is_accuracy
 
 PERCENT = 100.0
-_MOST = 2.0  # units that curves may span
+_MOST = 2.0  # largest span of the curves, in units
 _ROUNDING = 1e-9
 _NARROW = 10 * TOLERANCE
 
@@ -44,14 +45,14 @@ def unit_of(metric: str, configurations: Sequence[Configuration]) -> float:
     first, last = _usual([c.mean for c in configurations])
     span = last - first
     if is_accuracy(metric) and lowest >= -_MOST and highest <= PERCENT:
-        return PERCENT if highest > _MOST else 1.0  # estimates of a share may lie a little outside [0, 1]
+        return PERCENT if highest > _MOST else 1.0  # estimates of a share can be slightly outside [0, 1]
     if lowest >= 0 and highest <= 1 and span >= _NARROW:
         return 1.0
     return 1.0 if span == 0 else 10.0 ** math.ceil(math.log10(span / _MOST) - _ROUNDING)
 
 
 def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float, float]:
-    """Return the least and the largest possible reward: 0 and 1, or 100, for shares of problems.
+    """Return the smallest and the largest possible reward: 0 and 1 (or 100) for shares of problems.
 
     >>> c = Configuration(32, 8, np.arange(2.0), np.array([0.1, 0.5]), np.zeros(2, int), (0,), 256.0)
     >>> bounds("avg@4", [c]), bounds("score", [c])
@@ -65,6 +66,6 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
 
 
 def _usual(rewards: Sequence[Floats]) -> tuple[float, float]:
-    """Return the first and the last percentile: among hundreds of checkpoints an outlier chooses no unit."""
+    """Return the first and the last percentile, so that outliers cannot determine the unit."""
     values = np.concatenate([reward.ravel() for reward in rewards])
     return float(np.quantile(values, 0.01, method="lower")), float(np.quantile(values, 0.99, method="higher"))

@@ -1,14 +1,14 @@
-"""Select the runs that a fit uses, as one `Configuration` for each (B_p, n).
+"""Select the runs that a fit uses, and group them into one `Configuration` for each (B_p, n).
 
-The settings:
+A setting determines the quantity that a law holds fixed:
 
     fixed-bp   B_p is fixed; n varies                      x = C
     fixed-b    B = B_p · n is fixed; n trades with B_p     x = M = C / B
     fixed-n    n is fixed; B_p varies and takes the place of n in the law     x = C
     joint      B_p and n vary                              x = C
 
-C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw refuses runs that differ
-in anything else (problem set, algorithm, lr, …) until one value is chosen.
+C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw rejects runs that differ
+in any other setting (problem set, algorithm, lr, …) until one value is chosen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Hold = Literal["B_p", "B", "n", "nothing"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "fixed-n", "joint")
-# By the setting.
+# The quantity that each setting holds fixed.
 HELD: dict[str, str] = {
     "fixed-bp": "problems_per_batch",
     "fixed-b": "batch_rollouts",
@@ -47,14 +47,14 @@ LEAST_CHECKPOINTS = 5
 
 @dataclass(frozen=True)
 class Configuration(Cell):
-    """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute."""
+    """The checkpoints of all runs of one (B_p, n), grouped by run and in order of compute."""
 
-    # Compute in rollouts, and the metric, each (P,).
+    # Compute in rollouts (or tokens, or seconds) and the metric at each checkpoint, (P,) each.
     compute: Floats
     reward: Floats
-    run: NDArray[np.int64]  # the run that a checkpoint belongs to, (P,), 0..runs−1
+    run: NDArray[np.int64]  # index of the run that each checkpoint belongs to, from 0 to runs − 1, (P,)
     seeds: tuple[int, ...]  # the seed of each run, (runs,)
-    # Cost of a step in the unit of ``compute``: B rollouts, or its mean in tokens or seconds.
+    # Cost of a step in the unit of ``compute``: B rollouts, or the mean cost in tokens or seconds.
     step_cost: float
 
     @property
@@ -64,53 +64,53 @@ class Configuration(Cell):
 
     @cached_property
     def checkpoints(self) -> Floats:
-        """The P distinct values of compute at which runs were evaluated, ascending, (P,)."""
+        """The distinct values of compute at which runs were evaluated, in ascending order."""
         return np.unique(self.compute)
 
     @cached_property
     def log_checkpoints(self) -> Floats:
-        """The logarithms of `checkpoints`, (P,); step 0 counts as half the first positive compute."""
+        """The logarithms of `checkpoints`. Step 0 counts as half the first positive compute."""
         first = self.checkpoints[self.checkpoints > 0][0]
         return np.log(np.maximum(self.checkpoints, first / 2))
 
     @cached_property
     def runs_at(self) -> Floats:
-        """The number of runs that were evaluated at each checkpoint, (P,)."""
+        """The number of runs that were evaluated at each of the `checkpoints`."""
         return np.unique(self.compute, return_counts=True)[1].astype(np.float64)
 
     @cached_property
     def mean(self) -> Floats:
-        """The mean reward over runs at each checkpoint, (P,)."""
+        """The mean reward over runs at each of the `checkpoints`."""
         return np.asarray(np.bincount(self.index, self.reward) / self.runs_at)
 
     @cached_property
     def index(self) -> NDArray[np.int64]:
-        """Index of each row's checkpoint among the distinct ones, (rows,)."""
+        """Index into `checkpoints` for each value of ``compute``."""
         return np.searchsorted(self.checkpoints, self.compute)
 
     @property
     def measured(self) -> tuple[float, float]:
-        """First and last measured compute; the first is 0 if step 0 was measured."""
+        """The first and last measured compute. The first is 0 if step 0 was measured."""
         return float(self.compute.min()), float(self.compute.max())
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward holds: one step after its checkpoint."""
+        """The compute up to which the last measured reward applies, one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
     def covers(self, compute: Floats) -> NDArray[np.bool_]:
-        """Return which computes are inside this configuration's measured range."""
+        """Return a mask of the computes that are within this configuration's measured range."""
         return (compute >= self.measured[0] * (1 - 1e-9)) & (compute < self.end)
 
 
 def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
-    """Return whether B_p varies independently, that is whether neither B_p nor B is constant."""
+    """Return whether B_p varies independently of n, which means that neither B_p nor B is constant."""
     return bool(np.unique(log2_b).size > 1 and np.unique((log2_n + log2_b).round(9)).size > 1)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The configurations that a fit uses, the values that it holds fixed, the runs that it leaves out."""
+    """The configurations and runs that a fit uses, the values that it holds fixed, and flags about them."""
 
     configurations: list[Configuration]
     fixed: dict[str, Any]
@@ -132,16 +132,16 @@ def select(
 ) -> Selection:
     """Select the runs of a setting (see the module's docstring).
 
-    ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or ``{"problems_per_batch":
-    32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute`` (rollouts), ``tokens`` or
-    ``wall_s``. With ``few``, one curve is enough.
+    ``fixed`` selects runs by the values of columns or attributes, such as ``{"B_p": 32}`` or
+    ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute``
+    (rollouts), ``tokens`` or ``wall_s``. If ``few``, one curve is enough.
 
     Raises
     ------
     DataError
-        the runs lack the metric, evaluation set or ``x``, or differ in something that is not fixed.
+        the runs lack the metric, evaluation set or ``x``, or differ in a setting that is not fixed.
     Refused
-        there are too few curves; the message says which runs to add.
+        there are too few curves; the message lists the runs to add.
     """
     for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
         if value not in accepted:
@@ -178,7 +178,9 @@ def select(
 
 
 def setting_of(hold: str) -> Setting:
-    """Return the setting in which a law holds B_p, B, n or nothing; `InputError` for anything else.
+    """Return the setting in which a law holds ``hold`` fixed: B_p, B, n or nothing.
+
+    Raises `InputError` for any other value.
 
     >>> setting_of("nothing")
     'joint'
@@ -199,13 +201,19 @@ def hold_of(setting: str) -> Hold:
 
 
 def differing(table: pd.DataFrame) -> list[str]:
-    """Return the columns, except B_p, n and seed, in which runs differ; empty for runs of one recipe."""
+    """Return the columns in which the runs differ, except B_p, n and seed.
+
+    The list is empty for runs of one recipe.
+    """
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
 def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
-    """Return the rows of one metric on one evaluation set; `DataError` lists choices if there are none."""
+    """Return the rows of one metric on one evaluation set.
+
+    If there are none, raise a `DataError` that lists the existing metrics or sets.
+    """
     points = runs.points
     sets = sorted(points["eval_set"].unique())
     if eval_set not in sets:
@@ -217,7 +225,7 @@ def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
 
 
 def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
-    """Return the points with ``x`` in place of compute; step 0 costs nothing."""
+    """Return the points with ``x`` in place of compute. Step 0 has a cost of 0."""
     if x == "compute":
         return points
     values = points[x].astype("Float64").mask(points["step"] == 0, 0.0)
@@ -234,7 +242,10 @@ def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
 
 
 def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
-    """Return the runs of ``table`` with these values; replaces the values of ``held`` by the table's own."""
+    """Return the runs of ``table`` with the values in ``held``.
+
+    The values in ``held`` are replaced with the table's values, which have the right type.
+    """
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
@@ -254,7 +265,7 @@ def varied(setting: Setting) -> AxisName:
 
 
 def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]) -> int:
-    """Return the value of ``axis`` with the most n (or B_p), the smallest of equals."""
+    """Return the value of ``axis`` with the most n (or B_p); ties go to the smallest value."""
     counts = table.groupby(axis)[of].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
@@ -271,16 +282,16 @@ def configurations_of(
     x: X = "compute",
     least: int = LEAST_CHECKPOINTS,
 ) -> list[Configuration]:
-    """Return one `Configuration` for each (B_p, n) of ``table`` (one row per run); flag what was left out.
+    """Return one `Configuration` for each (B_p, n) of ``table``, which has one row per run.
 
-    A configuration needs ``least`` checkpoints.
+    Configurations with fewer than ``least`` checkpoints are left out and flagged.
     """
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
         members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", flags)
         curves = [by_run[run_id] for run_id in members.index]
-        cost = float(b * n)  # correct for any numbering of steps
+        cost = float(b * n)  # does not depend on how steps are numbered
         if x != "compute":
             spent, steps = (sum(c[name].iloc[-1] for c in curves) for name in ("compute", "step"))
             cost = float(spent / max(steps, 1))
@@ -301,7 +312,7 @@ def configurations_of(
 def _without_copies(
     members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
-    """Drop exact copies of runs: one log under two seeds would show no variation between runs."""
+    """Drop exact copies of runs, since one log under two seeds would show no variation between runs."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
         own = by_run[run_id]
@@ -339,7 +350,7 @@ def _refuse_too_few(
 
 
 def _another(table: pd.DataFrame, setting: Setting) -> str:
-    """Return a hint at the setting that suits these runs; empty if none does."""
+    """Return a hint at a setting that fits these runs, or an empty string if there is none."""
     if not offers("--hold"):
         return ""
     one_n = table["rollouts_per_problem"].nunique() == 1
@@ -349,13 +360,16 @@ def _another(table: pd.DataFrame, setting: Setting) -> str:
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:
-    """Return the most passes over the training problems that any run made, and their number, if known."""
+    """Return the largest number of passes over the training problems, and the number of problems.
+
+    Both values are None if the runs did not record the number of problems.
+    """
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
     found = table["n_train_problems"].iloc[0]
     size = pd.to_numeric(found, errors="coerce")
     if not size >= 1:
-        shown = repr(found) if isinstance(found, str) else found  # NumPy's numbers by their value
+        shown = repr(found) if isinstance(found, str) else found  # show the value, not the type, of numbers
         raise DataError(f"n_train_problems: found {shown}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / int(size), int(size)

@@ -1,7 +1,7 @@
-"""A law and its predictions as DataFrames, for a notebook or a spreadsheet.
+"""Convert a law and its predictions to DataFrames, for notebooks and spreadsheets.
 
-Columns ``…_low`` and ``…_high`` are the ends of 95 % intervals, missing if the data do not bound that side;
-``…_status`` is a `isolaw.fits.quantity.Status`.
+Columns ``…_low`` and ``…_high`` contain the ends of 95 % intervals, which are missing if the data do not
+bound them. Columns ``…_status`` contain a `isolaw.fits.quantity.Status`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def frontier(document: LawDocument) -> pd.DataFrame:
-    """Return the compute-optimal frontier, one row for each x (see `Law.frontier`)."""
+    """Return the compute-optimal frontier with one row for each x (see `Law.frontier`)."""
     rows = [
         {
             document.x.name: p.x,
@@ -39,7 +39,7 @@ def frontier(document: LawDocument) -> pd.DataFrame:
 
 
 def crossovers(document: LawDocument) -> pd.DataFrame:
-    """Return the crossover budgets, one row for each pair of n (see `Law.crossovers`)."""
+    """Return the crossover budgets with one row for each pair of n (see `Law.crossovers`)."""
     x = document.x.name
     columns = ["n_from", "n_to", x, f"{x}_low", f"{x}_high", f"{x}_status", "supported"]
     rows = [
@@ -50,7 +50,7 @@ def crossovers(document: LawDocument) -> pd.DataFrame:
 
 
 def predictions(found: Sequence[Prediction], axis: str) -> pd.DataFrame:
-    """Return one row for each prediction (see `Law.predictions`)."""
+    """Return a table with one row for each prediction (see `Law.predictions`)."""
     rows = []
     for p in found:
         best = p.options[0] if p.options else None

@@ -58,7 +58,7 @@ class RawLog:
     dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
     torn: bool = False  # whether a text file ends in the middle of a line
-    held: limits.Held = None  # shared by the logs of one file; its own by default
+    held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; by default its own
 
     def __post_init__(self) -> None:
         self.held = self.held or limits.Held(self.source)

@@ -1,4 +1,4 @@
-"""A population of softmax policies over K answers with shared features, to cross-check `interference`.
+"""Simulate a population of softmax policies over K answers with shared features, to check `interference`.
 
 Problem i has K answers with base logits b_ia, and the first ``correct`` answers are right. All problems share
 one learned vector w ∈ R^r::
@@ -7,20 +7,20 @@ one learned vector w ∈ R^r::
     φ_ia = φ_i + √(ρ S) ε_ia  (right),   √S ε_ia  (wrong),           ε_ia ~ N(0, I),  S = σ²/r
 
 φ_i are the features that the right answers to a problem share, drawn as for `interference`. ε_ia is the style
-of an answer, which the reward ignores, and ρ is the style variance of right answers relative to wrong ones. A
-step takes B_p problems with n rollouts each::
+of an answer, which does not affect the reward. ρ is the style variance of right answers relative to wrong
+answers. A step uses B_p problems with n rollouts each::
 
     G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`group`)
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²; q: 0 SGD, 1 Adam
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact, so the noise of rollouts and the price of drift are exact,
-too. `interference` reduces answers to the number of right ones, and styles to S and ρ. With two answers and S
-= 0 both models are the same process for every recipe (`interference` with σ² = c = κ = 0). They also agree in
-the limit of infinitely many answers and many directions that only styles use (c = (1 − ρ) S, κ = 0, without
-the KL and entropy terms, which here are over all answers). Otherwise they differ: a few answers have few
-styles, so w can single out one answer and the policy collapses onto it, whereas `interference` memorises
-single problems (κ) and drifts in infinitely many directions.
+Every answer is sampled and every softmax is exact, so the noise of rollouts and the cost of drift are exact.
+`interference` reduces answers to the number of right answers, and styles to S and ρ. With two answers and
+S = 0, the two models are the same process for every recipe (`interference` with σ² = c = κ = 0). They also
+agree in the limit of infinitely many answers and many directions that only styles use (c = (1 − ρ) S, κ = 0,
+without the KL and entropy terms, which here are over all answers). Otherwise they differ. Here, a few answers
+have few styles, so w can select one answer, onto which the policy collapses. `interference`, in contrast,
+memorises single problems (κ) and drifts in infinitely many directions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from isolaw.simulators.problems import TRAIN, VALIDATION, Constants, Difficulty,
 
 @dataclass(frozen=True, kw_only=True)
 class ArmsParameters(Constants):
-    """The model's constants; ``arms`` is K, and ``correct`` is the number of right answers."""
+    """The model's constants. ``arms`` is K, and ``correct`` is the number of right answers."""
 
     arms: int = 8
     correct: int = 1
@@ -55,7 +55,7 @@ SIZES = (2000, 1000)
 
 
 class Arms(Model):
-    """The population of policies; ``scalars`` holds the second moment v and the number of updates."""
+    """The population of policies. ``scalars`` contains the second moment v and the number of updates."""
 
     state = ("w", "scalars")
 
@@ -73,7 +73,7 @@ class Arms(Model):
         _advance(rng, batches, p.b, p.phi, *state, self.correct, self.q, *update.for_kernel)
 
     def success(self, train: bool = False) -> Floats:
-        """Return the success probabilities p_i of the validation or of the training problems."""
+        """Return the success probabilities p_i of the validation problems, or of the training problems."""
         p = self.problems
         b, phi = (p.b, p.phi) if train else (p.b_val, p.phi_val)
         out = np.empty(len(b))
@@ -88,7 +88,7 @@ class Arms(Model):
 def create(
     parameters: ArmsParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Arms:
-    """Draw the problems from the seed and return the model before its first step."""
+    """Draw the problems from the seed, and return the model before its first step."""
     problems = draw(parameters, difficulty, seed, n_train, n_validation)
     return Arms(problems, parameters.correct, parameters.q)
 
@@ -97,7 +97,7 @@ def create(
 def draw(
     parameters: ArmsParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Population:
-    """Draw a problem set, with the same p_i and φ_i as `problems.population` under the same seed."""
+    """Draw a problem set with the same p_i and φ_i as `problems.population` with the same seed."""
     p = parameters
     base = population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r)
     is_right = (np.arange(p.arms) < p.correct)[:, None]
@@ -160,7 +160,7 @@ def _advance(  # type: ignore[no-untyped-def]
             if filtered and not 0 < right < n:
                 continue
             groups += 1
-            if len(queue) > 0:  # the queue returned another problem than the one just sampled
+            if len(queue) > 0:  # the queue returned a different problem than the one just sampled
                 _policy(b[i], phi[i], w, logits, log_pi[j])
             group.gradient(log_pi[j], b[i], correct, batch[j, :arms], right, n, code, std, kl, entropy, slope)
             for a in range(arms):

@@ -1,11 +1,11 @@
-"""Random draws that are several times faster than NumPy's when each draw has its own parameters."""
+"""Draw random numbers several times faster than NumPy does if each draw has its own parameters."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-_FEW = 8  # with up to this many rollouts, drawing them one by one is fastest
+_FEW = 8  # largest n for which single draws are fastest
 _LARGE = 30.0  # mean above which NumPy's method (BTPE) is faster
 
 
@@ -14,7 +14,8 @@ def successes(rng, n, p):  # type: ignore[no-untyped-def]
     """Draw once from Binomial(n, p).
 
     The method is inversion as in NumPy (Kachitvichyanukul and Schmeiser 1988, BINV), but q^n is computed by
-    squaring. NumPy's logarithm and exponential dominate the time if every draw has its own p.
+    repeated squaring, since the logarithm and exponential in NumPy dominate the time if every draw has its
+    own p.
     """
     if n <= _FEW:
         right = 0
@@ -44,7 +45,7 @@ def successes(rng, n, p):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def binomial(rng, n, p):  # type: ignore[no-untyped-def]
-    """Draw from Binomial(n, p_i) for each i, and return the draws, (V,).
+    """Draw once from Binomial(n, p_i) for each i, and return an array of shape (V,).
 
     >>> binomial(np.random.default_rng(0), 4, np.array([0.0, 1.0])).tolist()
     [0, 4]
@@ -57,7 +58,7 @@ def binomial(rng, n, p):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def permutations(rng, count, size):  # type: ignore[no-untyped-def]
-    """Return ``count`` random permutations of 0 … size − 1 by Fisher and Yates, (count, size).
+    """Return random permutations of 0 … size − 1 (Fisher and Yates), as an array of shape (count, size).
 
     >>> sorted(permutations(np.random.default_rng(0), 1, 4)[0].tolist())
     [0, 1, 2, 3]

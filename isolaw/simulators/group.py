@@ -1,13 +1,13 @@
-"""One group of rollouts of a softmax policy over K answers (arms), and its gradient in the logits.
+"""Sample one group of rollouts of a softmax policy over K answers (arms), and compute its logit gradient.
 
-The first ``correct`` arms are right (reward 1), and the others are wrong (reward 0). n answers are drawn from
-the policy π, and n' ≤ n of them enter the gradient. Of these n', x_a are arm a, with advantage A_a
-(`model.advantages`). With the initial policy π0, the weight β of the KL penalty and the weight γ of the
+The first ``correct`` arms are right (reward 1), and the other arms are wrong (reward 0). n answers are drawn
+from the policy π, and n' ≤ n of them enter the gradient. x_a of these n' answers are arm a, with advantage
+A_a (`model.advantages`). With the initial policy π0, the weight β of the KL penalty and the weight γ of the
 entropy bonus, the policy gradient in logit a is::
 
     (1/n') (x_a A_a − π_a Σ_b x_b A_b) − β π_a (log π_a/π0_a − KL) − γ π_a (log π_a + H)
 
-where KL = Σ_a π_a log π_a/π0_a and H = −Σ_a π_a log π_a; these two terms are exact, not sampled.
+where KL = Σ_a π_a log π_a/π0_a and H = −Σ_a π_a log π_a. The last two terms are exact, not sampled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def softmax(logits, log_pi):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped-def]
-    """Draw n answers; write x_a of the first ``trained`` into ``counts``, and return how many are right."""
+    """Draw n answers, and return how many are right; ``counts`` receives x_a of the first ``trained``."""
     arms = log_pi.size
     right = 0
     left, rest = trained, 1.0
@@ -57,7 +57,7 @@ def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped
 def gradient(  # type: ignore[no-untyped-def]
     log_pi, log_pi0, correct, counts, right, n, code, batch_std, kl, entropy, out
 ):
-    """Write the gradient in the logits, shape (K,), into ``out``."""
+    """Write the gradient in the logits into ``out``, an array of shape (K,)."""
     arms = log_pi.size
     of_right, of_wrong = advantages(code, right, n, batch_std)
     trained, total = 0, 0.0
@@ -80,7 +80,9 @@ def gradient(  # type: ignore[no-untyped-def]
 
 
 def start(p, arms: int, correct: int):  # type: ignore[no-untyped-def]
-    """Return log π0 (…, K) of policies with success p (…), uniform over right and uniform over wrong answers.
+    """Return log π0 of policies with success probability p, uniform over right and over wrong answers.
+
+    For p of shape (…), the result has shape (…, K).
 
     >>> np.exp(start(np.array([0.6]), arms=4, correct=2)).round(2).tolist()
     [[0.3, 0.3, 0.2, 0.2]]

@@ -1,15 +1,15 @@
 """Estimate the distribution of success probabilities from an avg@16 histogram.
 
-Often one only knows how many problems have 0, 1, … 16 of 16 correct samples, and sampling blurs these counts:
-x ~ Binomial(16, p). The EM algorithm estimates the distribution of p by maximum likelihood on a grid (the
-binomial mixture of Lord 1969, Psychometrika 34, 259)::
+Often, only the numbers of problems with 0, 1, … 16 of 16 correct samples are known, and sampling blurs these
+counts: x ~ Binomial(16, p). The EM algorithm estimates the distribution of p by maximum likelihood on a grid
+(the binomial mixture of Lord 1969, Psychometrika 34, 259)::
 
     w_g ← w_g · Σ_x s_x Binomial(x; 16, p_g) / Σ_g' w_g' Binomial(x; 16, p_g')
 
-where w_g is the weight of grid point p_g and s_x the share of problems with x correct samples. The 16 samples
-determine only 16 moments of p, and cannot distinguish p = 0.001 from 0.01. The rest is **assumed**: EM starts
-from the arcsine law, and stops after 500 steps. Problems drawn from the estimate reproduce the histogram to a
-few thousandths.
+where w_g is the weight of grid point p_g, and s_x is the share of problems with x correct samples. The 16
+samples determine only 16 moments of p, and cannot distinguish p = 0.001 from 0.01. The rest is **assumed**:
+EM starts from the arcsine law and stops after 500 steps. Problems drawn from the estimate reproduce the
+histogram to within a few thousandths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GRID, _STEPS = 512, 500
 
 
 def fault(shares: Sequence[float]) -> str:
-    """Return ``""`` for a valid histogram, and otherwise what a valid histogram must have.
+    """Return ``""`` for a valid histogram, and otherwise the property that it lacks.
 
     >>> fault([0.5, 0.5])
     '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
@@ -52,7 +52,7 @@ def mean(shares: Sequence[float]) -> float:
 
 @lru_cache(maxsize=16)
 def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return the grid of p, (512,), and the estimated weights of its points, (512,).
+    """Return the grid of p and the estimated weights of its points, as two arrays of shape (512,).
 
     >>> p, weights = distribution((0.5, *15 * (0.0,), 0.5))
     >>> bool(weights[p < 0.1].sum() > 0.49)

@@ -1,6 +1,6 @@
-"""The interference population: GRPO on problems that share parameters, at a cost of O(B_p · r) per step.
+"""Simulate GRPO on a population of problems that share parameters, at a cost of O(B_p · r) per step.
 
-A policy with parameters θ, which are zero before training, gives a right or a wrong answer to problem i, in a
+A policy with parameters θ, which are zero before training, gives a right or wrong answer to problem i in a
 style ε. Wrong answers are more diverse: styles are N(0, S I) for wrong and N(0, ρ S I) for right answers.
 With the initial success logit b_i and the features ψ_i of problem i, the policy is
 
@@ -10,14 +10,14 @@ Integrating over ε, the logit of success is exactly
 
     z_i = b_i + ψ_i·θ − d,   d = ½ c |θ|²,   c = (1 − ρ) S,   p_i = σ(z_i)
 
-d is the price of drift: whichever way θ moves, some wrong answers become more likely. θ = (w, a, rest) has
-three kinds of parameters, which enter ψ_i differently:
+d is the cost of drift: in whichever direction θ moves, some wrong answers become more likely. θ = (w, a,
+rest) has three kinds of parameters, which enter ψ_i differently:
 
     w (r,)    shared by all problems, φ_i·w: transfer and interference    (φ_i: `problems.population`)
     a (D,)    one per training problem, √κ a_i: memory; validation problems have none
-    rest      not in ψ_i, only drifts; the state keeps W = |rest|²
+    rest      not in ψ_i, only drifts; the state stores W = |rest|²
 
-A step takes B_p problems with n rollouts each, of which k_i ~ Binomial(n, p_i) are right. A₊ and A₋ are the
+A step uses B_p problems with n rollouts each, of which k_i ~ Binomial(n, p_i) are right. A₊ and A₋ are the
 advantages of right and wrong rollouts (`model.advantages`), and k' of the n' rollouts in the gradient are
 right. With weights β of KL(π ‖ π0) and γ of the entropy over right and wrong, the policy gradient is
 
@@ -25,18 +25,18 @@ right. With weights β of KL(π ‖ π0) and γ of the entropy over right and wr
 
     h_i = (k' A₊ (1 − p_i) − (n' − k') A₋ p_i) / n' − β p_i (1 − p_i)(z_i − b_i − d) − γ p_i (1 − p_i) z_i
 
-The noise comes from the styles of rollouts. Summed over all directions it is
-N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) with σ² = S dim θ. With GRPO's advantage, all rollouts in the
-gradient, p̂ = k/n and q̂ = 1 − p̂, a group has the signal √(p̂ q̂), apart from KL, and the noise
-(ρ q̂ + p̂) σ²/n; a group whose rollouts are all right or all wrong has neither. There are so many directions,
-S ≪ σ², that all noise is in the rest. With batch sums over B_p groups, the step is
+The noise comes from the styles of rollouts. Summed over all directions, it is
+N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) with σ² = S dim θ. Let p̂ = k/n and q̂ = 1 − p̂. With GRPO's
+advantage and all rollouts in the gradient, a group has the signal √(p̂ q̂) (without KL) and the noise
+(ρ q̂ + p̂) σ²/n. A group whose rollouts are all right or all wrong has neither. The number of directions is
+so large, S ≪ σ², that all noise is in the rest. With batch sums over B_p groups, the step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p
 
-lr(B) is η √B under the square-root rule. Everything is sampled, and no learning curve is built in. Four
-things are assumed and not derived: one optimiser scale for all parameters, the spectrum of φ, equally strong
-private directions (κ), and styles drawn from the updated policy (which matters for stale rollouts).
+lr(B) is η √B under the square-root rule. All rollouts are sampled, and no learning curve is built in. Four
+properties are assumed and not derived: one optimiser scale for all parameters, the spectrum of φ, equally
+strong private directions (κ), and styles drawn from the updated policy (which matters for stale rollouts).
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange, learning_rate
 from isolaw.simulators.problems import Constants, Difficulty, Population, population
 
-# Entries of ``scalars``. Every step shrinks all of a, so a and its norm are stored apart from their scale.
+# Entries of ``scalars``. Every step shrinks all of a, so a and its norm are stored without their scale.
 _REST, _MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
 _LEAST_SCALE = 1e-100
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterferenceParameters(Constants):
-    """The model's constants, named by the symbols of the module's docstring; ``kappa`` is κ."""
+    """The model's constants, named after the symbols in the module's docstring; ``kappa`` is κ."""
 
     kappa: float
     c: float
     r: int = 32
 
 
-# Chosen after seeing results, on seeds 0 to 15: a population in which most of the paper's findings exist, not
-# a measurement. Its two η belong to the choice: with them the easy set's n* levels off, and the hard set
-# learns more slowly.
+# This population was chosen so that most of the paper's findings exist in it, after seeing results on seeds 0
+# to 15. It is not a measurement. The two η are part of the choice: with them, n* of the easy set levels off,
+# and the hard set learns more slowly.
 PRESETS = {
     "P": InterferenceParameters(
         q=0.75, sigma2=1500.0, s=0.85, m=0.22, kappa=24.0, c=0.0075,
@@ -81,10 +81,10 @@ BOUNDS = {"q": (0.0, 1.0), "rho": (0.0, 0.99), "r": (1.0, 4096.0)}
 class Interference(Model):
     """The population: its problems, and the parameters that training changes.
 
-    ``w`` (r,) holds the shared parameters, and ``stored`` (D,) the private ones without their common scale.
-    ``scalars`` holds W, the second moment v, the number of updates, the scale of ``stored``, and
-    |``stored``|². The queue (k, B_p, 3) holds for each group the problem, and the right rollouts among n and
-    among n'.
+    ``w`` (r,) contains the shared parameters, and ``stored`` (D,) the private parameters without their common
+    scale. ``scalars`` contains W, the second moment v, the number of updates, the scale of ``stored``, and
+    |``stored``|². The queue (k, B_p, 3) contains three numbers for each group: the problem, the right
+    rollouts among n, and the right rollouts among n'.
 
     >>> from isolaw.simulators.problems import difficulty
     >>> model = create(PRESETS["P"], difficulty("easy"), seed=0, n_train=64, n_validation=8)
@@ -113,7 +113,7 @@ class Interference(Model):
 
     @property
     def private(self) -> Floats:
-        """The private parameters a, (D,)."""
+        """The private parameters a, an array of shape (D,)."""
         return np.asarray(self.stored * self.scalars[_SCALE])
 
     def drift(self) -> float:
@@ -122,8 +122,8 @@ class Interference(Model):
         return float(self.w @ self.w + scale**2 * norm2 + self.scalars[_REST])
 
     def success(self, train: bool = False) -> Floats:
-        """Return p_i of the validation or of the training problems."""
-        with np.errstate(over="ignore", invalid="ignore"):  # the state may have diverged
+        """Return p_i of the validation problems, or of the training problems if ``train``."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the state can have diverged
             cost = 0.5 * self.parameters.c * self.drift()
             p = self.problems
             if train:
@@ -136,7 +136,7 @@ class Interference(Model):
 def create(
     parameters: InterferenceParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Interference:
-    """Draw the problems from the seed and return the model before its first step."""
+    """Draw the problems from the seed, and return the model before its first step."""
     p = parameters
     return Interference(population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r), p)
 
@@ -157,7 +157,7 @@ def _advance(  # type: ignore[no-untyped-def]
     steps, size = batches.shape
     r = w.size
     gradient = np.empty(r)
-    in_batch = np.zeros(b.size)  # Σ h of each problem in the batch, where it may occur twice
+    in_batch = np.zeros(b.size)  # Σ h of each problem, which can occur several times in the batch
     batch = np.empty((size, 3), dtype=np.int64)  # problem, right rollouts of n, right rollouts of n'
     z, p, h = np.empty(size), np.empty(size), np.empty(size)
     held = kl / (1.0 - rho)
@@ -192,7 +192,7 @@ def _advance(  # type: ignore[no-untyped-def]
             if filtered and not 0 < right < n:
                 continue
             groups += 1
-            if queue.shape[0] > 0:  # the queue returned another problem than the one just sampled
+            if queue.shape[0] > 0:  # the queue returned a different problem than the one just sampled
                 z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
                 p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             of_right, of_wrong = advantages(code, right, n, std)

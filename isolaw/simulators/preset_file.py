@@ -1,7 +1,7 @@
-"""The schema of a preset file: the accepted values of each key, and checks that its parts are consistent.
+"""Define the schema of a preset file: the accepted values of each key, and checks that its parts agree.
 
-`isolaw calibrate` adds a checksum to the files that it writes (``preset.crc``). A file without a checksum is
-the user's own. isolaw rejects a file whose checksum does not match, since somebody has changed it.
+`isolaw calibrate` adds a checksum to the files that it writes (``preset.crc``). A file without a checksum was
+written by the user. isolaw rejects a file with a wrong checksum, since its content has been changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.problems import difficulty
 
 FORMAT = "isolaw.preset/1"
-OWNER = "preset"  # the owner that the checksum includes
+OWNER = "preset"  # the owner's name, which the checksum includes
 _LARGEST = 1e12
 _MOST_MEMBERS, _MOST_VALUES = 10_000, 100_000
 # Ranges of the constants of `isolaw.calibration.space`; a constant that is not listed is positive.
@@ -65,7 +65,7 @@ class Head(_Part):
 
 
 class Provenance(BaseModel):
-    """The section ``[provenance]``: the runs behind a preset, and how well it fits them.
+    """The section ``[provenance]``: the runs behind a preset, and measures of its fit to them.
 
     isolaw ignores unknown keys.
     """

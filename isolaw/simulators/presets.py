@@ -1,10 +1,10 @@
-"""Preset files: the constants of the interference population, an ensemble of them, and their evidence.
+"""Read preset files: the constants of the interference population, an ensemble of them, and their evidence.
 
-A preset file is TOML. ``[constants]`` describes one population. ``[ensemble]`` describes many populations,
-with a list of values for each constant, whose spread shows how well the runs determine it. ``problems`` is a
-value of ``problems.set``, and ``n_train`` is D. ``[recipe]`` holds the settings of the runs, ``[provenance]``
-names the runs and measures the fit, and ``[discrepancy]`` holds the residuals of the runs
-(`isolaw.simulators.preset_file`).
+A preset file is a TOML file. ``[constants]`` describes one population. ``[ensemble]`` describes many
+populations, with a list of values for each constant; their spread shows how well the runs determine it.
+``problems`` is a value of ``problems.set``, and ``n_train`` is D. ``[recipe]`` contains the settings of the
+runs, ``[provenance]`` identifies the runs and measures the fit, and ``[discrepancy]`` contains the residuals
+of the runs (`isolaw.simulators.preset_file`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FOLDER = Path(__file__).with_name("presets")
 class Preset:
     """A calibrated population and its ensemble.
 
-    Each of the ``members``, of which the first is the population itself, maps the coordinates of
-    `isolaw.calibration.space` to values, and ``problems`` to a problem set. ``left`` holds the residuals of
-    the runs from the ensemble's mean (`isolaw.calibration.discrepancy`).
+    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and ``problems`` to
+    a problem set. The first member is the population itself. ``left`` contains the residuals of the runs from
+    the ensemble's mean (`isolaw.calibration.discrepancy`).
     """
 
     name: str
@@ -45,7 +45,7 @@ class Preset:
 
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
-        """The measured (B_p, n); if the file has no ``cells``, every B_p with every n."""
+        """The measured (B_p, n). If the file has no ``cells``, these are all pairs of its B_p and n."""
         axes = (self._source(name) for name in ("problems_per_batch", "rollouts_per_problem"))
         pairs = self.provenance.get("cells") or itertools.product(*axes)
         return tuple(sorted((int(b), int(n)) for b, n in pairs))
@@ -57,7 +57,7 @@ class Preset:
 
     @property
     def ends(self) -> dict[tuple[int, int], float]:
-        """The largest C of each measured (B_p, n); empty if the file does not have it."""
+        """The largest C of each measured (B_p, n); empty if the file does not contain it."""
         found = self.provenance.get("ends", [])
         pairs = self.provenance.get("cells", [])
         return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, found, strict=False)}
@@ -74,7 +74,7 @@ class Preset:
 
     @property
     def missed(self) -> float:
-        """The error of the ensemble's mean on the runs, as a multiple of noise and discrepancy together."""
+        """The error of the ensemble's mean on the runs, relative to the combined noise and discrepancy."""
         explained = math.hypot(float(self.provenance.get("noise", 0.0)), self.discrepancy)
         return float(self.provenance.get("error", 0.0)) / explained if explained else 0.0
 
@@ -95,8 +95,9 @@ def shipped() -> list[str]:
 
 
 def read_preset(name: str | Path) -> Preset:
-    """Return a preset that ships with isolaw, by name, or a preset file; raise `InputError` if neither
-    exists.
+    """Return the preset with this name that ships with isolaw, or the preset in a file.
+
+    Raises `InputError` if neither exists.
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):

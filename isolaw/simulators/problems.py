@@ -1,8 +1,8 @@
-"""Problem sets: success probabilities before training, and the features that problems share.
+"""Draw problem sets: success probabilities before training, and the features that problems share.
 
 A problem set depends only on its seed, so all configurations of a sweep share it (common random numbers).
-Training and validation problems have separate random streams: a smaller training set is a prefix of a larger
-one, and both have the same validation set.
+Training and validation problems have separate random streams. A smaller training set is therefore a prefix of
+a larger training set, and both have the same validation set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 _MEANS = {"easy": 0.45, "hard": 0.0625 * 0.6 / 2.1 + 5e-4, "extremely-hard": 0.006 * 0.5 / 2.5 + 1e-4}
 _EASY_FROM = 0.3
-_SURE = 1e-6  # a success logit is finite only if success and failure are both possible
+_SURE = 1e-6  # limit of p from 0 and 1, since the logit must be finite
 _BETA = re.compile(r"beta\(([^,()]+),([^,()]+)\)")
 # Keys of the random streams; never renumber them.
 _STREAM = {"easy": 1, "hard": 2, "extremely-hard": 3}
@@ -40,8 +40,8 @@ TRAIN, VALIDATION, ORDER = range(3)
 class Difficulty:
     """The distribution of problems' success probability before training, as a mixture.
 
-    ``weights`` are the shares of the components and sum to 1. Each component is a key of `NAMED`, the two
-    parameters of a beta distribution, or the 17 shares of an avg@16 histogram.
+    ``weights`` are the shares of the components, which sum to 1. Each component in ``parts`` is a key of
+    `NAMED`, the two parameters of a beta distribution, or the 17 shares of an avg@16 histogram.
     """
 
     weights: tuple[float, ...]
@@ -49,13 +49,11 @@ class Difficulty:
 
     @property
     def easy(self) -> bool:
-        """Whether the default recipe is the paper's for the easy set, which applies if the mean p is at least
-        0.3.
-        """
+        """Whether the mean p is at least 0.3, so that the paper's recipe for the easy set is the default."""
         return float(np.dot(self.weights, [_mean(part) for part in self.parts])) >= _EASY_FROM
 
     def stream(self, seed: int, part: int) -> np.random.Generator:
-        """Return the random stream under ``seed`` of the part `TRAIN`, `VALIDATION` or `ORDER` of the set."""
+        """Return the random stream for ``seed`` and a part of the set: `TRAIN`, `VALIDATION` or `ORDER`."""
         if len(self.parts) == 1 and isinstance(self.parts[0], str):
             key = _STREAM[self.parts[0]]
         else:
@@ -64,7 +62,7 @@ class Difficulty:
         return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, part)))
 
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
-        """Draw p of ``size`` problems; a smaller ``size`` gives the first of the same draws."""
+        """Draw p of ``size`` problems. A smaller ``size`` gives the beginning of the same draws."""
         which, *streams = rng.spawn(1 + len(self.parts))
         p = [_sample(part, own, size) for part, own in zip(self.parts, streams, strict=True)]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
@@ -72,7 +70,7 @@ class Difficulty:
 
 
 def _beta(name: str) -> tuple[float, float] | None:
-    """Return a and b of a name ``beta(a,b)``; None for any other name."""
+    """Return a and b of a name ``beta(a,b)``, or None for any other name."""
     match = _BETA.fullmatch(name)
     try:
         a, b = (float(number) for number in match.groups()) if match else (0.0, 0.0)
@@ -96,9 +94,10 @@ def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) 
 
 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
-    """Read ``problems.set``: the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
+    """Return the distribution that a value of ``problems.set`` describes.
 
-    ``histograms`` defines further sets: each name maps to the shares of problems with 0, 1, … 16 of 16
+    The value is the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
+    ``histograms`` defines additional sets. It maps each name to the shares of problems with 0, 1, … 16 of 16
     samples correct (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not
     sum to 1, and invalid histograms.
 
@@ -138,11 +137,11 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that the models `arms` and `interference` share; their modules define the symbols.
+    """The constants that the models `arms` and `interference` share. Their modules define the symbols.
 
-    ``sigma2`` is σ², the variance of styles summed over all directions, and ``rho`` is ρ, the style variance
-    of right answers relative to wrong ones. ``s`` and ``m`` are the strengths of the individual and of the
-    common part of the features φ, which have ``r`` directions.
+    ``sigma2`` is σ², the variance of styles summed over all directions. ``rho`` is ρ, the style variance of
+    right answers relative to wrong answers. ``s`` and ``m`` are the strengths of the individual part and of
+    the common part of the features φ, which have ``r`` directions.
     """
 
     q: float
@@ -159,10 +158,11 @@ class Constants:
 
 @dataclass(frozen=True)
 class Population:
-    """D training and V validation problems: ``b``, the initial success logits, and ``phi``, the features.
+    """The initial success logits and the features of D training and V validation problems.
 
-    Their shapes are (D,) and (D, r), and (V,) and (V, r) for validation. For `arms`, ``b`` (D, K) holds log
-    π0 of the K answers, and ``phi`` (D, K, r) the features of the answers.
+    The logits ``b`` have shape (D,) and the features ``phi`` shape (D, r). For validation, the shapes are
+    (V,) and (V, r). For `arms`, ``b`` (D, K) contains log π0 of the K answers, and ``phi`` (D, K, r) the
+    features of the answers.
     """
 
     b: Floats
@@ -178,7 +178,7 @@ def population(
     """Draw D = ``n_train`` training problems and V = ``n_validation`` validation problems.
 
     Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), where spec_k² ∝ 1/k sums to 1 over the r
-    shared directions k. The common part m/k lets training on one problem help all others. Through the
+    shared directions k. Because of the common part m/k, training on one problem helps all others. Through the
     individual part, problems help or disturb each other.
 
     >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)

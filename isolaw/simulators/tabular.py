@@ -1,16 +1,16 @@
-"""A single problem: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
+"""Simulate a single problem: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
 
 The policy is π = softmax(θ), and p = Σ_right π_a is the success probability. All right answers start with the
-same θ_a, and so do all wrong ones. A step draws n answers and makes one plain gradient step of size ℓ =
+same θ_a, and so do all wrong answers. A step draws n answers and makes one plain gradient step of size ℓ =
 lr(n)::
 
     θ ← θ + ℓ ĝ                            ĝ: `isolaw.simulators.group`
     ∇p = π_a (r_a − p)                     the exact gradient, with reward r_a of answer a
 
 For binary rewards, and with all n rollouts in the gradient, E ĝ = f(n, p) ∇p. The factor f is 1 without a
-baseline and with the leave-one-out baseline, 1 − 1/n with the group's mean as the baseline, and
-E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO, which grows with n. Here p̂ = right/n, and pass@n = 1 − (1 − p)^n. The
-problem is also the validation problem.
+baseline and with the leave-one-out baseline, and 1 − 1/n with the group's mean as the baseline. For GRPO it
+is E√(p̂(1 − p̂)) / (p (1 − p)), which grows with n. Here p̂ = right/n, and pass@n = 1 − (1 − p)^n. The same
+problem is used for validation.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class Tabular(Model):
         self.theta = self.log_pi0.copy()
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
-        """Make one update step for each row of ``batches``, whose content does not matter for a single
-        problem.
+        """Make one update step for each row of ``batches``.
+
+        The content of the rows has no effect, since there is only one problem.
         """
         state = self.theta, self.log_pi0, self.made, self.queue_of(update, 1, self.theta.size + 1)
         _advance(rng, len(batches), *state, self.correct, *update.for_kernel)
 
     def success(self, train: bool = False) -> Floats:
-        """Return the success probability p of the problem, (1,)."""
+        """Return the success probability p of the problem, as an array of shape (1,)."""
         log_pi = np.empty_like(self.theta)
         group.softmax(self.theta, log_pi)
         return np.array([np.exp(log_pi[: self.correct]).sum()])
@@ -81,7 +82,7 @@ class Tabular(Model):
 def create(
     parameters: TabularParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Tabular:
-    """Draw the problem from the seed and return the bandit before its first step."""
+    """Draw the problem from the seed, and return the bandit before its first step."""
     p = parameters.p
     if p is None:
         p = float(difficulty.sample(difficulty.stream(seed, TRAIN), 1)[0])

@@ -1,1 +1,1 @@
-"""Learning curves: their families, fitted by variable projection, and the points that set a record."""
+"""Fit learning curves by variable projection, extrapolate them, and select record points."""

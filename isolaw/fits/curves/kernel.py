@@ -1,8 +1,9 @@
-"""The compiled kernel of `isolaw.fits.curves.varpro`: fits data sets one after another, without the GIL.
+"""The compiled kernel of `isolaw.fits.curves.varpro`, which fits data sets in sequence without the GIL.
 
-Each function works on one data set: arrays x, y and weights w (P,), and one or two shape parameters θ. The
-level of the line is fitted if ``free`` and equals ``origin`` otherwise. Family codes are those of
-`isolaw.fits.curves.varpro.CODES`; statuses are those of its `FitStatus`. Numba caches on disk.
+Most functions work on one data set: arrays x, y and weights w of shape (P,), and one or two shape parameters
+θ. The level of the line is fitted if ``free`` is true, and equals ``origin`` otherwise. The family codes are
+defined in `isolaw.fits.curves.varpro.CODES`, and the statuses in its `FitStatus`. Numba caches the compiled
+code on disk.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from numba import njit
 
 _STARTS = 6
 _STEPS = 500
-# With fewer points than parameters many shapes fit equally well, and rounding must not choose. Among sums of
-# squares that differ by less than this share of the constant fit's, the smallest slope wins: it claims least.
+# With fewer points than parameters, many shapes fit equally well, and rounding must not choose among them. If
+# sums of squares differ by less than this share of the constant fit's sum, the smallest slope is chosen.
 _TIE = 1e-12
-_NOTHING = 1e-24  # share of a sum of squares below which the rest is rounding error
+_NOTHING = 1e-24  # a sum of squares below this share of the original sum is rounding error
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -72,7 +73,7 @@ def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
-    """Return s at every shape of a grid (G, dimensions), as (G, P)."""
+    """Return s at every shape of a grid (G, dimensions), as an array of shape (G, P)."""
     out = np.empty((grid.shape[0], x.size))
     for g in range(grid.shape[0]):
         _value(code, x, log_x, grid[g], out[g])
@@ -81,7 +82,10 @@ def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _regress(w, s, y, origin, free):  # type: ignore[no-untyped-def]
-    """Regress y − origin on s by weighted least squares; return level (0 unless ``free``) and slope."""
+    """Regress y − origin on s by weighted least squares, and return the level and the slope.
+
+    The level is 0 unless ``free``.
+    """
     sw = ws = wss = wy = wsy = 0.0
     for p in range(w.size):
         sw += w[p]
@@ -97,7 +101,7 @@ def _regress(w, s, y, origin, free):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
-    """Return level, slope and sum of squares of the best non-decreasing line."""
+    """Return the level, the slope and the sum of squares of the best non-decreasing line."""
     base, slope = _regress(w, s, y, origin, free)
     if slope < 0:
         base, slope = 0.0, 0.0
@@ -110,7 +114,10 @@ def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
-    """Fit data sets ``first`` to ``last``; each row of ``out`` gets low, slope, sum of squares, status, θ."""
+    """Fit the data sets from ``first`` up to but not including ``last``, and write the results into ``out``.
+
+    Each row of ``out`` contains low, slope, the sum of squares, the status and θ.
+    """
     for d in range(first, last):
         y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
         sw, wy = w.sum(), (w * y).sum()
@@ -122,8 +129,8 @@ def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo
 
 @njit(cache=True, nogil=True)
 def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
-    """Run Levenberg–Marquardt from the grid's best local minima; write the best fit into ``out``."""
-    # The fallback if y rises nowhere: the level alone, with an arbitrary shape.
+    """Run Levenberg–Marquardt from the grid's best local minima, and write the best fit into ``out``."""
+    # The fallback if y does not rise: a constant, with an arbitrary shape.
     out[0], out[1], out[2], out[3] = origin, 0.0, (w * (y - origin) ** 2).sum(), 2
     out[4:] = grid[0]
     if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # all variation is rounding error
@@ -156,7 +163,7 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
 
 @njit(cache=True, nogil=True, inline="always")
 def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-untyped-def]
-    """Whether a fit is better than another; ``equal`` is the answer if they do not differ."""
+    """Return whether a fit is better than another fit, or ``equal`` if they do not differ."""
     if abs(sse - other_sse) > tie:
         return sse < other_sse
     if abs(slope - other_slope) > 1e-9 * abs(other_slope):
@@ -166,7 +173,10 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
-    """Write the best line's sum of squares at each grid point, ∞ where none rises; used to choose starts."""
+    """Write the best line's sum of squares at each grid point into ``sse``, and its slope into ``slopes``.
+
+    The sum is infinite where the best line does not rise. It is used to choose starts.
+    """
     wy = w * y
     sw, total = w.sum(), (wy * y).sum()
     for g in range(sse.size):
@@ -179,13 +189,16 @@ def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
         spread = wss - ws * ws / sw if free else wss
         rises = along > 0 and spread > 1e-12 * wss
         slopes[g] = along / spread if rises else 0.0
-        # Keep this an upper bound: where s hardly varies, rounding may have subtracted too much.
+        # Keep this an upper bound: if s hardly varies, rounding can have subtracted too much.
         sse[g] = total - along * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
 
 
 @njit(cache=True, nogil=True)
 def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
-    """Levenberg–Marquardt on the shape with the line projected out; moves ``shape`` to the minimum."""
+    """Run Levenberg–Marquardt on the shape with the line projected out, and move ``shape`` to the minimum.
+
+    Returns the status, the level, the slope and the sum of squares.
+    """
     size, dims = x.size, shape.size
     s, tried_s, d = np.empty(size), np.empty(size), np.empty((dims, size))
     tried, gradient, step, normal = np.empty(dims), np.empty(dims), np.empty(dims), np.empty((dims, dims))
@@ -201,7 +214,7 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         moved, stuck = False, True
         for k in range(dims):
             outward = (shape[k] <= lo[k] and gradient[k] > 0) or (shape[k] >= hi[k] and gradient[k] < 0)
-            if outward:  # on a bound, with descent pointing outside: hold this parameter
+            if outward:  # the parameter is on a bound and descent points outside: keep it fixed
                 gradient[k], normal[k, :], normal[:, k] = 0.0, 0.0, 0.0
                 normal[k, k] = 1.0
             # Relative gradient: the cosine of the angle between the residuals and this parameter's
@@ -240,7 +253,7 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         shape[:] = tried
         s, tried_s = tried_s, s
         base, slope, sse = tried_base, tried_slope, tried_sse
-        # Nielsen's rule: with large residuals full steps overshoot, which only the gain reveals.
+        # Nielsen's rule: with large residuals, full steps overshoot, and only the gain reveals this.
         damping = max(damping * max(1 / 3, 1 - (2 * gain / max(expected, 1e-300) - 1) ** 3), 1e-12)
         growth = 2.0
         if gain <= 1e-15 * sse:
@@ -258,7 +271,10 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
 
 @njit(cache=True, nogil=True)
 def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
-    """Whether each standard error, from the inverse of ``normal``, is narrower than its search range."""
+    """Return whether each standard error is narrower than its search range.
+
+    Standard errors come from the inverse of ``normal``.
+    """
     if lo.size == 1:
         return lo[0] == hi[0] or variance < normal[0, 0] * (hi[0] - lo[0]) ** 2
     a, b = normal[0, 0], normal[1, 1]
@@ -271,7 +287,10 @@ def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyped-def]
-    """Half the gradient of the sum of squares, and JᵀJ, with J = slope · d."""
+    """Write half the gradient of the sum of squares into ``gradient``, and JᵀJ into ``normal``.
+
+    J is slope · d.
+    """
     for k in range(d.shape[0]):
         total = 0.0
         for p in range(s.size):
@@ -286,7 +305,7 @@ def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _project(d, s, w, free):  # type: ignore[no-untyped-def]
-    """Remove from each row of d its regression on 1 and s (on s alone unless ``free``)."""
+    """Subtract from each row of d its regression on 1 and s, or only on s unless ``free``."""
     for k in range(d.shape[0]):
         base, along = _regress(w, s, d[k], 0.0, free)
         before = after = 0.0

@@ -1,12 +1,12 @@
-"""Learning curves: reward R against compute C, monotone and saturating.
+"""Fit learning curves: the reward R as a monotone, saturating function of compute C.
 
     exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential
     hill   R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)       ScaleRL, arXiv 2510.13786
     power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300
 
-R0 is the reward at C = 0, A the ceiling, τ and C_mid scales of compute, B and K exponents, E a log error.
-``exp`` and ``hill`` equal R0 · (1 − s) + A · s with s rising from 0 to 1, so R0 and A are linear given the
-shape (`isolaw.fits.curves.varpro`). ``power`` has its ceiling at 1 and is undefined at C = 0.
+R0 is the reward at C = 0, and A is the ceiling. τ and C_mid are scales of compute, B and K exponents, and E
+is a log error. ``exp`` and ``hill`` equal R0 · (1 − s) + A · s, where s rises from 0 to 1, so R0 and A are
+linear given the shape (`isolaw.fits.curves.varpro`). ``power`` has a ceiling of 1 and is undefined at C = 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _NO_ERROR = 1e-300  # floor of e^E, so that E of a power law without error is fi
 
 
 def _time_axis(compute: Floats) -> SearchRange:
-    """Search range of ln τ (or ln C_mid): from below the first positive checkpoint to far beyond the last."""
+    """Return the search range of ln τ (or ln C_mid).
+
+    It extends from below the first positive checkpoint to far beyond the last checkpoint.
+    """
     positive = compute[compute > 0]
     low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
     return SearchRange(low, high, max(8, math.ceil((high - low) / 0.5)))
@@ -39,7 +42,7 @@ def _time_axis(compute: Floats) -> SearchRange:
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """A family of learning curves: parameters, search ranges of the shape, and the level if it is fixed."""
+    """A family of learning curves: its parameters, the search ranges of its shape, and its level if fixed."""
 
     parameters: tuple[str, ...]
     axes: Callable[[Floats], list[SearchRange]]
@@ -57,31 +60,31 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Curves:
-    """D fitted curves of one configuration: the first fits the data, the others the draws."""
+    """D fitted curves of one configuration. The first fits the data, the others fit the draws."""
 
     family: str  # key of `FAMILIES`
-    # R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``
+    # R(C) = low + slope · s(C; shape): R0 and A − R0, or 1 and e^E for ``power``. Shape (D,) each.
     low: Floats
     slope: Floats
-    shape: Floats  # ln τ; ln C_mid and ln B; or K; (D, dimensions)
-    status: NDArray[np.int64]  # a `isolaw.fits.curves.varpro.FitStatus` each, (D,)
-    # Whether the ceiling is undetermined, (D,): the fit did not converge inside its search range, or less
-    # than half of the rise from R0 to A was measured.
+    shape: Floats  # ln τ for ``exp``, ln C_mid and ln B for ``hill``, K for ``power``, (D, dimensions)
+    status: NDArray[np.int64]  # `isolaw.fits.curves.varpro.FitStatus` of each fit, (D,)
+    # True if the ceiling is undetermined, (D,), because the fit did not converge inside its search range, or
+    # less than half of the rise from R0 to A was measured.
     open_ended: NDArray[np.bool_]
     rms: Floats  # root mean squared residual, (D,)
 
     def __call__(self, compute: ArrayLike) -> Floats:
-        """Return the reward of each of D curves at ``compute`` (X,), (D, X)."""
+        """Return the reward of each curve at ``compute`` (X,), as an array of shape (D, X)."""
         c = np.atleast_1d(np.asarray(compute, dtype=np.float64))
         return self.low[:, None] + self.slope[:, None] * basis(self.family, c, self.shape)
 
     @property
     def A(self) -> Floats:
-        """The ceiling A of each curve, which its reward approaches, (D,)."""
+        """The ceiling A that the reward of each curve approaches, of shape (D,)."""
         return self.low if self.family == "power" else self.low + self.slope
 
     def parameters(self) -> dict[str, Floats]:
-        """Return the values of each parameter over the D curves, (D,), by name."""
+        """Return the parameters by name, each as an array of shape (D,)."""
         if self.family == "power":
             return {"E": np.log(np.maximum(self.slope, _NO_ERROR)), "K": self.shape[:, 0]}
         shape = {n: np.exp(self.shape[:, i]) for i, n in enumerate(FAMILIES[self.family].parameters[2:])}
@@ -89,7 +92,7 @@ class Curves:
 
     @classmethod
     def from_parameters(cls, family: str, parameters: dict[str, Floats]) -> Curves:
-        """Return the curves with these ``parameters``, as `parameters` returns them."""
+        """Return the curves with the given ``parameters``, in the form that `parameters` returns."""
         if family == "power":
             low, slope = np.ones_like(parameters["E"]), np.exp(parameters["E"])
             shape = parameters["K"][:, None]
@@ -105,8 +108,9 @@ def fit_curves(
 ) -> Curves:
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
-    ``compute`` is (P,), in rollouts. ``reward`` and ``weights`` are (D, P), or (1, P) if all versions share
-    them. Weight 0 leaves a checkpoint out; ``power`` leaves out C = 0. ``robust`` uses Huber's loss.
+    ``compute`` (P,) is in rollouts. ``reward`` and ``weights`` have shape (D, P), or (1, P) if all versions
+    share them. A weight of 0 leaves out a checkpoint; ``power`` leaves out C = 0. ``robust`` selects the
+    Huber loss.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]
@@ -128,23 +132,24 @@ def fit_curves(
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
-    """Return for each data set whether it has the five points that a curve needs."""
+    """Return, for each data set, whether it has the five points that a curve needs."""
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
 
 
 def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
-    """Return one fit as an lmfit `ModelResult`, to be inspected, plotted, or profiled.
+    """Return one fit as an lmfit `ModelResult`, which can be inspected, plotted and profiled.
 
-    The fit is `fit_curves`'s; lmfit starts there, adds the covariance, and its ``conf_interval()`` gives
-    profile-likelihood intervals. They take checkpoints for independent, which those of one run are not.
-    ``compute`` and ``reward`` are one curve, (P,) each, P at least 5; ``power`` leaves out C = 0.
+    lmfit starts at the result of `fit_curves` and adds the covariance. Its ``conf_interval()`` returns
+    profile-likelihood intervals. They assume independent checkpoints, but checkpoints of one run are
+    dependent. ``compute`` and ``reward`` are the points of one curve, of shape (P,) with P at least 5;
+    ``power`` leaves out C = 0.
 
     Raises
     ------
     Refused
-        the curve is not determined, so it has neither covariance nor profile.
+        the checkpoints do not determine the curve, so it has neither covariance nor profile.
     InputError
-        an unknown family, or arrays that are not one curve.
+        the family is unknown, or the arrays do not describe one curve.
 
     >>> rng = np.random.default_rng(0)
     >>> C = np.geomspace(1e3, 1e6, 40)
@@ -172,7 +177,7 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
         def equation(compute: ArrayLike, **values: float) -> Floats:
             return Curves.from_parameters(family, {k: np.array([v]) for k, v in values.items()})(compute)[0]
 
-        # lmfit reads the parameters' names here
+        # lmfit reads the names of the parameters from these attributes
         equation.argnames, equation.kwargs = ["compute", *names], []  # type: ignore[attr-defined]
         model = Model(equation, name=family)
         parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})

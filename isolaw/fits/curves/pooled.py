@@ -1,19 +1,19 @@
-"""Extrapolate one learning curve beyond its checkpoints, pooling several curve families.
+"""Extrapolate a learning curve beyond its checkpoints with a pool of curve families.
 
     exp, hill    saturating curves (`isolaw.fits.curves.learning_curves`)
-    line         R(C) = a + b log C, the form of a rise in its early part
+    line         R(C) = a + b log C, the early part of a rise
 
-Up to the last checkpoint, at compute E, the curve is Hill's. Beyond it, in draw d,
+Up to the last checkpoint, at compute E, the curve is the Hill fit. Beyond E, in draw d,
 
     r_d(C) = hill_d(E) + m_d(C) − m_d(E) + √h ρ |m(C) − m(E)| g_d,    h = log(C / E)
 
 where m_d is the curve of one family, fitted to the draw's checkpoints, m is the mean over families, and g_d
-is a standard normal number. A family's weight combines the Gaussian likelihood of the checkpoints with
-Schwarz's (1978) penalty on parameters, and the errors of two backtests, in which checkpoints up to E/2 and
-E/4 predict the last ones. Both are tempered: neighbouring checkpoints are dependent, and an early part says
-little about a late one. ρ is the size of the pool's own backtest errors relative to the predicted change,
-with a prior worth one backtest, so a curve that did not continue as predicted gets a wide interval. The
-ceiling pools only the two families that have one.
+is a standard normal number. A family's weight combines two terms. The first is the Gaussian likelihood of the
+checkpoints with Schwarz's (1978) penalty on parameters. The second is the errors of two backtests, in which
+checkpoints up to E/2 and E/4 predict the last ones. Both terms are tempered, since neighbouring checkpoints
+are dependent, and an early part of a curve says little about a late part. ρ is the size of the pool's
+backtest errors relative to the predicted change, with a prior worth one backtest. A curve that did not
+continue as predicted thus gets a wide interval. The ceiling pools only the two families that have one.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, 
 
 Floats = NDArray[np.float64]
 _SATURATING = ("exp", "hill")
-_LINE = 2  # number of parameters
+_LINE = 2  # number of parameters of ``line``
 _TEMPER = 8.0
-_MOST_NATS = 1.0  # the most that one backtest can count against a family
+_MOST_NATS = 1.0  # largest reduction of a family's log weight by one backtest
 _CUTS = (2.0, 4.0)
 _LAST = 0.8  # checkpoints past this share of the last compute are backtest targets
-_CLOSE = 0.04  # units of reward; smaller forecast errors cost little weight
+_CLOSE = 0.04  # smaller forecast errors hardly reduce a weight; in units of reward
 _RHO = 0.3
 _NO_ERROR = 1e-12
-_COUNTS = 0.1  # least weight at which a family helps decide whether the ceiling is determined
+_COUNTS = 0.1  # smallest weight with which a family affects whether the ceiling counts as determined
 
 
 @dataclass(frozen=True)
 class LogLine:
     """A learning curve R = a + b log C, with D draws of a and b."""
 
-    level: Floats  # (D,)
+    # a and b, (D,) each
+    level: Floats
     slope: Floats
 
     def __call__(self, compute: Floats | float) -> Floats:
-        """Return the reward of each of D draws at ``compute`` (X,), (D, X)."""
+        """Return the reward of each draw at ``compute`` (X,), as an array of shape (D, X)."""
         return self.level[:, None] + self.slope[:, None] * np.log(np.atleast_1d(compute))
 
 
 @dataclass(frozen=True)
 class PooledCurve:
-    """An extrapolated learning curve and its D draws; row 0 is the fit to the data.
+    """An extrapolated learning curve with D draws. Row 0 is the fit to the data.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> curve = pooled(C, (0.8 - 0.5 / (1 + (C / 2e5) ** 1.2))[None], np.ones((1, 40)))
@@ -61,16 +62,16 @@ class PooledCurve:
     ('hill', 0.787)
     """
 
-    end: float  # the last checkpoint's C
+    end: float  # C of the last checkpoint
     fits: dict[str, Curves | LogLine]
     weights: dict[str, float]
     rho: float
-    # Seeds of the draws of families, which compared curves share, and of g, which each curve has of its own.
+    # Seed of the choice of families, which compared curves share, and seed of g, which each curve has itself.
     seed: tuple[int, int]
     bounds: tuple[float, float]
 
     def __call__(self, compute: float) -> Floats:
-        """Return the reward at one compute: the estimate and D draws, (1 + D,)."""
+        """Return the reward at one compute, as an array of the estimate and D draws."""
         base = self.fits["hill"](min(compute, self.end))[:, 0]
         if compute <= self.end:
             return np.clip(base, *self.bounds)
@@ -79,7 +80,7 @@ class PooledCurve:
         return self._drawn(base, changes, weights, np.sqrt(np.log(compute / self.end)))
 
     def ceiling(self) -> tuple[Floats, bool]:
-        """Return the ceiling, (1 + D,), and whether the checkpoints determine it."""
+        """Return the ceiling of the estimate and of D draws, and whether the checkpoints determine it."""
         fits = [fit for fit in self.fits.values() if isinstance(fit, Curves)]
         weights = np.array([self.weights[name] for name in _SATURATING])
         known = bool(weights.sum() >= self.weights["line"])
@@ -110,8 +111,9 @@ def pooled(
 ) -> PooledCurve:
     """Fit all families to 1 + D versions of a configuration's checkpoints.
 
-    ``compute`` is (P,) and ``reward`` (1 + D, P). ``weights`` (1, P) are the numbers of runs behind each
-    checkpoint's mean; ``bounds`` are the least and the largest possible reward, and ``unit`` is its unit.
+    ``compute`` has shape (P,), and ``reward`` (1 + D, P). ``weights`` (1, P) contains the number of runs that
+    each checkpoint averages. ``bounds`` contains the smallest and the largest possible reward; ``unit`` is
+    the reward's unit.
     """
     fits = _fits(compute, reward, weights)
     kept = compute > 0
@@ -146,7 +148,7 @@ def pooled(
         room = np.array(aheads) * (np.array(changes) @ share) ** 2
         usual = max(float(room.mean()), _NO_ERROR)
         rho = float(np.sqrt((usual * _RHO**2 + own.sum()) / (usual + room.sum())))
-    # Keyed on the data: a curve compared with its copy then never differs, whichever of the two is first.
+    # The second seed depends on the data, so a curve never differs from a copy of itself, in any order.
     streams = seed, zlib.crc32(np.round(reward[0] / unit, 6).tobytes())
     return PooledCurve(
         float(compute[-1]), fits, dict(zip(fits, share.tolist(), strict=True)), rho, streams, bounds

@@ -1,8 +1,8 @@
-"""Record points: the first checkpoint of each higher bin of reward (arXiv 2603.12151, section 4).
+"""Select record points: the first checkpoint in each higher bin of reward (arXiv 2603.12151, section 4).
 
 With bins floor((value + ε) / w) of width w, where ε = 2e-7 w allows for rounding, a run keeps the checkpoints
-whose bin exceeds all earlier ones. Records are selected upward, so they overstate a noisy curve; ``--records
-off`` fits all checkpoints.
+in bins above all earlier bins. This selection favours high values, so record points overestimate a noisy
+curve. ``--records off`` fits all checkpoints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ WIDTH = 0.005
 
 
 def record_mask(reward: NDArray[np.float64], width: float = WIDTH) -> NDArray[np.bool_]:
-    """Return which checkpoints are records.
+    """Return a mask of the checkpoints that are record points.
 
-    ``reward`` is in order of compute, (..., checkpoints); leading axes are separate curves.
+    ``reward`` has shape (..., checkpoints), in order of compute; leading axes are separate curves.
     ``width`` is w, in units of reward.
 
     >>> record_mask(np.array([0.500, 0.503, 0.506, 0.499, 0.512]))

@@ -1,20 +1,20 @@
-"""Least squares by variable projection, for many data sets at once.
+"""Solve least-squares problems by variable projection, for many data sets at once.
 
 Given its shape parameters θ, every family is a line in a known function s:
 
     y ≈ low + slope · s(x; θ),   slope ≥ 0, s increasing in x
 
-so low and slope have a closed form for each θ (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973), and only the
-one or two shape parameters are searched: on a grid, then by Levenberg–Marquardt with Kaufman's Jacobian (BIT
-15, 1975) from each of the grid's best local minima. No starting value is needed, and nothing is random.
+so low and slope have a closed form for each θ (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973). Only the one
+or two shape parameters are searched: first on a grid, then by Levenberg–Marquardt with Kaufman's Jacobian
+(BIT 15, 1975) from each of the grid's best local minima. No starting value is needed, and nothing is random.
 
     exp        s = 1 − exp(−x / τ)                     θ = ln τ
     hill       s = 1 / (1 + (x_mid / x)^B)             θ = ln x_mid, ln B
     logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = ln k, x0
     power      s = −x^(−K)                             θ = K
 
-Parameters with a logarithm above are positive. The ends of the search range are bounds; a fit that stops on
-one has the status ``ON_BOUND``.
+Parameters that appear as logarithms are positive. The ends of the search range are bounds; a fit that stops
+on a bound has the status ``ON_BOUND``.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Floats = NDArray[np.float64]
 
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
 _CHUNK = 64
-_ROUNDS = 30  # rounds of reweighting, under the robust loss
-_MAD = 1.4826  # standard deviation of normal errors over their median absolute value
+_ROUNDS = 30  # limit on the rounds of reweighting with the robust loss
+_MAD = 1.4826  # ratio of the standard deviation of normal errors to their median absolute value
 
 
 class FitStatus(IntEnum):
-    """How a fit ended: converged, on a bound, without an identified shape, or failed."""
+    """The status with which a fit ended."""
 
     CONVERGED = 0
     ON_BOUND = 1  # the shape stopped at an end of its search range
     NOT_IDENTIFIED = 2  # y does not rise with x, or a standard error exceeds the search range
-    FAILED = 3  # no progress, and no minimum
+    FAILED = 3  # the search ended without reaching a minimum
 
 
 class SearchRange(NamedTuple):
-    """The search range of one shape parameter θ, as listed in the module's docstring."""
+    """The search range of one shape parameter θ, and the number of grid points in it."""
 
     low: float
     high: float
@@ -62,16 +62,16 @@ class SearchRange(NamedTuple):
 class Solution:
     """The results of fitting one curve family to D data sets."""
 
-    # the line's coefficients, (D,)
+    # Coefficients of the line, (D,) each
     low: Floats
     slope: Floats
     shape: Floats  # θ, (D, dimensions)
-    sse: Floats  # weighted sum of squared residuals, (D,); under the robust loss, with its last weights
-    status: NDArray[np.int64]  # a `FitStatus` each, (D,)
+    sse: Floats  # weighted sum of squared residuals, (D,); the robust loss uses its last weights
+    status: NDArray[np.int64]  # `FitStatus` of each fit, (D,)
 
     @property
     def undetermined(self) -> NDArray[np.bool_]:
-        """Where the data do not determine the shape, for any reason; (D,)."""
+        """A mask of shape (D,): True where the data do not determine the shape, for any reason."""
         return np.asarray(self.status != FitStatus.CONVERGED)
 
 
@@ -86,10 +86,10 @@ def varpro(
 ) -> Solution:
     """Fit every data set by weighted least squares.
 
-    ``x`` (P,) is common to all data sets. ``y`` and ``weights`` are (D, P), or (1, P) if all data sets share
-    them; weight 0 leaves a point out. ``family`` is a key of `CODES`, with one axis per shape parameter.
-    ``low`` fixes the level; None fits it. ``robust`` replaces squares by Huber's loss, scaled by the median
-    absolute residual.
+    ``x`` (P,) is common to all data sets. ``y`` and ``weights`` have shape (D, P), or (1, P) if all data sets
+    share them; a weight of 0 leaves out a point. ``family`` is a key of `CODES`, and ``axes`` has a search
+    range for each shape parameter. ``low`` is the level, or None to fit it. ``robust`` replaces squares with
+    the Huber loss, scaled by the median absolute residual.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
@@ -133,7 +133,7 @@ def _reweight(
     s: Callable[[Floats], Floats],
     fit: Callable[[Floats, Floats], Floats],
 ) -> None:
-    """Refit with Huber's weights until the residuals settle; replaces rows of ``out``."""
+    """Refit with Huber weights until the residuals converge, and replace the rows of ``out``."""
     from statsmodels.robust.norms import HuberT
 
     y, weights = (np.broadcast_to(part, (len(out), part.shape[1])) for part in (y, weights))
@@ -150,7 +150,10 @@ def _reweight(
 
 
 def _median(values: Floats, weights: Floats) -> Floats:
-    """Weighted median of each row (D, P), integer ``weights`` counting repetitions; (D,)."""
+    """Return the weighted median of each row of ``values`` (D, P), as an array of shape (D,).
+
+    Integer ``weights`` count repetitions.
+    """
     order = np.argsort(values, axis=1)
     count = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     half = count[:, -1:] / 2
@@ -159,12 +162,12 @@ def _median(values: Floats, weights: Floats) -> Floats:
 
 
 def basis(family: str, x: Floats, shape: Floats) -> Floats:
-    """Return s(x; θ), (D, P), for shapes (D, dimensions) and x (P,)."""
+    """Return s(x; θ) for shapes (D, dimensions) and x (P,), as an array of shape (D, P)."""
     return np.asarray(on_grid(*_abscissae(family, x), np.ascontiguousarray(shape)))
 
 
 def _abscissae(family: str, x: Floats) -> tuple[int, Floats, Floats]:
-    """Return the family's code, x and log x, as the kernel needs them."""
+    """Return the family's code, x and log x in the form that the kernel requires."""
     x = np.ascontiguousarray(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return CODES[family], x, np.log(x)

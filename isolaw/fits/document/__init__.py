@@ -1,1 +1,1 @@
-"""The content of `law.json`: its dataclasses, and how isolaw builds, writes and reads them."""
+"""Define the content of `law.json` as dataclasses, and write, read and convert it."""

@@ -1,7 +1,7 @@
-"""Dataclasses to JSON and back, field by field, for everything that ``law.json`` holds.
+"""Convert the dataclasses in ``law.json`` to JSON and back, field by field.
 
-A field is a key of the same name, except those in `KEYS`; tuples become lists. Reading checks types, converts
-nothing but integers to floats, and ignores unknown keys.
+Each field becomes a key of the same name, with the exceptions in `KEYS`; tuples become lists. Reading checks
+types, converts only integers to floats, and ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ KEYS = {"from_": "from", "flags": "warnings"}
 
 
 class Malformed(ValueError):
-    """Data of the wrong type; the message names the key, what was found and what was expected."""
+    """Data of the wrong type. The message names the key, the value that was found, and what was expected."""
 
 
 class Encoded:
-    """A dataclass whose JSON is its fields, after the properties that ``DERIVED`` names."""
+    """A base class of dataclasses. Their JSON contains the properties in ``DERIVED``, then the fields."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate as value, interval and status."""
+        """Return JSON-able data, with every estimate as value, interval and status."""
         names = [*self.DERIVED, *(f.name for f in fields(self))]  # type: ignore[arg-type]
         return {KEYS.get(name, name): encoded(getattr(self, name)) for name in names}
 
 
 def encoded(value: Any) -> Any:
-    """Return JSON-able data.
+    """Return a value as JSON-able data.
 
     >>> from isolaw.fits.quantity import Quantity
     >>> encoded((Quantity(64.0, (32.0, None), "lower_bound"),))
@@ -54,12 +54,12 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: type[T], data: Any) -> T:
-    """Return an object of a dataclass from ``data``, the output of `encoded`.
+    """Return an instance of the dataclass ``cls`` from ``data``, the output of `encoded`.
 
     Raises
     ------
     Malformed
-        a field is missing, or has another type.
+        a field is missing or has the wrong type.
 
     >>> from isolaw.fits.quantity import Quantity
     >>> decoded(Quantity, {"value": 64, "interval": None, "status": "ok"})
@@ -68,7 +68,7 @@ def decoded(cls: type[T], data: Any) -> T:
     Traceback (most recent call last):
     isolaw.fits.document.codec.Malformed: value: found '64'; expected a valid number
     """
-    from pydantic import ValidationError  # imported here since fitting does not need it
+    from pydantic import ValidationError  # imported here, since fitting does not need it
 
     try:
         (found,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]
@@ -86,8 +86,7 @@ def decoded(cls: type[T], data: Any) -> T:
 def _adapter(cls: Any) -> Any:
     from pydantic import TypeAdapter
 
-    # A list of the class: pydantic takes no configuration for a dataclass itself, but passes on its
-    # container's.
+    # pydantic accepts no configuration for a dataclass itself, but applies the configuration of a list of it.
     return TypeAdapter(
         list[cls],
         config={"alias_generator": lambda name: KEYS.get(name, name), "strict": True, "allow_inf_nan": False},

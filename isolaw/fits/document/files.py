@@ -1,4 +1,4 @@
-"""Read and check ``law.json``; write it without replacing anything but a law."""
+"""Read, check and write ``law.json``. Writing never replaces a file that is not a law."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from isolaw.fits.selection import HELD
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise `DataError` unless a law can be written to ``path``: a new file, or an older law."""
+    """Raise `DataError` unless ``path`` is a new file or an existing law that can be replaced."""
     check_replaceable(Path(path), "a law", "law.json", is_law)
 
 
 def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
-    """Write a law's document; refuse to replace any file that is not a law."""
+    """Write a law's document; raise `DataError` if ``path`` is an existing file that is not a law."""
     check_writable(path)
     text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
     with replacing(Path(path)) as temporary:
@@ -39,7 +39,7 @@ def is_law(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the content of a law's file; raise `DataError` if it is not a law."""
+    """Return the content of a law's file; raise `DataError` if the file is not a law."""
     if path.is_dir():
         law = path / "law.json"
         hint = f"; did you mean {law}?" if law.is_file() else ""
@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> LawDocument:
-    """Return a law's document; raise `DataError` if the file is not a law, or is damaged."""
+    """Return a law's document; raise `DataError` if the file is not a law or is damaged."""
     data = read(path)
     if data.get("method") == "points":
         raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")

@@ -27,7 +27,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridEntry(Cell):
-    """A configuration: its runs and checkpoints, the cost of a step, first and last measured compute."""
+    """A configuration: its numbers of runs and checkpoints, cost of a step, and range of measured compute."""
 
     runs: int
     checkpoints: int
@@ -36,7 +36,7 @@ class GridEntry(Cell):
 
     @property
     def end(self) -> float:
-        """The compute up to which the last measured reward applies: one step after its checkpoint."""
+        """The compute up to which the last measured reward applies, one step after its checkpoint."""
         return self.measured[1] + self.step_cost
 
 
@@ -49,12 +49,12 @@ class FrontierPoint:
 
     x: float
     n_star: Quantity  # the n with the highest fitted reward
-    band: Interval | None  # simultaneous 95 % band: it holds n* at all x at once in 95 % of draws
-    n_star_strict: int  # the n of the highest curve
+    band: Interval | None  # simultaneous 95 % band, which contains n* at all x at once in 95 % of draws
+    n_star_strict: int  # the measured n with the highest curve
     n_star_tolerance: int  # the smallest n whose reward is within the tolerance of the highest
     reward: Quantity  # the reward at n*
-    censored: bool  # n* is only a bound
-    censored_by: tuple[BoundBy, ...]  # by an end of the grid, or by a neighbouring n that was not measured
+    censored: bool  # whether n* is only a bound
+    censored_by: tuple[BoundBy, ...]  # reasons: an end of the grid, or a neighbouring n that was not measured
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class CurveEntry(Cell):
     parameters: dict[str, Quantity]  # the parameters of the curve family, by name
     ceiling: Literal["seen", "open"]  # whether the checkpoints determine the ceiling
     rms: float  # root mean square of the residuals
-    late: float  # mean of reward minus curve over checkpoints from a quarter of the compute on
+    late: float  # mean of reward minus curve over checkpoints beyond a quarter of the compute
     measured: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class DrawsInfo:
-    """The number of draws of a fit, how many of them failed and why, and the file with the draws."""
+    """The number of draws of a fit, the number that failed with reasons, and the file with the draws."""
 
-    # Unit of resampling: runs; with one run each, residuals from a smooth surface over n, or residual blocks.
+    # Unit of resampling: runs, or with one run each, residuals from a surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
     draws: int
     failed: int = 0
@@ -98,7 +98,7 @@ class DrawsInfo:
 
 @dataclass(frozen=True)
 class Regret:
-    """The mean and the maximum reward that a rule loses."""
+    """The mean and the maximum loss of a rule, in reward."""
 
     mean_regret: float
     max_regret: float
@@ -106,23 +106,23 @@ class Regret:
 
 @dataclass(frozen=True)
 class ConstantRule(Regret):
-    """The best constant n, and the reward that it loses."""
+    """The best constant n, with its loss in reward."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class LawEntry(Regret):
-    """One of the compared laws: its parameters, and the reward that it loses."""
+    """One of the compared laws: its parameters, and its loss in reward."""
 
-    theta: tuple[float, ...]  # fitted to n*; empty in some laws of version 1
+    theta: tuple[float, ...]  # parameters fitted to n*; empty in some laws of version 1
     interval: tuple[tuple[float, float], ...] | None
-    better: dict[str, float] = field(default_factory=dict)  # share of draws where it beats each law
+    better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
 
 
 @dataclass(frozen=True)
 class FamilyFit:
-    """How well one family of learning curves fits the checkpoints of all configurations."""
+    """The quality of fit of one family of learning curves to the checkpoints of all configurations."""
 
     rms: float
     aicc: float
@@ -130,18 +130,18 @@ class FamilyFit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of laws: which law n* follows, and the reward that each loses."""
+    """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
-    constant: ConstantRule | None  # measured on the fitted curves or surface
+    constant: ConstantRule | None  # losses on the fitted curves or surface
     logistic: Regret | None
-    monotone: bool  # False if n* comes down again; for a surface, if it does in 95 % of draws
-    # ``constant`` if one n loses at most the tolerance anywhere, else the preferred law or ``no law``; None
-    # if draws prefer none, or if a preference is refused.
+    monotone: bool  # False if n* falls after a rise (for a surface, if it falls in 95 % of draws)
+    # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law or
+    # ``no law``. None if no law is preferred, or if a preference is refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
-    falls: float | None = None  # share of draws in which n* comes down again
-    levels_off: float | None = None  # share of draws in which it rises and levels off
+    falls: float | None = None  # share of draws in which n* falls after a rise
+    levels_off: float | None = None  # share of draws in which n* rises and levels off
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0  # the fewest runs of a configuration
     curves: dict[str, FamilyFit] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class BatchHealth:
-    """The health of one B_p: runs judged, runs healthy, and the reason if it is unstable."""
+    """The health of one B_p: numbers of judged and healthy runs, and the reason if it is unstable."""
 
     problems_per_batch: int
     share_healthy: Quantity
@@ -160,7 +160,7 @@ class BatchHealth:
 
 @dataclass(frozen=True)
 class HealthInfo:
-    """The smallest stable B_p, the health at each, and the number of runs that cannot be judged."""
+    """The smallest stable B_p, the health of each B_p, and the number of runs that cannot be judged."""
 
     smallest_stable: Quantity
     batches: tuple[BatchHealth, ...]
@@ -171,15 +171,15 @@ class HealthInfo:
 class SurfaceInfo:
     """The surface without its draws (`isolaw.fits.surface`)."""
 
-    observations: dict[str, Any]  # as `Observations.to_dict` gives them
+    observations: dict[str, Any]  # the result of `Observations.to_dict`
     theta: tuple[float, ...]  # the most likely hyperparameters
     misfit: float  # factor by which draws are widened for lack of fit
-    bounds: tuple[float | None, float | None]  # of the reward
+    bounds: tuple[float | None, float | None]  # smallest and largest possible reward
 
 
 @dataclass(frozen=True)
 class LawDocument(Flagged):
-    """The results of a fit: the content of ``law.json``, JSON-able without NaN."""
+    """The results of a fit: the content of ``law.json``, as JSON-able data without NaN."""
 
     DERIVED = ("format", "simulated", "axis")
     format: ClassVar[str] = FORMAT
@@ -205,12 +205,12 @@ class LawDocument(Flagged):
     comparison: Comparison
     health: HealthInfo
     surface: SurfaceInfo | None = None  # None with the paper's method
-    tolerance: float = TOLERANCE  # rewards this close count as equal; in the metric's own units
+    tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units
     flags: tuple[Flag, ...] = ()  # "warnings" in the file
 
     @property
     def axis(self) -> AxisName:
-        """The axis of the law: n, or B_p in the setting ``fixed-n``; ``n_star`` is its best value."""
+        """The axis of the law: n, or B_p in the setting ``fixed-n``. ``n_star`` is its best value."""
         return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
 
     @property
@@ -220,13 +220,13 @@ class LawDocument(Flagged):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
-        """Invert `to_dict`; raise `Malformed` if a key is missing or has the wrong type."""
+        """Return the document encoded by `to_dict`; raise `Malformed` if a key is missing or mistyped."""
         return decoded(cls, data)
 
 
 @dataclass(frozen=True)
 class StandardErrors:
-    """Least-squares standard errors, valid under the assumption in ``label``; None if undetermined."""
+    """Least-squares standard errors under the assumption in ``label``. Undetermined errors are None."""
 
     label: str
     b: float | None
@@ -237,7 +237,7 @@ class StandardErrors:
 
 @dataclass(frozen=True)
 class PointsDocument(Flagged):
-    """The law of ready-made points, without curves: the other possible content of ``law.json``."""
+    """A law of ready-made points, without learning curves: the alternative content of ``law.json``."""
 
     DERIVED = ("format", "simulated", "method")
     format: ClassVar[str] = FORMAT

@@ -1,7 +1,7 @@
 """Convert laws of format ``isolaw.law/1`` to the current format.
 
-Version 1 stored warnings as sentences. isolaw recognises those that it acts on by their first words; all
-others become flags with the code ``version_1``.
+Version 1 stored warnings as sentences. isolaw identifies the warnings that affect its results by their first
+words. All other warnings become flags with the code ``version_1``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ _NOT_PARAMETERS = (
 
 
 def converted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a version-1 law in the current form; damage raises KeyError, TypeError or AttributeError."""
+    """Return a law of version 1 in the current format.
+
+    Damaged laws raise KeyError, TypeError or AttributeError.
+    """
     comparison, warnings = data["comparison"], data["warnings"]
     if not isinstance(warnings, list):
         raise TypeError("warnings is not a list")
     families = {name: own for name, own in comparison.get("curves", {}).items() if name != "basis"}
     fewest = min((g["runs"] for g in data["grid"]), default=0)
-    # Early laws lack these keys: they predate intervals of θ and refused preferences.
+    # Early laws lack these keys, since they are older than intervals of θ and refused preferences.
     none: dict[str, Any] = {"theta": [], "interval": None}
-    # With B fixed, laws used to be functions of log10 C; now they are functions of M.
+    # With fixed B, laws were functions of log10 C; now they are functions of M.
     after = none if data["setting"] == "fixed-b" else {}
     laws = {name: {**none, **own, **after} for name, own in comparison.get("laws", {}).items()}
     return {

@@ -1,1 +1,1 @@
-"""Laws of n*: their equations, their fit to a frontier or to points, and their comparison."""
+"""The laws of n*(C): their equations, their fit to a frontier or to points, and their comparison."""

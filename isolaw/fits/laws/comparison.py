@@ -1,13 +1,13 @@
-"""Compare laws of n*(C) by the reward that they lose, in every draw.
+"""Compare the laws of n*(C) by the reward that each loses in every draw.
 
-A fitted law names an n at each compute. Its loss in a draw is the highest reward of that draw minus the
-reward at its n, averaged over log C. One law is *better* than another if it loses less in 95 % of draws. A
-preference needs three seeds: two runs of a configuration differ only once, so draws depend on which two were
-run.
+A fitted law gives an n at each compute. Its loss in a draw is the highest reward of that draw minus the
+reward at this n, averaged over log C. One law *beats* another if it loses less in 95 % of draws. A preference
+requires three seeds: two runs of a configuration give only one difference, so draws would depend strongly on
+which two were run.
 
-The preferred law is the simplest that beats every simpler law and that no law beats; a constant also has to
-lose at most the tolerance on average in 95 % of draws. Otherwise no law is preferred. Claims that n* falls or
-levels off need 95 % of draws as well.
+The preferred law is the simplest law that beats each of its special cases and that no law beats. A constant
+must also lose at most the tolerance, on average over log C, in 95 % of draws. Otherwise no law is preferred.
+Claims that n* falls or levels off also require 95 % of draws.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 
-LEAST_SEEDS = 3  # fewest seeds of each configuration for a claim
+LEAST_SEEDS = 3  # fewest seeds of each configuration that support a claim
 _LEAST_WEIGHT = 1e-3
-_A_TURN = 0.5  # doublings of n
-_SLOWER = 0.5  # share of the earlier slope
+_A_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
+_SLOWER = 0.5  # n* levels off if its late slope is below this share of its earlier slope
 
 
 def compared(
@@ -38,7 +38,10 @@ def compared(
     configurations: Sequence[Configuration],
     tolerance: float = TOLERANCE,
 ) -> Comparison:
-    """Return the comparison of laws for the document; ``laws`` is empty in the setting ``joint``."""
+    """Return the comparison of laws as the document stores it.
+
+    ``laws`` is empty in the setting ``joint``.
+    """
     seeds = min(c.runs for c in configurations)
     drawn = len(path.log2_n) > 1
     down, level = (falls(path), levels_off(path)) if drawn else (None, None)
@@ -60,14 +63,15 @@ def compared(
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted law: θ in every draw, (1 + D, P), and the mean and largest loss of θ's row 0 in each draw."""
+    """A fitted law with its losses in each draw."""
 
-    theta: Floats
+    theta: Floats  # parameters of the estimate and of every draw, (1 + D, P)
+    # Mean and largest loss over computes of the law with parameters theta[0], in each draw, (1 + D,).
     mean: Floats
     most: Floats
 
     def entry(self, better: dict[str, float]) -> LawEntry:
-        """Return the law's entry in the document."""
+        """Return the law's entry for the document."""
         theta, interval = tuple(self.theta[0].tolist()), None
         if len(self.theta) > 1:
             ends = np.quantile(self.theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
@@ -76,7 +80,10 @@ class Fitted:
 
 
 def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
-    """Fit every law to n* of ``path`` over ``x`` (X,), log10 C or M, and compute its losses."""
+    """Fit every law to the n* in ``path``, and compute the losses.
+
+    ``x`` (X,) is log10 C or M.
+    """
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():
@@ -87,9 +94,10 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
 
 
 def losses(slices: Slices, log2_n: Floats) -> Floats:
-    """Return the loss of an n at each compute (X,) in each draw, (1 + D, X); n is clipped to the grid.
+    """Return the loss of one n per compute in each draw, as an array of shape (1 + D, X).
 
-    Rewards are parabolas between grid points; otherwise a law would lose less at grid points.
+    ``log2_n`` (X,) is clipped to the grid. Rewards between grid points are interpolated by parabolas, since a
+    law would otherwise lose less at grid points.
     """
     u, inner = slices.along, slices.along.size - 2
     at = np.clip(log2_n, u[0], u[-1])
@@ -101,7 +109,7 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
 
 
 def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
-    """Rewards at log2 n (X,), and at the peak, of parabolas through the grid points around ``middle``."""
+    """Return the rewards at log2 n (X,) and at the peak of parabolas through the points around ``middle``."""
     rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
     (a, ra), (b, rb), (c, rc) = (
         (slices.along[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
@@ -115,12 +123,15 @@ def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Fl
 
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
-    """Return the share of draws in which one law loses less than another, by both names."""
+    """Return the share of draws in which one law loses less than another, keyed by the names of both."""
     return {a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws}
 
 
 def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | None:
-    """Return the simplest law that beats every simpler law and that no law beats, or None."""
+    """Return the simplest law that beats each of its special cases and that no law beats.
+
+    Returns None if there is none.
+    """
     better = share_better(laws)
     names = list(laws)
     for i, name in enumerate(names):
@@ -135,13 +146,16 @@ def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | No
 
 
 def falls(path: Path) -> float:
-    """Return the share of draws whose last n* is at least half a doubling below n* at the estimate's peak."""
+    """Return the share of draws in which n* falls by more than half a doubling after the estimate's peak.
+
+    The fall is from n* at the compute of the estimate's peak to the last n*.
+    """
     top = int(path.log2_n[0].argmax())
     return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
 
 
 def levels_off(path: Path) -> float:
-    """Share of draws in which n* rises, and does so at most half as fast in the last third of log C."""
+    """Return the share of draws in which n* rises, and less than half as fast in the last third of log C."""
     first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
     turn = path.log2_n[1:, 2 * path.compute.size // 3]
     before, after = (turn - first) / 2, last - turn
@@ -149,7 +163,10 @@ def levels_off(path: Path) -> float:
 
 
 def _curvature(slices: Slices, path: Path) -> Floats:
-    """Return the curvature in n at each compute, (X,), relative to its maximum, at least `_LEAST_WEIGHT`."""
+    """Return the curvature in n at each compute relative to its maximum, of shape (X,).
+
+    Values are at least `_LEAST_WEIGHT`.
+    """
     u = slices.along
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
     around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]

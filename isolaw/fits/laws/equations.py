@@ -1,4 +1,4 @@
-"""The laws that n* may follow, and their fit to n*(C) in every draw.
+"""The candidate laws of n*(C), and their fit in every draw.
 
     constant        n* = n0
     power           log2 n* = α + β log10 C
@@ -6,16 +6,16 @@
     non-monotone    log2 n* = α + β log10 C + γ (log10 C)²
     logistic        log2 n* = b + L / (1 + exp(−k (log10 C − log10 C0))),   L, k ≥ 0
 
-C is compute; in the setting ``fixed-b`` M replaces log10 C. The logistic is the paper's (arXiv 2603.12151,
-section 4; log10 was checked against its drawn curves), with floor b, rise L, steepness k, midpoint C0.
+C is compute; in the setting ``fixed-b``, M replaces log10 C. The logistic law is from the paper (arXiv
+2603.12151, section 4; its plotted curves confirm log10), with floor b, rise L, steepness k and midpoint C0.
 
 In every draw, a law's parameters θ minimise
 
     Σ_C c(C) (log2 n*(C) − log2 law(C; θ))²
 
-where c = −∂²r/∂(log2 n)² is the curvature of the mean surface r at n*. To second order this is the reward
-that the law loses, averaged over log C. The logistic uses c = 1. A point that is only a bound pulls a law
-only if the law is on its wrong side.
+where c = −∂²r/∂(log2 n)² is the curvature of the mean surface r at n*. To second order, this sum is the
+reward that the law loses, averaged over log C. The logistic law uses c = 1. A point that is only a bound
+affects the fit only if the law violates the bound.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from isolaw.fits.selection import Floats
 Bools = NDArray[np.bool_]
 Fit = Callable[
     [NDArray[np.int64], Bools], tuple[Floats, Floats]
-]  # θ and fitted values of rows, by used points
+]  # maps rows and a mask of used points to θ and fitted values
 _ROUNDS = 12
 _LEAST_N = 1e-3
-_ROUNDING = 1e-9  # doublings: a bound is broken only by more than this
-_ALIKE = 1e-12  # losses closer than this are equal; many are, if most points are only bounds
-_STEEPNESS = (1.0, 400.0)  # k times the range of x: from nearly straight to a step between two points
+_ROUNDING = 1e-9  # a law violates a bound only by more than this, in doublings
+_ALIKE = 1e-12  # losses that differ by less are equal; ties are common if most points are only bounds
+_STEEPNESS = (1.0, 400.0)  # range of k times the range of x: from nearly straight to a step between points
 
 
 def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLike) -> Floats:
-    """Return log2 n* of the logistic law; arguments broadcast.
+    """Return log2 n* of the logistic law. The arguments broadcast.
 
     >>> float(logistic(6.0, b=3.0, L=6.0, k=7.0, x0=6.0))
     6.0
@@ -55,28 +55,28 @@ def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLi
 
 @dataclass(frozen=True)
 class LawForm:
-    """A law: its equation, its fit, and what texts say of it. `LAWS` holds all of them.
+    """The form of a law: its equation, its fit, and its names in texts. `LAWS` contains all forms.
 
     Attributes
     ----------
     log2_n
-        log2 n* at x (X,) for θ (D, P), as (D, X).
+        function that returns log2 n* at x (X,) for θ (D, P), with shape (D, X).
     fit
-        θ in each draw, (1 + D, P), given x (X,), n*(C) and weights c (X,).
+        function that returns θ in each draw, (1 + D, P), given x (X,), n*(C) and weights c (X,).
     equation, parameters
-        the equation with names for θ and ``{x}``, ``{x2}`` for x and its square; the names.
+        the equation with names for θ, and ``{x}`` and ``{x2}`` for x and its square; the names of θ.
     words
-        the form in words, ``{x}`` for log C or M.
+        the form in words, with ``{x}`` for log C or M.
     natural
-        how a parameter is shown whose transform is fitted.
+        functions that convert fitted parameters to the values that isolaw shows.
     label
-        the name in texts, by default that of `LAWS`.
+        the name in texts, by default the key in `LAWS`.
     contains
-        simpler laws that are special cases; this one must beat them to be preferred.
+        simpler laws that are special cases; to be preferred, this law must beat all of them.
     rises
-        whether n* rises without end.
+        whether n* rises without limit.
     turns
-        whether n* may fall; such a law says nothing beyond the data.
+        whether n* can fall; such a law predicts nothing beyond the data.
     """
 
     log2_n: Callable[[Floats, Floats], Floats]
@@ -92,9 +92,10 @@ class LawForm:
 
 
 def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
-    """Return θ of the law in each draw, (1 + D, P); for the logistic b, L, log k, x0.
+    """Return the parameters θ of a law in each draw, as an array of shape (1 + D, P).
 
-    ``x`` (X,) is log10 C, or M with B fixed; ``path`` has n* and ``weight`` (X,) has c there.
+    For the logistic law, θ is b, L, log k and x0. ``x`` (X,) is log10 C, or M with fixed B; ``path`` contains
+    n* at these x, and ``weight`` (X,) contains c.
     """
     return LAWS[name].fit(x, path, weight)
 
@@ -105,13 +106,13 @@ def _logistic_of(x: Floats, path: Path, _: Floats) -> Floats:
 
 
 def _linear_of(x: Floats, path: Path, weight: Floats) -> Floats:
-    """Fit in n with errors relative to n*, which to first order are errors in log2 n*."""
+    """Fit n with errors relative to n*, which to first order equal errors in log2 n*."""
     n = np.exp2(path.log2_n)
     return _polynomial(2, x, path, n, weight / n**2)
 
 
 def _polynomial(terms: int, x: Floats, path: Path, value: Floats, weights: Floats) -> Floats:
-    """Return θ of a polynomial with that many terms, by weighted least squares."""
+    """Return θ of a polynomial with this number of terms, fitted by weighted least squares."""
     powers = x[:, None] ** np.arange(terms)
 
     def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
@@ -131,7 +132,7 @@ def _in_log2_n(terms: int) -> Callable[[Floats, Path, Floats], Floats]:
     return fit
 
 
-# The simplest law first. To add a law, add an entry.
+# In order of simplicity. To add a law, add an entry.
 LAWS: dict[str, LawForm] = {
     "constant": LawForm(
         lambda x, t: np.repeat(t[:, :1], x.size, axis=1), _in_log2_n(1),
@@ -148,7 +149,7 @@ LAWS: dict[str, LawForm] = {
     "non-monotone": LawForm(
         lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _in_log2_n(3),
         "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log n quadratic in {x}",
-        label="quadratic", contains=("constant", "power"), turns=True,  # the label claims no fall
+        label="quadratic", contains=("constant", "power"), turns=True,  # the label does not imply a fall
     ),
     "logistic": LawForm(
         lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]), _logistic_of,
@@ -160,9 +161,9 @@ LAWS: dict[str, LawForm] = {
 
 @dataclass(frozen=True)
 class Logistic:
-    """D fitted logistic laws of log2 n* as a function of x, which is log10 C or M."""
+    """D fitted logistic laws of log2 n* as a function of x, where x is log10 C or M."""
 
-    # Floor, rise, steepness and midpoint, each (D,).
+    # Floor, rise, steepness and midpoint, (D,) each.
     b: Floats
     L: Floats
     k: Floats
@@ -170,7 +171,7 @@ class Logistic:
     on_bound: Bools  # whether the points leave steepness or midpoint undetermined, (D,)
 
     def __call__(self, x: ArrayLike) -> Floats:
-        """Return log2 n* of each of D laws at x (X,), (D, X)."""
+        """Return log2 n* of each law at x (X,), as an array of shape (D, X)."""
         return logistic(np.atleast_1d(x), *(v[:, None] for v in (self.b, self.L, self.k, self.x0)))
 
 
@@ -179,8 +180,9 @@ def fit_logistic(
 ) -> Logistic:
     """Fit D logistic laws by least squares.
 
-    ``x`` (X,) is log10 C or M, not all equal; ``log2_n`` (D, X) is log2 n* of each data set. ``below`` and
-    ``above`` (D, X) mark values that are only a lower (upper) bound; a value with both marks is ignored.
+    ``x`` (X,) is log10 C or M; its values must not all be equal. ``log2_n`` (D, X) is log2 n* of each data
+    set. ``below`` (``above``), of shape (D, X), marks values that are only a lower (upper) bound; a value
+    with both marks is ignored.
 
     >>> x = np.linspace(5, 7, 50)
     >>> y = (3 + 6 / (1 + np.exp(-7 * (x - 6.1))))[None]
@@ -206,9 +208,9 @@ def fit_logistic(
 
 
 def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floats) -> Floats:
-    """Return θ (D, P) by least squares, where a bound that is satisfied costs nothing.
+    """Return θ (D, P), fitted by least squares in which satisfied bounds have no loss.
 
-    Violated bounds join the fit and satisfied ones leave it, until nothing changes.
+    Violated bounds join the fit and satisfied bounds leave it until no bound changes.
     """
     used = ~(below | above)
     used |= ~used.any(axis=1, keepdims=True)  # if all points are bounds, start from their values
@@ -219,7 +221,7 @@ def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floa
         theta = theta if theta.size else own.copy()
         over, under = fitted > value[rows] - _ROUNDING, fitted < value[rows] + _ROUNDING
         kept = (below[rows] & (above[rows] | over)) | (above[rows] & under)
-        # An outlying draw's law may lie anywhere; its loss only has to stay finite.
+        # The law of an outlying draw can have extreme values; its loss only has to stay finite.
         off = np.clip(np.where(kept, 0.0, fitted - value[rows]), -1e100, 1e100)
         loss = np.sum(weight[rows] * off**2, axis=1)
         better = loss < least[rows] - _ALIKE

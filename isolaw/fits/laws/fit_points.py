@@ -1,7 +1,7 @@
-"""Fit the logistic law to ready-made points (C, n*), for instance those of a figure.
+"""Fit the logistic law to ready-made points (C, n*), for example from a published figure.
 
-Only here does isolaw report least-squares standard errors. They hold if the points are independent, which
-points on a computed frontier are not, so the errors are labelled *conditional*.
+This is the only fit for which isolaw reports least-squares standard errors. They assume independent points,
+and points on a computed frontier are dependent, so the errors are labelled *conditional*.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def fit_points(
 ) -> tuple[PointsDocument, ModelResult]:
     """Fit the logistic law to points by least squares.
 
-    ``x_values`` (X,) are C in rollouts for the law in log10 C, or M if ``x`` is ``steps``, for the law linear
-    in M; ``n_star`` (X,) is n at each. Returns the law's document and the lmfit result that it came from
-    (open it for profile intervals).
+    ``x_values`` (X,) contains C in rollouts; the law is then a function of log10 C. If ``x`` is ``steps``,
+    it contains M, and the law is a function of M. ``n_star`` (X,) is n* at each point. Returns the law's
+    document and the lmfit result behind it, which can compute profile intervals.
 
     Raises
     ------
     DataError, InputError
         values are not positive and finite.
     Refused
-        there are fewer than five points, or all have one x or one n.
+        there are fewer than five points with different x, or all points have one n.
 
     >>> C = np.geomspace(1e5, 1e7, 50)
     >>> document, result = fit_points(C, 2 ** logistic(np.log10(C), 3.0, 6.0, 7.0, 6.1))
@@ -73,9 +73,9 @@ def fit_points(
     parameters["k"].min = 0.0
     result = model.fit(y, parameters, x=abscissa)
     fitted = {name: float(p.value) for name, p in result.params.items()}
-    # A fit that stops on a bound or lacks a covariance has no error bars, whatever lmfit reports.
+    # A fit that stops on a bound or lacks a covariance has no valid error bars, even if lmfit reports some.
     stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or fitted["L"] <= 1e-9)
-    # Nor has a step between two points, or a rise whose ends lie outside the points.
+    # A step between two points, or a rise that ends outside the points, has no valid error bars either.
     gaps = np.diff(np.unique(abscissa))
     stuck |= bool(fitted["k"] * gaps.min() > 4 or fitted["L"] > 2 * float(np.ptp(y)))
     errors = {

@@ -1,4 +1,4 @@
-"""The fitted law of n*(C) as a formula with its numbers."""
+"""Write the fitted law of n*(C) as a formula with its numbers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def signed(value: float) -> str:
 
 
 def form_equation(law: str, document: LawDocument) -> str:
-    """Return the equation of a law's form, with the names of its parameters instead of numbers."""
+    """Return the equation of a law with the names of its parameters instead of numbers."""
     x, squared = _terms(document)
     return LAWS[law].equation.format(x=x, x2=squared)
 
 
 def parameters(law: str, entry: LawEntry) -> str:
-    """Return θ of a law, each parameter with its 95 % interval; empty if θ is unknown."""
+    """Return a law's parameters and their 95 % intervals as text, or an empty string if θ is unknown."""
     own, out = LAWS[law], []
     for i, (name, value) in enumerate(zip(own.parameters, entry.theta, strict=False)):
         values = (value, *entry.interval[i]) if entry.interval else (value,)
@@ -36,20 +36,23 @@ def parameters(law: str, entry: LawEntry) -> str:
 
 
 def _terms(document: LawDocument) -> tuple[str, str]:
-    """Return the symbol of the law's variable, and of its square."""
+    """Return the symbols of the law's variable and of its square."""
     return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
 
 
 def preferred(document: LawDocument) -> str | None:
-    """Return the law that the draws prefer, or None; for method paper, the logistic."""
+    """Return the name of the preferred law, or None if no law is preferred.
+
+    For the method ``paper``, it is the logistic law.
+    """
     return "logistic" if document.method == "paper" else document.comparison.preferred
 
 
 def equation(document: LawDocument) -> str:
-    """Return the equation of the preferred law with its fitted numbers; empty if no law is preferred."""
+    """Return the equation of the preferred law with fitted numbers, or "" if no law is preferred."""
     name = preferred(document)
     law = document.comparison.laws.get(name or "")
-    if name == "logistic":  # also of method paper, which compares no laws
+    if name == "logistic":  # includes the method paper, which compares no laws
         found = [document.params[p].value for p in LAWS[name].parameters]
         return "" if None in found else _with(name, document, [v for v in found if v is not None])
     if name is None or law is None or not law.theta:

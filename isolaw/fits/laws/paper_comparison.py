@@ -1,6 +1,6 @@
-"""The paper's comparison: losses of the best constant n and of the logistic law on the fitted curves.
+"""Compare the best constant n and the logistic law by their losses on the fitted curves, as the paper does.
 
-It is in-sample and has no draws; `isolaw.fits.laws.comparison` is isolaw's own comparison.
+This comparison is in-sample and uses no draws. `isolaw.fits.laws.comparison` is isolaw's own comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from isolaw.fits.selection import Floats
 
 
 def nearest_level(log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the index of the allowed (N, X) level (N,) nearest in log2 to n (X,); of two the smaller.
+    """Return the index of the allowed level that is nearest to n in log2, at each of X computes.
+
+    ``levels`` is (N,) and ``allowed`` (N, X). Of two equally near levels, the smaller one is returned.
 
     >>> nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]), np.array([[True], [True]]))
     array([0, 0, 1])
@@ -27,10 +29,10 @@ def nearest_level(log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np
 def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
-    Only row 0 of the frontier is used. ``law_log2_n`` (X,) is the law at the frontier's computes, None if it
-    was refused. Without three ``seeds`` of each configuration there is no verdict.
+    Only row 0 of the frontier is used. ``law_log2_n`` (X,) is the law at the frontier's computes, or None if
+    it was refused. With fewer than three ``seeds`` of each configuration, there is no verdict.
     """
-    # Judge only where the neighbours of n* were measured: elsewhere every rule is right by default.
+    # Use only computes at which the neighbours of n* were measured. Elsewhere, no rule can lose.
     shown = ~frontier.alone[0]
     reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
     measured = np.isfinite(reward)
@@ -65,7 +67,7 @@ def _mean_and_most(losses: Floats) -> tuple[float, float]:
 
 
 def falls(frontier: Frontier) -> bool:
-    """Return whether n* falls again with a gain in reward above the tolerance."""
+    """Return whether n* falls after a rise, with a gain in reward above the tolerance."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
     for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):

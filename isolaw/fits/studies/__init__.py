@@ -1,1 +1,1 @@
-"""Studies beyond the law: comparison of recipes, re-tuning of the lr, backtest, model size."""
+"""Run studies beyond the law: recipe comparisons, re-tuned lr, backtests, targets and model size."""

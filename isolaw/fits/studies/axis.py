@@ -1,7 +1,8 @@
-"""Studies along one axis of a sweep: a law for each value, or a comparison of each value with a base value.
+"""Fit a law for each value of an axis of a sweep, or compare each value with a base value.
 
-Along ``without``, which removes parts of ScaleRL, this is the leave-one-out comparison of arXiv 2510.13786
-(section 4) with intervals: a difference no larger than the one between identical runs means nothing.
+For the axis ``without``, which removes parts of ScaleRL, the comparison is the leave-one-out ablation of
+arXiv 2510.13786 (section 4). Its intervals show whether a difference exceeds the difference between identical
+runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
-# The value of ``without`` in runs from which nothing is removed.
+# The value of ``without`` in runs of the complete recipe.
 WHOLE = "nothing"
 
 
@@ -35,11 +36,11 @@ class AxisComparison(Encoded, Shown):
 
     by: str
     base: Any
-    comparisons: dict[Any, RecipeComparison]  #: by the other values; ``base`` is the first of each
+    comparisons: dict[Any, RecipeComparison]  #: keyed by the other values; the first recipe is ``base``
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made runs behind any of the comparisons."""
+        """Whether a simulator made the runs of any comparison."""
         return Simulated.among(own.simulated for own in self.comparisons.values())
 
 
@@ -48,8 +49,8 @@ class LawsBy:
     """The result of `fit_by`: a law for each value of an axis."""
 
     by: str
-    laws: dict[Any, Law]  #: for each value whose runs support a law
-    refused: dict[str, str]  #: for each other value, the reason
+    laws: dict[Any, Law]  #: keyed by the values whose runs support a law
+    refused: dict[str, str]  #: the reasons for refusal, keyed by the other values
 
     @property
     def documents(self) -> dict[Any, LawDocument]:
@@ -64,12 +65,12 @@ class LawsBy:
 
 
 def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
-    """Fit a law to the runs of each value of ``by``, with the ``keywords`` of `isolaw.fit`.
+    """Fit a law to the runs of each value of ``by``. ``keywords`` are passed to `isolaw.fit`.
 
     Raises
     ------
     DataError
-        there is no such column.
+        the column ``by`` does not exist.
     Refused
         no value has runs that support a law.
     """
@@ -102,16 +103,17 @@ def compare_by(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> AxisComparison:
-    """Compare the runs of each value of ``by``, a column or attribute, with the runs of its value ``base``.
+    """Compare the runs of each value of ``by``, a column or attribute, with the runs of the value ``base``.
 
-    ``base`` defaults to ``"nothing"``, for ``without``. The other arguments are those of `compare`.
+    ``base`` defaults to ``"nothing"``, which suits ``by="without"``. The other arguments are the same as in
+    `compare`.
 
     Raises
     ------
     InputError
-        there is no such value, or only one.
+        the value ``base`` does not exist, or is the only value.
     DataError
-        there is no such column or metric, or the runs of one value differ in something else.
+        the column or metric does not exist, or the runs of one value differ in another setting.
     Refused
         no (B_p, n) has runs of both values.
 

@@ -1,14 +1,15 @@
 """Backtest: would small runs have predicted the best allocation of a larger budget?
 
-isolaw fits a law to the checkpoints with compute ≤ c of all seeds but one, and the law recommends an
-allocation for budgets above c. So do rules that a practitioner would use instead. The held-out seed judges
-each recommendation by a reward surface fitted to all of that seed's checkpoints:
+isolaw fits a law to the checkpoints with compute ≤ c of all seeds but one. The law, and simple rules that a
+practitioner would use instead, recommend an allocation for budgets above c. Each recommendation is evaluated
+on the held-out seed, with a reward surface fitted to all of that seed's checkpoints:
 
     loss = max over measured allocations of the surface − the surface at the allocation
 
-averaged over held-out seeds. An n beyond the measured ones is judged as the nearest measured n. The maximum
-of a noisy surface is biased upward, which raises every rule's loss equally, so differences are fair. With
-one seed, the later checkpoints of the same runs judge.
+The loss is averaged over held-out seeds. An n beyond the measured range counts as the nearest measured n. The
+maximum of a noisy surface is biased upward. This raises the loss of every rule equally, so differences
+between rules are unbiased. With only one seed, recommendations are evaluated on later checkpoints of the same
+runs.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ from isolaw.source import ReadKeywords, Source
 
 _BUDGETS = 4
 FIXED = 16
-_SAME = 1e-6  # doublings
+_SAME = 1e-6  # tolerance in comparisons of places, in doublings
 
 
 class RuleResult(TypedDict):
-    """The result of one rule: isolaw's recommendation, or a practitioner's choice without a law."""
+    """The result of one rule, which is isolaw's recommendation or a practitioner's choice without a law."""
 
-    allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
-    loss: list[float]  #: by budget: the reward that the rule loses against the best measured allocation
-    mean_loss: float  #: over budgets
+    allocations: list[list[list[int]]]  #: [B_p, n] for each budget and split
+    loss: list[float]  #: loss of reward relative to the best measured allocation, for each budget
+    mean_loss: float  #: mean of ``loss`` over budgets
     regret: list[float]  #: the former name of ``loss``, for one more minor release
     mean_regret: float  #: the former name of ``mean_loss``
-    #: the mean ``difference`` in loss, and its ``standard_error`` over seeds, None for one seed
+    #: the mean ``difference`` in loss from isolaw, and its ``standard_error`` over seeds (None for one seed)
     against_isolaw: dict[str, float | None]
-    n_star_error: NotRequired[list[float]]  #: only for isolaw: error of n* in doublings, by budget
+    n_star_error: NotRequired[list[float]]  #: error of n* in doublings for each budget; only for isolaw
 
 
 class BacktestResult(TypedDict):
-    """The result of `backtest`: what isolaw and simple rules lose at larger budgets."""
+    """The result of `backtest`: the losses of isolaw and of simple rules at larger budgets."""
 
     simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
     fit_below: float
-    budgets: list[float]  #: C each
+    budgets: list[float]  #: the larger budgets C
     held_out: Literal["seed", "later checkpoints"]
     seeds: int
-    tolerance: float  #: rewards this close count as equal, in the metric's own units
-    rules: dict[str, RuleResult]  #: ``isolaw`` and each baseline
+    tolerance: float  #: rewards within this difference count as equal, in the metric's own units
+    rules: dict[str, RuleResult]  #: results of ``isolaw`` and of each baseline
 
 
 class _Judged(NamedTuple):
-    """A rule's choice at each budget, its loss there, and the law's error in n*."""
+    """A rule's choice and loss at each budget, and the law's error in n*."""
 
     places: list[BatchShape]
     loss: Floats
@@ -82,16 +83,16 @@ def backtest(
     where: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> BacktestResult:
-    """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
+    """Fit the checkpoints up to the compute ``fit_below``, and evaluate recommendations for larger budgets.
 
-    All other arguments, including those for reading, are those of `isolaw.fit`.
+    All other arguments, including keywords for reading, are the same as in `isolaw.fit`.
 
     Raises
     ------
     InputError
-        nothing was measured above ``fit_below``.
+        ``fit_below`` is not within the measured range of compute.
     Refused
-        too little was measured below it, or above it.
+        there are too few measurements below or above ``fit_below``.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 800_000, "seeds": 2},
@@ -140,7 +141,10 @@ def backtest(
 
 
 def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
-    """Return (training, judging) runs with each seed held out in turn; with one seed, all runs are both."""
+    """Return pairs of training and evaluation runs, with each seed held out in turn.
+
+    With only one seed, both parts of the pair contain all runs.
+    """
     shared = sorted(set.intersection(*seeds))
     if len(shared) < 2:
         return [(runs, runs)]
@@ -164,7 +168,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 
 
 def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
-    """Return a practitioner's choices without a law, the same at every budget."""
+    """Return the allocations that simple rules choose without a law, the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
@@ -199,7 +203,10 @@ def _judge(
 
 
 def _where(judge: Slices, place: BatchShape) -> int | None:
-    """Return the index of the allocation (B_p, n), n clipped to the measured range; None if there is none."""
+    """Return the index of the allocation (B_p, n) in the slices, or None if it is not there.
+
+    n is clipped to the measured range.
+    """
     b, n = np.log2(place)
     held_b = b + n  # B, if it is fixed
     n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))

@@ -1,20 +1,20 @@
-"""Dead groups: the share of groups of n rollouts that are all right or all wrong, and so have no advantage.
+"""Estimate the share of dead groups: groups of n rollouts that are all right or all wrong, without advantage.
 
-If the model solves a problem with probability p, the share is p^n + (1 − p)^n, averaged over problems. p is
-estimated from c correct of k samples. Using c / k for p overestimates the share, since p^n and (1 − p)^n are
-convex (by how much: ``plugged_in``). Two estimates avoid this bias:
+If the model solves a problem with probability p, the share is p^n + (1 − p)^n, averaged over problems. The
+data are c correct of k samples of each problem. Using c / k for p overestimates the share, since p^n and
+(1 − p)^n are convex (``plugged_in`` shows this estimate). Two estimates avoid the bias:
 
 - n ≤ k: C(c, n) / C(k, n) + C(k − c, n) / C(k, n), unbiased for every problem (Chen et al. 2021, arXiv
   2107.03374: worst@n and 1 − best@n of `isolaw.metrics`).
 - n > k: E[p^n] + E[(1 − p)^n] of a beta-binomial distribution of c with a mass at p = 0 (Griffiths 1973,
-  Biometrics 29, for the former), by maximum likelihood. k samples do not determine the share beyond k: two
-  distributions of p may agree in all counts of k samples and differ here. So its interval assumes no model:
-  it spans the shares of all distributions of p whose k + 1 frequencies of counts are within their
-  (Bonferroni) 95 % intervals. Two linear programs find its ends. It can be wide; more samples of each problem
-  narrow it.
+  Biometrics 29, for the former), by maximum likelihood. k samples do not determine the share for n > k: two
+  distributions of p can agree in all counts of k samples and still differ in this share. The interval
+  therefore assumes no model. It spans the shares of all distributions of p whose k + 1 frequencies of counts
+  are within their (Bonferroni) 95 % intervals. Two linear programs find its ends. It can be wide; more
+  samples of each problem narrow it.
 
-For n ≤ k intervals come from a bootstrap over problems, as a sample of the training problems. Pass rates
-belong to the sampled model and change as it is trained.
+For n ≤ k, intervals come from a bootstrap over problems, which treats them as a sample of the training
+problems. Pass rates belong to the sampled model, and change as it is trained.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """The expected groups of one size n, averaged over problems: shares with and without a signal."""
+    """The expected shares of groups of one size n with and without a signal, averaged over problems."""
 
     DERIVED = ("live", "per_thousand_rollouts")
 
     rollouts_per_problem: int
-    dead: Quantity  #: share without a signal
-    wrong: float  #: share that is all wrong
-    right: float  #: share that is all right
-    plugged_in: float  #: the share with c / k for p, which is too high
-    basis: Literal["unbiased", "model"]  #: ``model`` applies to n above the samples of a problem
+    dead: Quantity  #: share of groups without a signal
+    wrong: float  #: share of groups that are all wrong
+    right: float  #: share of groups that are all right
+    plugged_in: float  #: ``dead`` estimated with c / k for p, which is too high
+    basis: Literal["unbiased", "model"]  #: ``model`` if n exceeds the fewest samples of a problem
 
     @property
     def live(self) -> float:
-        """The share of groups with a signal: of B_p problems, B_p · live contribute to the gradient."""
+        """The share of groups with a signal. Of B_p problems, B_p · live contribute to the gradient."""
         return 1.0 - (self.dead.value or 0.0)
 
     @property
@@ -75,23 +75,23 @@ class DeadGroups(Encoded, Shown):
     format: ClassVar[str] = "isolaw.dead-groups/1"
 
     problems: int
-    samples: tuple[int, int]  #: the fewest and the most of a problem
-    mean: float  #: avg@k
+    samples: tuple[int, int]  #: the fewest and the most samples of a problem
+    mean: float  #: mean share of correct samples (avg@k)
     sizes: tuple[GroupSize, ...]
 
 
 def dead_groups(
     correct: ArrayLike, samples: ArrayLike, sizes: Sequence[int] = SIZES, seed: int = 0
 ) -> DeadGroups:
-    """Return the share of dead groups of a problem set, for groups of these sizes.
+    """Return the share of dead groups of a problem set, for groups of the given sizes.
 
-    ``correct`` of ``samples`` answers to each problem were right; both are (problems,), or ``samples`` is one
-    number for all. ``seed`` seeds the bootstrap.
+    ``correct`` contains the number of right answers to each problem, and ``samples`` the number of samples,
+    or one number for all problems. ``seed`` is the seed of the bootstrap.
 
     Raises
     ------
     InputError
-        there are no problems, or a count is impossible.
+        there are no problems, a count is impossible, or a group size is below 2.
 
     >>> found = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
     >>> [round(own.dead.value, 3) for own in found.sizes]
@@ -121,7 +121,7 @@ def dead_groups(
             right, bad = _unbiased(seen, n)
             own = many @ np.stack([right, bad], axis=1) / c.size
             dead = from_draws(float(own.sum()), drawn @ (right + bad) / c.size)
-            if dead.interval is None:  # the same in all problems: the rule of three
+            if dead.interval is None:  # all problems have the same share: use the rule of three
                 most_wrong = 3.0 / c.size
                 dead = Quantity(dead.value, (max(own.sum() - most_wrong, 0), min(own.sum() + most_wrong, 1)))
             out.append(GroupSize(n, dead, float(own[1]), float(own[0]), plugged, "unbiased"))
@@ -134,12 +134,13 @@ def dead_groups(
 
 
 def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return correct answers and samples of each problem, from a table with ``correct`` and ``samples``.
+    """Return the numbers of correct answers and of samples of each problem, from a table.
 
-    The file is a ``counts.jsonl`` of `isolaw problems`, or another .jsonl, .csv or .parquet file with a row
-    for each problem. Of ``counts.jsonl`` only the first samples of each ``id`` count, since their result
-    decides whether there are more. With ``problem_id``, rows of one problem are added up; with ``step``, only
-    the first step, the base model's, counts.
+    The table has the columns ``correct`` and ``samples``. It is a ``counts.jsonl`` of `isolaw problems`, or
+    another .jsonl, .csv or .parquet file with a row for each problem. If it has a column ``id``, as
+    ``counts.jsonl`` has, only the first row of each ``id`` counts, since the result of the first samples
+    determines whether there are more. If it has a column ``problem_id``, the rows of each problem are summed.
+    If it has a column ``step``, only the first step (the base model) counts.
 
     Raises
     ------
@@ -196,13 +197,13 @@ def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
     return right, wrong
 
 
-# log a, log b of the beta distribution, and the logit of the mass at p = 0
+# Start of the fit: log a and log b of the beta distribution, and the logit of the mass at p = 0
 _START = np.array([0.0, 0.0, -3.0])
-_WIDE = np.array([3.0, 3.0, 4.0])  # deviations of a weak prior, which keeps parameters finite
+_WIDE = np.array([3.0, 3.0, 4.0])  # standard deviations of a weak prior, which keeps parameters finite
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
-    """Return the most likely parameters, given how often each (c, k) occurred."""
+    """Return the most likely parameters, given the number of problems with each (c, k)."""
     from scipy.optimize import minimize
 
     c, k = seen.T.astype(np.float64)
@@ -228,9 +229,9 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 
 
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
-    """Return the least and the largest share over distributions of p that agree with the counts of k samples.
+    """Return the range of the share over all distributions of p that agree with the counts of k samples.
 
-    Counts of more than k samples give unbiased frequencies for k of them (hypergeometric).
+    Counts of more than k samples give unbiased frequencies for k samples (hypergeometric).
     """
     from scipy.optimize import linprog
     from scipy.stats import binom, hypergeom, norm
@@ -244,7 +245,7 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
     ends = []
     for sign in (1.0, -1.0):
         wide = norm.ppf(1 - 0.025 / (k + 1))
-        for _ in range(6):  # widened if by chance no distribution agrees
+        for _ in range(6):  # widen the intervals if, by chance, no distribution agrees
             within = np.concatenate([frequency + wide * spread, wide * spread - frequency])
             found = linprog(
                 sign * share, np.vstack([chance, -chance]), within, np.ones((1, _P.size)), [1.0], (0, None)

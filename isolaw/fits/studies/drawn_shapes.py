@@ -1,4 +1,4 @@
-"""Joint draws of the rewards of two configurations: from the surface and, past the runs, from the pool."""
+"""Draw the rewards of two configurations jointly, from the surface and (beyond the runs) from the pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.pool import ModelPool, anchors
 from isolaw.step_cost import Cost
 
-_POINTS = 32  # of C, at which curves are drawn
+_POINTS = 32  # number of C at which curves are drawn
 _SMALL = 1e-9
 
 
@@ -41,12 +41,15 @@ class DrawnShapes:
         self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
 
     def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
-        """Return rewards of both, each at its own compute, (1 + D, 2)."""
+        """Return the rewards of both configurations, each at its own compute, with shape (1 + D, 2)."""
         self._check(np.array(compute), flags)
         return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
     def curves(self, most: float) -> tuple[Floats, Floats]:
-        """Return C (P,) up to ``most``, and the rewards of both at these C, (1 + D, 2, P)."""
+        """Return computes (P,) up to ``most``, and the rewards of both configurations there.
+
+        The rewards have shape (1 + D, 2, P).
+        """
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
         compute = np.geomspace(start, most, _POINTS)
         u, v = (np.repeat(x, _POINTS) for x in self.places.T)
@@ -54,7 +57,7 @@ class DrawnShapes:
         return compute, found.reshape(len(found), 2, _POINTS)
 
     def at(self, compute: Floats, flags: list[Flag]) -> Floats:
-        """Return rewards at computes that differ between draws, (1 + D, 2)."""
+        """Return the rewards at computes that differ between draws, with shape (1 + D, 2)."""
         self._check(compute[0], flags)
         grid, found = self.curves(float(compute.max()))
         x = np.log(grid)
@@ -64,7 +67,7 @@ class DrawnShapes:
         return out
 
     def run_variance(self) -> Floats:
-        """Return the variance of a run's reward about the mean over runs, for both, (2,)."""
+        """Return the variance of a run's reward about the mean over runs, for each configuration."""
         process = self.surface.process
         p, o = process.named(self.surface.mode), process.observations
         away = self.places[:, 0] - o.places[o.run_place, 0].mean()
@@ -76,7 +79,7 @@ class DrawnShapes:
         return ModelPool(self.surface) if past or self.outside else self.surface
 
     def _check(self, compute: Floats, flags: list[Flag]) -> None:
-        """Raise `Refused` for rewards too far past the runs; flag other rewards past them."""
+        """Raise `Refused` for computes too far past the runs, and flag other computes past the runs."""
         ends = np.exp(self.until)
         over = compute / ends
         if over.max() > FAR:
@@ -92,7 +95,7 @@ class DrawnShapes:
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
-    """Raise `Refused` for a configuration far from the runs, also in an axis that they do not vary."""
+    """Raise `Refused` if a configuration is far from the runs, including on an axis on which all agree."""
     wrong = []
     for axis, name in enumerate(("B_p", "n")):
         known = sorted({c.key[axis] for c in configurations})
@@ -109,9 +112,9 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
 
 
 def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
-    """Return draws of the seconds of a step of both, (1 + D, 2).
+    """Return draws of the seconds of a step for both configurations, with shape (1 + D, 2).
 
-    Both share half of the variance of their logarithm.
+    The two configurations share half of the variance of the logarithm.
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")

@@ -1,13 +1,13 @@
-"""Intervals from the profile likelihood: the likelihood maximised over all parameters but one.
+"""Compute intervals from the profile likelihood, which is maximised over all parameters except one.
 
-The interval of g·θ, a linear combination of parameters, holds every value v for which ::
+The interval of g·θ, a linear combination of parameters, contains every value v for which ::
 
     2 (ℓ_max − ℓ(v)) ≤ R log(1 + t² / ν),      ℓ(v) = max { ℓ(θ) : g·θ = v }
 
-with R observations, ν degrees of freedom and t the 97.5 % point of Student's distribution. For the mean of
-normal numbers with an unknown deviation, and for any linear parameter of least squares, this is exactly
-Student's interval. As an F statistic, it tests several combinations at once. An end outside the search range
-is open.
+with R observations, ν degrees of freedom, and t the 97.5 % point of Student's distribution. For the mean of
+normal numbers with unknown standard deviation, and for any linear parameter of a least-squares fit, this is
+exactly Student's interval. The same ratio, as an F statistic, tests several combinations at once. An end
+outside the search range is open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isolaw.fits.selection import Floats
 
 Combination = Mapping[str, float]  # a linear combination of parameters, by their names
 LEAST_FREEDOM = 2
-_FAR = math.log(100.0)  # from the estimate to where an end is sought
+_FAR = math.log(100.0)  # default limit on the distance of an end from the estimate
 _CLOSE = 0.01
 _TRIES = 24
 _WALL = 50.0
@@ -37,8 +37,9 @@ _STEP = 1e-4
 class Profile:
     """The maximum of a likelihood and its profile.
 
-    ``loss`` returns −ℓ(θ) and its gradient. ``names`` are the parameters' names; ``bounds`` hold for some of
-    them. The search begins at ``starts``. R is ``observations``, ν ``freedom``.
+    ``loss`` returns −ℓ(θ) and its gradient. ``names`` are the names of the parameters, and ``bounds``
+    contains bounds for some of them. The search begins at each of the ``starts``. ``observations`` is R, and
+    ``freedom`` is ν.
 
     >>> x = np.array([1.0, 2.0, 4.0, 5.0])
     >>> def normal(theta):
@@ -68,11 +69,11 @@ class Profile:
 
     @cached_property
     def theta(self) -> Floats:
-        """The parameters with the highest likelihood, (P,)."""
+        """The parameters with the highest likelihood, an array of shape (P,)."""
         return self._best[1]
 
     def quantity(self, combination: Combination, search: tuple[float, float] | None = None) -> Quantity:
-        """Return a linear combination of parameters, with the ends of its interval within ``search``."""
+        """Return a linear combination of parameters, with an interval whose ends are within ``search``."""
         value = sum(weight * float(self.theta[self.at[name]]) for name, weight in combination.items())
         low, high = search or (value - _FAR, value + _FAR)
         if self.freedom < LEAST_FREEDOM or not low < value < high:
@@ -86,7 +87,7 @@ class Profile:
         return Quantity(value, ends, status)
 
     def p_value(self, held: Sequence[tuple[Combination, float]]) -> float:
-        """Return the p-value of the hypothesis that combinations of parameters have these values."""
+        """Return the p-value of the hypothesis that combinations of parameters have the given values."""
         ratio = 2 * max(self._held(held, self.theta)[0] - self._best[0], 0.0)
         statistic = math.expm1(ratio / self.observations) * self.freedom / len(held)
         return float(fisher.sf(statistic, len(held), self.freedom))
@@ -97,9 +98,10 @@ class Profile:
         return self._search(found[1])
 
     def _end(self, combination: Combination, value: float, edge: float) -> float | None:
-        """Return where the likelihood becomes too low on the way to ``edge``; None if it does not.
+        """Return the value between the estimate and ``edge`` at which the likelihood becomes too low.
 
-        The root of twice its fall is nearly linear in the distance, so the secant is quick.
+        Returns None if there is none. The square root of twice the fall in log likelihood is nearly linear in
+        the distance, so the secant method converges fast.
         """
         t = float(student.ppf((1 + LEVEL) / 2, self.freedom))
         allowed = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
@@ -132,14 +134,14 @@ class Profile:
         return row
 
     def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
-        """Return the least loss if linear combinations of parameters are held at given values, with its θ."""
+        """Return the smallest loss with linear combinations fixed at the given values, and its θ."""
         g = np.array([self._row(combination) for combination, _ in held])
         nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
         return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)
 
     @cached_property
     def _inverse(self) -> Floats:
-        """Return the approximate inverse curvature at the maximum, with which searches take few steps."""
+        """The approximate inverse curvature at the maximum, which reduces the steps of a search."""
         slopes = [
             (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
             for step in _STEP * np.eye(self.theta.size)
@@ -149,9 +151,9 @@ class Profile:
         return np.asarray((vector / np.maximum(value, _LEAST_CURVATURE)) @ vector.T)
 
     def _search(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
-        """Return the least loss from a start along some directions, and its θ.
+        """Return the smallest loss in the given directions from a start, and its θ.
 
-        A parameter beyond its bounds is clipped to them, and the distance adds to the loss.
+        A parameter beyond its bounds is clipped, and its distance from the bounds increases the loss.
         """
         from scipy.optimize import minimize
 

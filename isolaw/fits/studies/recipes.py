@@ -1,15 +1,16 @@
 """Compare two recipes (or models, or problem sets) by their learning curves, as ScaleRL does.
 
-In Khatri et al., arXiv 2510.13786, reward R against compute C is a Hill curve,
+In Khatri et al., arXiv 2510.13786, the reward R as a function of compute C is a Hill curve,
 
     R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)
 
-from R0 to the ceiling A. A shows which recipe ends higher; the midpoint C_mid and exponent B show which
-learns faster. The ceiling, rewards past the runs, and the end as predicted from the first half come from a
-pool of families (`isolaw.fits.curves.pooled`), since checkpoints seldom tell families apart. The recipes are
-compared at each common (B_p, n) and on average. Intervals come from draws of runs
-(`isolaw.fits.surface.bootstrap`), each of which repeats all fits. If both recipes ran the same seeds, draws
-pair runs by seed, so that what the recipes share cancels in the difference; otherwise they are independent.
+from R0 to the ceiling A. A shows which recipe ends higher; the midpoint C_mid and the exponent B show which
+recipe learns faster. Three results come from a pool of families (`isolaw.fits.curves.pooled`), since
+checkpoints rarely distinguish the families: the ceiling, rewards past the runs, and the end predicted from
+the first half. The recipes are compared at each common (B_p, n) and on average. Intervals come from
+resampling the runs (`isolaw.fits.surface.bootstrap`), and each draw repeats all fits. If both recipes ran the
+same seeds, draws pair runs by seed, so effects that the recipes share cancel in the difference. Otherwise,
+the draws of the recipes are independent.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
-_Side = dict[BatchShape, Configuration]  # the configurations of one recipe
-_FAR = 10.0  # multiple of the measured compute beyond which no reward is stated
-_LOGARITHMS = ("C_mid",)  # averaged and subtracted in log: geometric means and ratios
+_Side = dict[BatchShape, Configuration]  # the configurations of one recipe, by (B_p, n)
+_FAR = 10.0  # multiple of the measured compute beyond which isolaw states no reward
+_LOGARITHMS = ("C_mid",)  # quantities that are averaged and subtracted in log (geometric means and ratios)
 _GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
 
 
 class TwoRecipes(NamedTuple):
-    """A quantity of two recipes, and the second minus the first (for C_mid the ratio, second to first)."""
+    """A quantity of two recipes, with the difference second − first (for C_mid, the ratio second / first)."""
 
     first: Quantity
     second: Quantity
@@ -54,12 +55,13 @@ class TwoRecipes(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """The two recipes at one configuration, or on average."""
+    """The comparison of two recipes at one configuration, or on average."""
 
-    configurations: list[BatchShape]  #: one (B_p, n), or all that the mean covers
-    #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
-    #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
-    #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
+    configurations: list[BatchShape]  #: one (B_p, n), or all (B_p, n) that the mean covers
+    #: The compared quantities by name: ``A``, ``B`` and ``C_mid`` of the curves through all checkpoints;
+    #: ``end``, the reward measured at the largest common compute; ``predicted``, the prediction of ``end``
+    #: from the first half of this compute; ``error``, predicted minus measured; and ``reward``, the reward at
+    #: the budget if there is one.
     rows: dict[str, TwoRecipes]
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class RecipeComparison(Flagged, Shown):
-    """The result of `compare`: two recipes, with the differences between their rewards and curves."""
+    """The result of `compare`: the differences between the rewards and the curves of two recipes."""
 
     DERIVED = ("simulated", "notes")
 
@@ -80,23 +82,26 @@ class RecipeComparison(Flagged, Shown):
     eval_set: str
     compute: float | None
     contrasts: list[Contrast]  # one for each common (B_p, n)
-    mean: Contrast  # its A, B and C_mid are means over configurations where both curves are determined
+    mean: Contrast  # means of A, B and C_mid are over configurations in which both curves are determined
     paired: bool  # whether draws pair the runs by seed
     units: tuple[Unit, Unit]  # unit of resampling, for each recipe
     flags: list[Flag]  # reasons for care before trusting the numbers
 
     @property
     def notes(self) -> list[str]:
-        """The sentences of ``flags``."""
+        """The texts of the ``flags``."""
         return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every quantity as value, interval, status."""
+        """Return JSON-able data, with every quantity as value, interval and status."""
         return {key: value for key, value in super().to_dict().items() if key != "warnings"}
 
 
 def side(difference: Quantity, neutral: float = 0.0) -> int | None:
-    """Return 1 (−1) if the difference is significantly above (below) neutral, 0 if not, None if unknown."""
+    """Return 1 (−1) if the difference is significantly above (below) ``neutral``, and 0 if it is neither.
+
+    Returns None if the difference has no interval, or is not determined.
+    """
     if difference.interval is None or difference.status != "ok":
         return None
     low, high = difference.interval
@@ -106,7 +111,7 @@ def side(difference: Quantity, neutral: float = 0.0) -> int | None:
 
 
 class Foreseen(NamedTuple):
-    """A quantity predicted for one recipe: ``draws`` (1 + D,) holds the estimate, then D draws of it."""
+    """A quantity of one recipe. ``draws`` (1 + D,) contains the estimate, followed by D draws."""
 
     draws: Floats
     status: Status
@@ -125,16 +130,16 @@ def compare(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> RecipeComparison:
-    """Compare two recipes, each from its own source: runs, or anything that `isolaw.read` reads.
+    """Compare two recipes, each from its own source: runs, or any source that `isolaw.read` reads.
 
-    ``metric`` on ``eval_set`` is the reward. ``compute`` is a budget in rollouts at which to compare rewards
-    as well; ``names`` label the recipes; ``draws`` is the number of draws (0 for no intervals), ``seed``
-    their seed, and ``reading`` holds keywords of `isolaw.read`.
+    ``metric`` on ``eval_set`` is the reward. ``compute`` is an optional budget in rollouts at which rewards
+    are compared. ``names`` are labels of the recipes. ``draws`` is the number of draws (0 for no intervals),
+    ``seed`` is their seed, and ``reading`` contains keywords of `isolaw.read`.
 
     Raises
     ------
     DataError
-        a source lacks the metric, or holds several recipes.
+        a source lacks the metric, or contains several recipes.
     Refused
         no configuration is in both sources.
 
@@ -161,7 +166,7 @@ def compare(
     keys = _common(sides, names, flags)
     mine = [[side[key] for key in keys] for side in sides]
     paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*mine, strict=True))
-    # With one seed for both, runs of the same seed get the same weights in both recipes.
+    # If the recipes are paired, one random seed gives runs of the same seed the same weights in both recipes.
     with one_blas_thread():
         (samples_a, unit_a), (samples_b, unit_b) = (
             resample(own, "hill", draws, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
@@ -195,7 +200,7 @@ def compare(
 
 
 def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
-    """Return the configurations of one of the two recipes, with flags about its runs."""
+    """Return the configurations of one recipe, and add flags about its runs."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
     if mixed := differing(runs.table()):
@@ -239,10 +244,10 @@ def foresee(
     bounds: tuple[float, float] = (-math.inf, math.inf),
     unit: float = 1.0,
 ) -> dict[str, Foreseen]:
-    """Return the quantities of one recipe at one configuration, as in `Contrast.rows`.
+    """Return the quantities of one recipe at one configuration, keyed as in `Contrast.rows`.
 
-    ``sample`` (1 + D, P) holds the draws' deviations from the mean of the runs; ``end`` is the largest common
-    compute.
+    ``sample`` (1 + D, P) contains the deviations of the draws from the mean of the runs. ``end`` is the
+    largest common compute.
     """
     at, reward = c.checkpoints, c.mean + sample
     whole = pooled(at, reward, c.runs_at[None], seed, bounds, unit)
@@ -281,13 +286,16 @@ def _gravest(*estimates: Foreseen) -> Status:
 
 
 def _exp(q: Quantity) -> Quantity:
-    """Turn the log of a quantity back into the quantity."""
+    """Return the exponential of a quantity that is a logarithm."""
     value, *ends = (None if v is None else math.exp(v) for v in (q.value, *(q.interval or ())))
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)
 
 
 def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
-    """Average each quantity over the configurations in which both recipes have it, or else over all."""
+    """Average each quantity over the configurations in which it is determined for both recipes.
+
+    If there is none, the average is over all configurations.
+    """
     rows = {}
     for name in pairs[0][0]:
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
@@ -325,7 +333,7 @@ def _flags(
 
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
-    """Return, for each attribute in which the recipes differ, both values."""
+    """Return both values of each attribute in which the recipes differ."""
     own = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]

@@ -1,14 +1,14 @@
-"""n*(C) with the learning rate (or another axis) re-tuned for every budget.
+"""Fit n*(C) with the learning rate (or another axis) re-tuned for every budget.
 
-A larger n at lr ∝ √B also lowers the noise floor, as a smaller lr would, so part of "n* rises with C" may be
-annealing in disguise. As a control, every n gets the best lr for it at each budget::
+A larger n at lr ∝ √B lowers the noise floor, as a smaller lr would, so part of the rise of n* with C could be
+an annealing effect. As a control, every n gets its best lr at each budget::
 
     r'_s(n, C) = r_s(n, C; l),    l = argmax_l mean_{s' ≠ s} r_s'(n, C; l)
 
-where r_s(n, C; l) is the reward of seed s at learning rate l. The *other* seeds choose the lr, so that the
-luck of one run earns nothing. A run at constant lr that has reached C equals the run whose budget was C. The
-result is a table of runs, one for each (B_p, n, seed), that is fitted like any other; intervals over seeds
-ignore that each seed's lr depends on the others.
+where r_s(n, C; l) is the reward of seed s at learning rate l. The lr of a seed is chosen by the *other*
+seeds, so a lucky run gains nothing. At constant lr, a run that has reached C equals a run with the budget C.
+The result is a table of runs, one for each (B_p, n, seed), which is fitted like any other table. Intervals
+over seeds ignore that each seed's lr depends on the other seeds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "comput
 class Retuned:
     """Runs in which an axis, such as lr, has its best value at each checkpoint."""
 
-    runs: Runs  # one for each (B_p, n, seed), without the re-tuned attribute
-    # The choice of all seeds together at each configuration's last checkpoint: ``problems_per_batch``,
-    # ``rollouts_per_problem``, ``compute``, the attribute, and whether it is at an ``edge`` of its values.
+    runs: Runs  # one run for each (B_p, n, seed), without the re-tuned attribute
+    # The value chosen by all seeds together at each configuration's last checkpoint. The columns are
+    # ``problems_per_batch``, ``rollouts_per_problem``, ``compute``, the attribute, and ``edge``, which is
+    # True if the chosen value is the smallest or the largest.
     chosen: pd.DataFrame
-    best: Any  # the single value with the highest final reward of any configuration
+    best: Any  # the value with the highest final reward of any configuration
 
 
 @renamed
@@ -54,18 +55,18 @@ def retune(
     where: Mapping[str, Any] | None = None,
     **reading: Unpack[ReadKeywords],
 ) -> Retuned:
-    """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
+    """Re-tune the attribute ``name`` for every configuration, seed and checkpoint.
 
-    ``runs`` come from a sweep with the numeric attribute ``name`` as an axis, or from anything that
-    `isolaw.read` reads with ``reading``; they share checkpoints and seeds. ``where`` selects runs by columns
-    or attributes.
+    ``runs`` is a sweep with the numeric attribute ``name`` as an axis, or a source that `isolaw.read` reads
+    with ``reading``. The runs must share checkpoints and seeds. ``where`` selects runs by columns or
+    attributes.
 
     Raises
     ------
     DataError
-        runs have no such attribute, or the metric was not measured.
+        the runs do not have the attribute, or the metric was not measured.
     Refused
-        there are fewer than two values of it, or fewer than two seeds.
+        there are fewer than two values of the attribute, or fewer than two seeds.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 50_000, "seeds": 2},
@@ -119,19 +120,19 @@ class RetunedLaws:
     """The law at one value of an attribute, and the law with the attribute re-tuned."""
 
     name: str
-    value: Any  # the given value, or else the best (`Retuned.best`)
+    value: Any  # the given value, or the best value (`Retuned.best`) if none was given
     one: Law
     retuned: Law
     tuned: Retuned
 
     @property
     def chosen(self) -> pd.DataFrame:
-        """The choice at each configuration's last checkpoint (`Retuned.chosen`)."""
+        """The value chosen at each configuration's last checkpoint (`Retuned.chosen`)."""
         return self.tuned.chosen
 
     @property
     def documents(self) -> dict[str, LawDocument]:
-        """The documents of both laws, ``one`` and ``retuned``."""
+        """The documents of the laws ``one`` and ``retuned``."""
         return {"one": self.one.document, "retuned": self.retuned.document}
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,8 +149,8 @@ class RetunedLaws:
 def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLaws:
     """Fit the law at one value of ``name``, and the law with ``name`` re-tuned.
 
-    ``keywords`` are those of `isolaw.fit`; its ``where`` may give the single value. Raises as `retune` and
-    `isolaw.fit` do.
+    ``keywords`` are passed to `isolaw.fit`; ``where`` can contain the single value. Raises the same errors as
+    `retune` and `isolaw.fit`.
     """
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
     others = {key: value for key, value in keywords["where"].items() if key != name}
@@ -160,9 +161,10 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
-    """Return rewards of one configuration: rows (value, seed), columns steps; NaN unless all seeds have one.
+    """Return the rewards of one configuration, with rows (value, seed) and one column per step.
 
-    A value at which a run diverged is thus not eligible after that step.
+    Rewards are NaN unless all seeds have one. A value at which a run diverged thus cannot be chosen after
+    that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", "VALUE")
@@ -179,8 +181,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
 
 
 def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the reward of each seed (rows), at the value that the other seeds choose, at each step
-    (columns)."""
+    """Return the reward of each seed (rows) at each step (columns), at the value that other seeds choose."""
     seeds = rewards.index.get_level_values("seed")
     out = {}
     for seed in seeds.unique():
@@ -192,7 +193,7 @@ def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:
-    """Return the attributes, other than the axis ``name``, that have one value in all runs."""
+    """Return the attributes that have the same value in all runs, except the axis ``name``."""
     every = list(runs.attributes.values())
     first = every[0] if every else {}
     return {k: v for k, v in first.items() if k != name and all(a.get(k) == v for a in every)}

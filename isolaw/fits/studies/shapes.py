@@ -1,25 +1,27 @@
-"""Compare two configurations (B_p, n): at a budget in rollouts or hours, or on the way to a reward.
+"""Compare two configurations (B_p, n) at a budget in rollouts or hours, or by the cost of reaching a reward.
 
-Both rewards are drawn together, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
-past them, from the pool (`isolaw.fits.surface.pool`). So runs of other configurations count, a configuration
-without runs gets a wider interval, and common effects cancel in the difference. In draw d
+The two rewards are drawn jointly, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
+past the runs, from the pool (`isolaw.fits.surface.pool`). Runs of other configurations therefore contribute,
+a configuration without runs gets a wider interval, and common effects cancel in the difference. In draw d
 
     at C          Δ_d = r_d(A, C) − r_d(B, C)
     in h hours    Δ_d = r_d(A, C_A) − r_d(B, C_B),  C_X = h / S_d(X) · B_p · n
     to a reward r the ratio C_d(A) / C_d(B), with C_d(X) the first C at which r_d(X, C) reaches r
 
-with S_d the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
-better is the share of draws. Rewards are means over runs of any seed: two single runs differ by more.
+where S_d is the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
+better is the share of draws in which it is. Rewards are means over runs of any seed, so two single runs
+differ by more.
 
-**Runs that would settle it.** After k_A and k_B further runs to the same C, whose rewards have the covariance
-N = diag(v_A / k_A, v_B / k_B) about their means, Δ has the variance (the normal case of preposterior
-analysis, Raiffa & Schlaifer, Applied Statistical Decision Theory, 1961)
+**Runs that would settle the comparison.** Suppose that A and B get k_A and k_B additional runs to the same C,
+whose mean rewards have the covariance N = diag(v_A / k_A, v_B / k_B) about their expectations. Δ then has the
+variance (the normal case of preposterior analysis, Raiffa & Schlaifer, Applied Statistical Decision Theory,
+1961)
 
     cᵀ Σ c − cᵀ Σ (Σ + N)⁻¹ Σ c,    c = (1, −1)
 
-with Σ the covariance of the drawn rewards and v the variance of a run. isolaw names the cheapest (k_A, k_B)
-after which the expected Δ would be 1.645 deviations from 0 (95 % on one side), or the 95 % interval within ±
-the tolerance.
+where Σ is the covariance of the drawn rewards, and v the variance of a run. isolaw reports the cheapest (k_A,
+k_B) after which the expected Δ would be 1.645 standard deviations from 0 (95 % on one side), or the 95 %
+interval would be within ± the tolerance.
 """
 
 from __future__ import annotations
@@ -52,24 +54,25 @@ from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
-_MOST_RUNS = 16  # most further runs of a configuration
+_MOST_RUNS = 16  # limit on the additional runs of a configuration
 _ONE_SIDE, _TWO_SIDES = 1.645, 1.96
 
 
 @dataclass(frozen=True)
 class FurtherRuns(Encoded):
-    """The cheapest further runs after which the comparison would be settled."""
+    """The cheapest additional runs that would settle the comparison."""
 
     DERIVED = ("rollouts",)
 
-    a: int  #: runs of A
-    b: int  #: runs of B
-    compute: tuple[float, float]  #: C of a run of A and of B
-    shows: Literal["better", "equal"]  #: that one is better, or that they are within the tolerance
+    a: int  #: number of runs of A
+    b: int  #: number of runs of B
+    compute: tuple[float, float]  #: C of a run of A and of a run of B
+    #: the expected result: one configuration is better, or the rewards are within the tolerance
+    shows: Literal["better", "equal"]
 
     @property
     def rollouts(self) -> float:
-        """The rollouts that the further runs generate."""
+        """The number of rollouts that the additional runs generate."""
         return self.a * self.compute[0] + self.b * self.compute[1]
 
 
@@ -77,20 +80,20 @@ class FurtherRuns(Encoded):
 class ShapeComparison(Flagged, Shown):
     """The result of `compare_shapes`.
 
-    ``quantity`` names the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a reward.
-    ``difference`` is A − B for rewards and A / B otherwise. ``probability`` is the probability that A is
-    better, ``equal`` that rewards are within ``tolerance`` of each other, ``neither`` that neither reaches
-    the reward; None without draws.
+    ``quantity`` is the name of the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a
+    reward. ``difference`` is A − B for rewards, and A / B otherwise. Three fields are probabilities, which
+    are None without draws: ``probability`` that A is better, ``equal`` that the rewards are within
+    ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
     """
 
     shapes: tuple[BatchShape, BatchShape]
-    runs: tuple[int, int]  #: of A and of B
-    others: int  #: runs of other configurations
+    runs: tuple[int, int]  #: numbers of runs of A and of B
+    others: int  #: number of runs of other configurations
     metric: str
     eval_set: str
     quantity: Literal["reward", "rollouts", "hours"]
     asked: str
-    compute: tuple[float, float] | None  #: C of A and of B
+    compute: tuple[float, float] | None  #: C at which A and B are compared
     a: Quantity
     b: Quantity
     difference: Quantity
@@ -99,7 +102,7 @@ class ShapeComparison(Flagged, Shown):
     neither: float | None
     further: FurtherRuns | None
     flags: list[Flag]
-    tolerance: float = TOLERANCE  #: rewards this close count as equal, in the metric's own units
+    tolerance: float = TOLERANCE  #: rewards within this difference count as equal, in the metric's own units
 
 
 @renamed
@@ -119,18 +122,19 @@ def compare_shapes(
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
 ) -> ShapeComparison:
-    """Compare two configurations (B_p, n), given the runs of a source; neither needs runs of its own.
+    """Compare two configurations (B_p, n), given the runs of a source. Neither needs runs of its own.
 
-    Pass one of ``compute`` (C in rollouts), ``hours`` (``48h`` of a machine or ``384gpuh``, with the ``cost``
-    of a step) and ``target`` (a reward; in hours with a ``cost``). ``where`` selects runs by column, and
-    ``draws`` is the number of draws.
+    Pass exactly one of ``compute``, ``hours`` and ``target``. ``compute`` is C in rollouts. ``hours`` is
+    ``48h`` of a machine or ``384gpuh``, and requires the ``cost`` of a step. ``target`` is a reward, and is
+    compared in hours if there is a ``cost``. ``where`` selects runs by column, and ``draws`` is the number of
+    draws.
 
     Raises
     ------
     InputError
         an argument is wrong.
     DataError
-        the runs lack the metric, or differ in something not fixed.
+        the runs lack the metric, or differ in a setting that is not fixed.
     Refused
         a configuration is too far from the runs.
 
@@ -192,7 +196,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """Return the fields of a comparison by the rewards at a budget."""
+    """Return the fields of a `ShapeComparison` by the rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
     some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
@@ -211,9 +215,10 @@ def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) ->
 def further_runs(
     rewards: Floats, variance: Floats, compute: tuple[float, float], tolerance: float = TOLERANCE
 ) -> FurtherRuns | None:
-    """Return the cheapest runs that would settle a comparison (see the module); None if 16 of each do not.
+    """Return the cheapest runs that would settle a comparison (see the module's docstring).
 
-    ``rewards`` are draws of both, (D, 2); ``variance`` (2,) is the variance of a run of each.
+    Returns None if 16 runs of each configuration would not settle it. ``rewards`` (D, 2) contains draws of
+    both rewards, and ``variance`` (2,) the variance of a run of each configuration.
 
     >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
     >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
@@ -240,7 +245,7 @@ def further_runs(
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """Return the fields of a comparison by the rollouts, or hours, that reach a reward."""
+    """Return the fields of a `ShapeComparison` by the rollouts (or hours) that reach a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
@@ -271,7 +276,7 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
 
 
 def _ratio(needed: Floats, draws: Floats) -> Quantity:
-    """Return A / B; 0 or infinite in draws in which only one of them reaches the reward."""
+    """Return the ratio A / B. In draws in which only one of them reaches the reward, it is 0 or infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
     found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
@@ -282,7 +287,10 @@ def _ratio(needed: Floats, draws: Floats) -> Quantity:
 
 
 def _crossing(compute: Floats, curve: Floats, target: float) -> float:
-    """Return the first C at which a curve reaches the target, linear in log C; infinite if it does not."""
+    """Return the first C at which a curve reaches the target, or infinity if it does not.
+
+    The curve is interpolated linearly in log C.
+    """
     at = int(np.argmax(curve >= target))
     if curve[at] < target:
         return math.inf
@@ -293,7 +301,10 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
-    """Return a quantity whose infinite draws open an end of its interval; past the middle it is a bound."""
+    """Return a quantity whose infinite draws open the upper end of its interval.
+
+    It is a lower bound if both the estimate and the median draw are infinite.
+    """
     middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(middle):
         return from_draws(middle, draws if len(draws) > 1 else ())

@@ -1,6 +1,7 @@
-"""Two laws of the rollouts to a target: the critical batch of each n, and the best lr over B_p and n.
+"""Fit two laws of the rollouts to a target: the critical batch of each n, and the best lr over B_p and n.
 
-`isolaw.fits.studies.target_model` has their equations, and `isolaw.fits.studies.targets` the data.
+`isolaw.fits.studies.target_model` contains their equations, and `isolaw.fits.studies.targets` prepares the
+data.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _NOT_REJECTED = 0.05
 
 @dataclass(frozen=True)
 class CriticalBatch:
-    """The critical batch B_crit, the least rollouts N_min and the least steps S_min, at one n and target."""
+    """The critical batch B_crit, the fewest rollouts N_min and steps S_min, for one n and one target."""
 
     rollouts_per_problem: int
     target: float
-    reached: int  #: runs
+    reached: int  #: number of runs that reached the target
     problems_per_batch: Quantity  #: B_crit
     rollouts: Quantity  #: N_min
     steps: Quantity  #: S_min
@@ -33,9 +34,9 @@ class CriticalBatch:
 
 @dataclass(frozen=True)
 class LrChoice(Cell):
-    """The best lr of a (B_p, n) for a target, by the rule of all runs.
+    """The best lr of a (B_p, n) for a target, according to the law fitted to all runs.
 
-    ``tried`` are the least and the largest lr that ran.
+    ``tried`` contains the smallest and the largest lr that ran at this (B_p, n).
     """
 
     target: float
@@ -44,17 +45,17 @@ class LrChoice(Cell):
 
     @property
     def beyond(self) -> bool:
-        """Whether the lr is smaller or larger than that of any run."""
+        """Whether the lr is outside the range of the lr that ran."""
         return not self.tried[0] <= self.lr <= self.tried[1]
 
 
 @dataclass(frozen=True)
 class LrLaw(Encoded):
-    """lr* ∝ B_p^α n^β.
+    """The law of the best learning rate, lr* ∝ B_p^α n^β.
 
-    ``alpha`` and ``beta`` are keyed by target; ``beta`` (``alpha``) is empty if lr was varied at one n (B_p)
-    only. ``p_values`` are keyed by the rules of ``recipe.lr_scaling``; ``supported`` lists the rules that are
-    not rejected at 5 %.
+    ``alpha`` and ``beta`` contain a value for each target. ``beta`` (``alpha``) is empty if lr was varied at
+    only one n (B_p). ``p_values`` is keyed by the rules of ``recipe.lr_scaling``, and ``supported`` lists the
+    rules that are not rejected at 5 %.
     """
 
     DERIVED = ("supported",)
@@ -66,13 +67,13 @@ class LrLaw(Encoded):
 
     @property
     def supported(self) -> list[str]:
-        """Rules that the runs do not reject, the likeliest first."""
+        """The rules that the runs do not reject, in descending order of p-value."""
         kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
         return sorted(kept, key=lambda rule: -self.p_values[rule])
 
 
 def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
-    """Return the critical batch of each n; add targets without one to ``flags``."""
+    """Return the critical batch of each n and target, and flag the targets without one."""
     out: list[CriticalBatch] = []
     for n in np.unique(data.rollouts):
         at = data.rollouts == n
@@ -98,7 +99,10 @@ def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch
 
 
 def rule_of_lr(data: TargetData) -> LrLaw | None:
-    """Return the rule of the best lr, from the model in which N of every (B_p, n) is free."""
+    """Return the law of the best lr, from the model in which N of every (B_p, n) is free.
+
+    Returns None if the data do not determine the law.
+    """
     own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
     model = TargetModel(own, "cells")
     if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:

@@ -1,24 +1,24 @@
-"""Model the rollouts to a target reward over batch sizes and learning rates: critical batch, rule of the lr.
+"""Model the rollouts to a target reward as a function of batch size and learning rate.
 
-With N the rollouts that run k of (B_p, n, lr) generates until its reward is at target T::
+Let N be the number of rollouts that run k of (B_p, n, lr) generates until its reward reaches target T::
 
     log N_kT = log N*_T + p log cosh(log lr − log lr*_T) + block + u_k + e_kT
     N*_T  = N_min (1 + B_p / B_crit)    at one n (form ``critical``)
     N*_T  = free for each (B_p, n)      shifted by targets along a plane in log B_p, log n (form ``cells``)
     lr*_T = λ B_p^α n^β
 
-The first is the trade-off of McCandlish et al. (arXiv 1812.06162), (S / S_min − 1) (N / N_min − 1) = 1: in
-steps S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every target, while log
-B_crit, log λ, α and β are linear in T. The second term is a valley in log lr, parabolic at its bottom with
-curvature p; far below lr* it gives N ∝ lr^(−p). A block is a value of anything else in which runs differ (a
-version of code, the weight of the KL term): each shifts log N. u_k ~ Normal(0, τ²) is shared by a run's
-targets, e ~ Normal(0, σ²) is not. A run that has not reached T by its end C is censored: it contributes the
-probability that N > C (Tobin 1958).
+The form ``critical`` is the trade-off of McCandlish et al. (arXiv 1812.06162), (S / S_min − 1) (N / N_min −
+1) = 1. In steps it is S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every
+target, while log B_crit, log λ, α and β are linear in T. The term in lr is a valley in log lr that is
+parabolic at its bottom with curvature p; far below lr* it gives N ∝ lr^(−p). A block is a value of any other
+setting in which runs differ (such as a code version, or the weight of the KL term), and shifts log N. u_k ~
+Normal(0, τ²) is shared by all targets of a run; e ~ Normal(0, σ²) is not. A run that has not reached T by its
+end C is censored, and contributes the probability that N > C (Tobin 1958).
 
 Estimates maximise the likelihood, with u_k integrated out by Gauss-Hermite quadrature. Intervals come from
-its profile (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k absorbs
-every departure of a run from the equations: one run of each configuration shows its size, but cannot
-distinguish luck from a wrong equation.
+the profile likelihood (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k
+absorbs every deviation of a run from the equations. A single run of each configuration shows the size of
+these deviations, but cannot distinguish chance from a wrong equation.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from isolaw.fits.studies.profile import Profile
 Form = Literal["critical", "cells"]
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
-_DEVIATION = (math.log(0.02), math.log(3.0))  # least and largest of log σ and log τ
-_VALLEY = (math.log(0.1), math.log(5.0))  # of log p
-_FAR = math.log(100.0)  # search range of a critical batch beyond the measured B_p
-_FARTHEST = 3.0  # largest exponent
+_DEVIATION = (math.log(0.02), math.log(3.0))  # bounds of log σ and log τ
+_VALLEY = (math.log(0.1), math.log(5.0))  # bounds of log p
+_FAR = math.log(100.0)  # search range of log B_crit beyond the measured B_p
+_FARTHEST = 3.0  # largest absolute value of an exponent
 
 
 @dataclass(frozen=True)
 class TargetData:
     """The rollouts that each of K runs needed to reach each of J target rewards."""
 
-    targets: Floats  # rewards, ascending, (J,)
-    log_rollouts: Floats  # log N, or log of the rollouts at the end where a target was not reached, (K, J)
-    reached: NDArray[np.bool_]  # (K, J)
+    targets: Floats  # target rewards, ascending, (J,)
+    log_rollouts: Floats  # log N, or log of the rollouts at the run's end if it missed the target, (K, J)
+    reached: NDArray[np.bool_]  # whether each run reached each target, (K, J)
     problems: Floats  # B_p, (K,)
     rollouts: Floats  # n, (K,)
     lr: Floats | None  # (K,)
-    block: NDArray[np.int64]  # (K,), from 0
+    block: NDArray[np.int64]  # index of each run's block, from 0, (K,)
 
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
-        """Return the data of some runs (K,) and targets (J,)."""
+        """Return the data of the runs and targets that the masks of shape (K,) and (J,) select."""
         lr = None if self.lr is None else self.lr[runs]
         both = np.ix_(runs, targets)
         per_run = self.problems[runs], self.rollouts[runs], lr, self.block[runs]
@@ -66,7 +66,7 @@ class TargetData:
 
 
 class TargetModel:
-    """The model at the maximum of its likelihood, with intervals.
+    """The maximum-likelihood fit of the model, with intervals.
 
     >>> b = np.repeat([4.0, 16.0, 64.0, 256.0, 1024.0], 3)
     >>> lr = 1e-6 * np.sqrt(b) * np.tile([0.5, 1.0, 2.0], 5)
@@ -81,7 +81,7 @@ class TargetModel:
     """
 
     def __init__(self, data: TargetData, form: Form) -> None:
-        if form == "cells":  # if no run reaches a target, its free level makes any value likely
+        if form == "cells":  # drop cells in which no run reaches a target: their level is undetermined
             _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
             any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
             data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
@@ -108,18 +108,18 @@ class TargetModel:
         bounds |= {
             own: (-_FARTHEST, _FARTHEST) for own in names if own.partition("_")[0] in ("alpha", "beta")
         }
-        self.runs = int(data.reached.any(axis=1).sum())  # that reach a target
+        self.runs = int(data.reached.any(axis=1).sum())  # number of runs that reach a target
         self.freedom = self.runs - len(names)
         self.profile = Profile(
             self.loss_and_slope, self.names, bounds, self._starts(), self.runs, self.freedom
         )
 
     def has(self, exponent: str) -> bool:
-        """Whether the data have ``alpha`` or ``beta``: several lr at several B_p, or n."""
+        """Return whether the data determine ``alpha`` (``beta``), by several lr at several B_p (n)."""
         return exponent in self.at
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the negative log likelihood of θ, and its gradient."""
+        """Return the negative log likelihood of θ and its gradient."""
         d, at = self.data, self.at
         shape = d.reached.shape
         jacobian = np.zeros((*shape, theta.size))
@@ -146,7 +146,7 @@ class TargetModel:
         nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
         logs = np.zeros((1, 1))
         if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
-            # Given the targets that a run reached, u_k is normal; targets that it missed need the nodes.
+            # u_k is normal given the targets that a run reached. Missed targets require the quadrature nodes.
             variance = 1 / (d.reached.sum(axis=1) / sigma**2 + 1 / tau**2)
             shift = variance * np.where(d.reached, left, 0.0).sum(axis=1) / sigma**2
             nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
@@ -157,10 +157,10 @@ class TargetModel:
         log_beyond = logsumexp(of_node, axis=0)
         share = np.exp(of_node - log_beyond)[:, :, None]
         normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
-        # φ(z) over the probability beyond z; finite even if both vanish
+        # φ(z) divided by the probability beyond z; finite even if both underflow
         hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
         by_z = np.where(d.reached, z, hazard)
-        pull = (share * by_z).sum(axis=0) / sigma  # of the mean, (K, J)
+        pull = (share * by_z).sum(axis=0) / sigma  # derivative with respect to the mean, (K, J)
         slope = -np.einsum("kj,kjp->p", pull, jacobian)
         slope[at["sigma"]] = float(d.reached.sum() - (share * by_z * z).sum())
         if tau:
@@ -169,7 +169,7 @@ class TargetModel:
 
     @property
     def theta(self) -> Floats:
-        """The most likely parameters, (P,) in the order of ``names``."""
+        """The most likely parameters in the order of ``names``, an array of shape (P,)."""
         return self.profile.theta
 
     def critical_batch(self, target: int) -> Quantity:
@@ -178,11 +178,11 @@ class TargetModel:
         return _exp(self.profile.quantity(self._of_target("bc", target), search))
 
     def least_rollouts(self, target: int) -> Quantity:
-        """Return N_min, the least rollouts that reach a target reward."""
+        """Return N_min, the smallest number of rollouts that reach a target reward."""
         return _exp(self.profile.quantity({f"N{target}": 1.0}))
 
     def least_steps(self, target: int) -> Quantity:
-        """Return S_min, the least steps that reach a target reward, for the n of the data."""
+        """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         return _exp(self.profile.quantity({f"N{target}": 1.0, **critical}), 1 / float(self.data.rollouts[0]))
 
@@ -193,7 +193,7 @@ class TargetModel:
     def p_values(self) -> dict[str, float]:
         """Return the p-value of each rule of ``recipe.lr_scaling``.
 
-        A rule holds at the mean target; as in the data, exponents may change with the target.
+        A rule is tested at the mean target. The exponents can change with the target, as in the data.
         """
         free = [name for name in ("alpha", "beta") if self.has(name)]
         out = {}
@@ -203,16 +203,16 @@ class TargetModel:
         return out
 
     def best_lr(self, problems: float, rollouts: float, target: float) -> float:
-        """Return lr* at (B_p, n) for a target reward, possibly beyond the data."""
+        """Return lr* at (B_p, n) for a target reward, which can be beyond the data."""
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
     def log_critical(self, target: float) -> float:
-        """Return log B_crit for a target reward, possibly beyond the data."""
+        """Return log B_crit for a target reward, which can be beyond the data."""
         return float(self._line(self.theta, "bc", self._scaled(target))[0])
 
     def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
-        """Return log N − log N_min of form ``critical`` at any target, at lr* or at a given lr."""
+        """Return log N − log N_min in the form ``critical``, at any target and at lr* or a given lr."""
         out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
         if lr is not None and self.with_lr:
             away = math.log(lr / self.best_lr(problems, rollouts, target))
@@ -223,7 +223,7 @@ class TargetModel:
         return np.array([(target - self._middle) / self._span])
 
     def _linear(self, several: bool) -> list[tuple[str, Floats]]:
-        """Return the linear parameters, each with its factors, (K, J)."""
+        """Return the names of the linear parameters, each with its factors of shape (K, J)."""
         d = self.data
         shape = d.reached.shape
         of_target = [(f"N{j}", np.broadcast_to(np.arange(shape[1]) == j, shape)) for j in range(shape[1])]
@@ -242,7 +242,7 @@ class TargetModel:
         return [(name, own.astype(np.float64)) for name, own in out]
 
     def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
-        """Return a parameter that is linear in the target, (J,); 0 if the data lack it."""
+        """Return a parameter that is linear in the target, at J targets, or 0 if the model lacks it."""
         t = self.t if t is None else t
         if name not in self.at:
             return np.zeros_like(t)
@@ -265,9 +265,9 @@ class TargetModel:
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Return starts: a small and a large critical batch, each with both rules of `_rules_of`.
+        """Return starting points: a small and a large critical batch, each with both rules of `_rules_of`.
 
-        Levels, and the runs behind the rules, are those of the fastest runs.
+        The levels and the rules come from the fastest runs.
         """
         d, at = self.data, self.at
         base = np.zeros(len(self.names))
@@ -281,7 +281,7 @@ class TargetModel:
         else:
             for j, level in enumerate(levels[1:], start=1):
                 base[at[f"N{j}"]] = level - levels[0]
-        above = (soon - levels).min(axis=1)  # of the usual level, (K,)
+        above = (soon - levels).min(axis=1)  # distance above the usual level, (K,)
         fastest = []
         for i, cell in enumerate(np.unique(np.array([d.problems, d.rollouts]), axis=1).T):
             own = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
@@ -303,7 +303,7 @@ class TargetModel:
         return out
 
     def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
-        """Return rules of the lr for these runs: by least squares, and with an exponent of 1/2."""
+        """Return two rules of the lr for these runs: a least-squares fit, and exponents of 1/2."""
         assert self.data.lr is not None
         free = [name for name in ("alpha", "beta") if self.has(name)]
         x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
@@ -315,7 +315,7 @@ class TargetModel:
 
 
 def _varied(data: TargetData) -> list[str]:
-    """Return the names of the exponents in the lr's rule, of B_p and of n, that the data determine."""
+    """Return the names of the parameters of the lr's law that the data determine."""
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}
@@ -329,6 +329,6 @@ def _varied(data: TargetData) -> list[str]:
 
 
 def _exp(q: Quantity, factor: float = 1.0) -> Quantity:
-    """Turn the quantity of a logarithm into the quantity itself."""
+    """Return the exponential of a quantity that is a logarithm, times ``factor``."""
     value, *ends = (None if v is None else math.exp(v) * factor for v in (q.value, *(q.interval or ())))
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)

@@ -1,14 +1,15 @@
-"""Rollouts, steps and hours that every configuration needs to reach a reward, and two laws of them.
+"""Compute the rollouts, steps and hours with which configurations reach a reward, and fit two laws to them.
 
     rollouts   N(B_p, n, lr) to a target, at the first crossing of a smoothed curve
     laws       the critical batch B_crit of each n, and how the best lr grows with B_p and n
                (`isolaw.fits.studies.target_model`)
 
-A run's curve is smoothed by isotonic regression up to its peak: the rising step function with the least
-squared distance, whose steps are as long as the noise requires. It crosses a target between the centres of
-two steps, and only if at least two evaluations are at or above the target, so that one lucky evaluation does
-not count. A run counts until it collapses. isolaw pools the runs of one configuration: N is their geometric
-mean, and only a lower bound if one of them misses the target, so that a lucky run never represents all.
+A run's curve is smoothed up to its peak by isotonic regression. The result is the rising step function with
+the smallest squared distance, whose steps are as long as the noise requires. It crosses a target between the
+centres of two steps, and only if at least two evaluations are at or above the target, so a single lucky
+evaluation does not count. A run counts until it collapses. isolaw pools the runs of one configuration: N is
+their geometric mean. It is only a lower bound if a run misses the target, so a lucky run never represents all
+runs.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost, Spent, checked_price
 
-_LEAST_POINTS = 3  # evaluations of a run
+_LEAST_POINTS = 3  # fewest evaluations of a run
 _LEAST_ABOVE = 2
-_AROUND_PEAK = 2  # evaluations on either side of its middle, for the running median
-_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rise that half of the configurations reach: default targets
+_AROUND_PEAK = 2  # number of evaluations on either side of the centre of the running median
+# Default targets, as shares of the rise that half of the configurations reach.
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _MOST_BLOCKS = 12
 
 
@@ -49,32 +51,32 @@ _MOST_BLOCKS = 12
 class TargetRow(Cell):
     """The rollouts, steps and hours that one configuration needs for a target.
 
-    ``lr`` is the optimiser's lr at this batch (None: not recorded); ``recipe`` holds all else in which the
-    sweep's runs differ. The interval of ``rollouts`` is for the geometric mean of runs that reach the target.
-    It uses the deviation of log N between runs of one configuration, over all configurations; without repeats
-    there is none.
+    ``lr`` is the optimiser's lr at this batch, or None if it was not recorded. ``recipe`` contains the other
+    settings in which the sweep's runs differ. The interval of ``rollouts`` is for the geometric mean of runs
+    that reach the target. It uses the deviation of log N between runs of one configuration, pooled over all
+    configurations; without repeated runs, there is no interval.
     """
 
     lr: float | None
     recipe: dict[str, Any]
     target: float
     runs: int
-    reached: int  #: how many of them
+    reached: int  #: number of runs that reach the target
     rollouts: Quantity
     steps: Quantity
-    spent: Spent | None  #: None without a cost, or if steps of this size have no known cost
+    spent: Spent | None  #: cost of the steps; None without a cost, or if it is unknown for this size
 
 
 @dataclass(frozen=True)
 class TargetStudy(Flagged, Shown):
-    """The result of `to_target`: rollouts, steps and critical batch for each target reward."""
+    """The result of `to_target`: rollouts, steps and critical batches for each target reward."""
 
     metric: str
     eval_set: str
     targets: tuple[float, ...]
-    rows: tuple[TargetRow, ...]  #: by target, B_p, n and lr
-    critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, by target
-    lr: LrLaw | None  #: None if no (B_p, n) ran with several lr, or too few runs reach a target
+    rows: tuple[TargetRow, ...]  #: sorted by target, B_p, n and lr
+    critical: tuple[CriticalBatch, ...]  #: for each n with three B_p, and each target
+    lr: LrLaw | None  #: None if no (B_p, n) ran with several lr, or if too few runs reach a target
     flags: tuple[Flag, ...]
 
 
@@ -90,24 +92,24 @@ def to_target(
     price: float | None = None,
     **reading: Unpack[ReadKeywords],
 ) -> TargetStudy:
-    """Return what every configuration needs to reach rewards, the critical batch and the rule of the lr.
+    """Return the rollouts and steps to target rewards, the critical batches, and the law of the best lr.
 
     Parameters
     ----------
     runs
-        recorded runs, or a source that `isolaw.read` reads with ``reading``. They may differ in B_p, n, lr
-        and seed; if they also differ in recipe, each recipe gets its own level (in log N).
+        recorded runs, or a source that `isolaw.read` reads with ``reading``. They can differ in B_p, n, lr
+        and seed. If they also differ in recipe, each recipe has its own level (in log N).
     targets
-        rewards; by default five, from 50 % to 90 % of the rise that half of the configurations reach.
+        target rewards; by default five, from 50 % to 90 % of the rise that half of the configurations reach.
     metric, eval_set, where
-        as for `isolaw.fit`.
+        the same as in `isolaw.fit`.
     cost, price
         cost of a step (`isolaw.read_cost`), and price of an hour.
 
     Raises
     ------
     DataError, InputError
-        an argument is wrong, or the runs lack what it names.
+        an argument is wrong, or the runs lack the data that it names.
     Refused
         no run reaches a target.
 
@@ -151,7 +153,7 @@ def to_target(
 
 
 def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mapping[str, Any]) -> LrLaw | None:
-    """Return how the best lr grows with B_p and n at the default targets; None if the runs do not show it."""
+    """Return the law of the best lr over B_p and n at the default targets, or None if the runs show none."""
     try:
         return to_target(runs, None, metric, eval_set=eval_set, where=where).lr
     except (Refused, DataError):
@@ -159,10 +161,10 @@ def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mappin
 
 
 def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the centres (S,) of the steps of a curve's isotonic fit, their rewards, and their sizes.
+    """Return the centres, rewards and sizes of the S steps in the isotonic fit of a curve.
 
-    ``compute`` and ``reward`` (P,) are one run's, in order. The part after the peak of the running median is
-    left out.
+    ``compute`` and ``reward`` (P,) are the checkpoints of one run, in order. The part after the peak of the
+    running median is left out.
     """
     from scipy.optimize import isotonic_regression
 
@@ -177,7 +179,7 @@ def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def crossing(compute: Floats, reward: Floats, target: float) -> float:
-    """Return the compute at which a smoothed curve crosses ``target``; NaN if it does not.
+    """Return the compute at which the smoothed curve crosses ``target``, or NaN if it does not.
 
     >>> c = np.arange(0.0, 110.0, 10.0)
     >>> round(crossing(c, c / 100, 0.55), 9), crossing(c, np.where(c == 100, 1.0, 0.0), 0.5)
@@ -191,8 +193,9 @@ def crossing(compute: Floats, reward: Floats, target: float) -> float:
 
 
 def _lr(table: pd.DataFrame) -> Any:
-    """Return the lr with which each run trained: a recorded base lr is scaled to the batch by the sweep's
-    rule.
+    """Return the lr with which each run trained.
+
+    If a sweep recorded the base lr, its rule ``lr_scaling`` scales this lr to the batch.
     """
     if "lr" not in table.columns:
         return np.nan
@@ -204,7 +207,7 @@ def _lr(table: pd.DataFrame) -> Any:
 
 
 def _recipes(table: pd.DataFrame, source: str) -> list[str]:
-    """Return the attributes, besides B_p, n, lr and seed, in which runs differ."""
+    """Return the attributes in which the runs differ, other than B_p, n, lr and seed."""
     names = differing(table.drop(columns=["lr", "lr_scaling"], errors="ignore"))
     for name in names:
         if table[name].astype(str).nunique() > _MOST_BLOCKS:
@@ -234,7 +237,7 @@ def _curves(
 def _checked(
     targets: Sequence[float] | None, table: pd.DataFrame, curves: list[tuple[Floats, Floats]], metric: str
 ) -> list[float]:
-    """Return the targets, ascending; raise unless each exceeds the reward at which runs begin."""
+    """Return the targets in ascending order; raise unless each exceeds the reward at which runs begin."""
     start = float(np.median([reward[0] for _, reward in curves]))
     if targets is None:
         tops = pd.Series([smoothed(*curve)[1][-1] for curve in curves], index=table.index)
@@ -280,7 +283,7 @@ def _rows(
     cost: Cost | None,
     price: float | None,
 ) -> tuple[TargetRow, ...]:
-    """Return a row for each configuration and target, pooling the runs of a configuration."""
+    """Return a row for each configuration and target, with the runs of a configuration pooled."""
     keys = ["problems_per_batch", "rollouts_per_problem", "lr", *recipes]
     number = table[keys].fillna(-1.0).astype(str).groupby(keys, sort=False).ngroup().to_numpy()
     widths = [_repeats(data.log_rollouts[:, j], data.reached[:, j], number) for j in range(len(data.targets))]
@@ -308,7 +311,10 @@ def _rows(
 
 
 def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
-    """Return half of the 95 % interval of one run's log N, from repeated configurations; None if too few."""
+    """Return half the width of the 95 % interval of one run's log N, from repeated configurations.
+
+    Returns None if there are too few repeated runs.
+    """
     own = pd.Series(log_rollouts[reached]).groupby(number[reached])
     freedom = int((own.size() - 1).sum())
     if freedom < LEAST_FREEDOM:

@@ -1,27 +1,28 @@
-"""Resampling: how the mean curves of configurations vary from draw to draw.
+"""Resample the mean learning curves of configurations.
 
-The unit is the run, never the checkpoint, since checkpoints of one run are dependent. The model is
+The unit of resampling is the run, not the checkpoint, since a run's checkpoints are dependent. The model is
 
     y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
 
-where y_cs is a run's reward, μ_c the configuration's mean, a_s the effect that runs of one seed share over
-configurations (their problem set and its order), and e_cs the run's own effect: its sampling and its
-evaluations. a_s cancels where n with the same seeds are compared; e_cs does not. A draw is
+where y_cs is a run's reward and μ_c the configuration's mean. a_s is the effect that all runs of one seed
+share (through their problem set and its order), and e_cs is the run's own effect (from its sampling and
+evaluations). a_s cancels when n with the same seeds are compared; e_cs does not. A draw is
 
     y*_c = ȳ_c + mean over the seeds s of c [ Σ_t g_st a_t ] + Σ_d (h_cd / √S_c − h̄_d) e_d
 
-with ȳ_c the mean of the S_c runs of c, and g and h Gaussian with variance 1/ν. The second sum is over the
-residual curves e_d of *all* runs, so that three seeds of nine configurations give (3 − 1)(9 − 1) = 16 degrees
-of freedom instead of nine times two; this assumes that runs vary alike at all configurations. a_t is
-estimated by the mean deviation of a seed's runs, which contains a share of their own effects; h̄, the mean of
-h_cd / √S_c over configurations, removes it, so that the variances equal those of the two-way analysis of
-variance. With S seeds, the first sum has S − 1 degrees of freedom. Each sum is multiplied by √(ν/χ²_ν), drawn
-once per draw, which turns normal intervals into Student's t with ν degrees of freedom.
+where ȳ_c is the mean of the S_c runs of c, and g and h are Gaussian with variance 1/ν. The second sum is over
+the residual curves e_d of *all* runs. Three seeds of nine configurations thus give (3 − 1)(9 − 1) = 16
+degrees of freedom for all configurations together, instead of two for each. This assumes that runs vary
+equally at all configurations. a_t is estimated by the mean deviation of a seed's runs, which contains a share
+of their own effects. The mean h̄ of h_cd / √S_c over configurations removes this share, so the variances
+equal those of a two-way analysis of variance. With S seeds, the first sum has S − 1 degrees of freedom. Each
+sum is multiplied by √(ν/χ²_ν), drawn once per draw, which turns normal intervals into Student's t intervals
+with ν degrees of freedom.
 
 If configurations share no seeds, a is zero. With one run per configuration there are no residuals between
-seeds. Then e holds the residuals of the curves from a smooth surface over n (`hat`), if at least 3 degrees of
-freedom remain; otherwise blocks of a run's residuals about its own curve are drawn, which omits the variation
-between runs.
+seeds. If at least 3 degrees of freedom remain, e then contains the residuals of the curves from a smooth
+surface over n (`hat`). Otherwise, blocks of a run's residuals about its own curve are drawn, which omits the
+variation between runs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Curve = tuple[Floats, Floats]  # log C, value
 _CURVE_PARAMETERS = 3
 _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
-_RANK = 1e-9  # share of the largest singular value; measured allocations stay far above it
+_RANK = 1e-9  # threshold on singular values, relative to the largest; measured allocations far exceed it
 _LEAST_FREEDOM = 3
 
 
@@ -50,10 +51,10 @@ _LEAST_FREEDOM = 3
 class Effects:
     """The estimated deviations of runs from the means of their configurations."""
 
-    # For each configuration, the seed effects a_s at its checkpoints, (seeds, checkpoints).
+    # The seed effects a_s at the checkpoints of each configuration, (seeds, checkpoints).
     shared: list[Floats]
     own: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
-    freedom: tuple[int, int]  # degrees of freedom of the shared and of the own effects
+    freedom: tuple[int, int]  # degrees of freedom of the shared effects and of the runs' own effects
     unit: Unit  # the unit of resampling
 
 
@@ -86,9 +87,9 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
 
 
 def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
-    """Return each run's seed, and its deviation from the runs' mean wherever at least two runs are present.
+    """Return each run's seed and its deviation from the mean of the runs, where at least two are present.
 
-    Runs are interpolated, since they need not share checkpoints (counted in tokens they never do).
+    Runs are interpolated, since their checkpoints can differ. (They always differ if compute is in tokens.)
     """
     runs = [(c.log_checkpoints[c.index[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
     out = []
@@ -102,7 +103,10 @@ def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
 
 
 def _single(configurations: list[Configuration], family: str) -> Effects:
-    """Return effects from one run per configuration: residuals from a surface over n, if any."""
+    """Return the effects for one run per configuration.
+
+    They are residuals from a smooth surface over n, or none if too few degrees of freedom remain.
+    """
     nothing = [np.zeros((0, c.log_checkpoints.size)) for c in configurations]
     projection, freedom = hat(configurations)
     if freedom < _LEAST_FREEDOM:
@@ -121,9 +125,9 @@ def resample(
 ) -> tuple[list[Floats], Unit]:
     """Draw the mean curves of all configurations of a fit ``draws`` times.
 
-    ``family`` is the learning curve about which residuals of single runs are taken. Returns, for each
-    configuration, the deviation of each draw from the mean of its runs at the distinct checkpoints, (1 + D,
-    P) with a zero row 0; and the unit of resampling.
+    ``family`` is the curve family used for the residuals of single runs. Returns the deviations from the mean
+    of the runs, and the unit of resampling. Each configuration has an array of deviations of shape (1 + D, P)
+    at its P distinct checkpoints; row 0 is zero.
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
@@ -148,7 +152,7 @@ def resample(
 
 
 def _present(c: Configuration) -> Floats:
-    """Return the number of runs that had begun and not ended at each checkpoint, (P,)."""
+    """Return the number of runs that had started and not yet ended at each of the P checkpoints."""
     runs = [c.compute[c.run == i] for i in range(c.runs)]
     return np.sum(
         [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
@@ -156,7 +160,10 @@ def _present(c: Configuration) -> Floats:
 
 
 def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
-    """Return values (R, P) of curves at the nearest checkpoint; interpolating would average noise away."""
+    """Return the values of R curves at their checkpoints nearest to ``at`` (P,), as an array of shape (R, P).
+
+    Interpolation would average out part of the noise.
+    """
     out = np.empty((len(curves), at.size))
     nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints
     for row, (log_c, values) in zip(out, curves, strict=True):
@@ -169,12 +176,12 @@ def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
 
 
 def stream(configuration: Configuration, seed: int) -> np.random.Generator:
-    """Return the random stream of one configuration, independent of which other configurations exist."""
+    """Return the random generator of a configuration, which does not depend on the other configurations."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=configuration.key))
 
 
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
-    """Draw blocks of residuals about the fitted curve to add to the mean, (draws, P)."""
+    """Draw blocks of residuals about the fitted curve, to add to the mean, with shape (draws, P)."""
     size = c.mean.size
     residuals = (c.mean - _at(_curve(c, family), c)) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
     return np.asarray(residuals[block_index(size, draws, rng)])
@@ -185,16 +192,20 @@ def _curve(c: Configuration, family: str) -> Curves:
 
 
 def _at(curve: Curves, c: Configuration) -> Floats:
-    """Evaluate a curve at the checkpoints of ``c``; a power law, undefined at C = 0, at `log_checkpoints`."""
+    """Evaluate a curve at the checkpoints of ``c``.
+
+    A power law is undefined at C = 0, so it is evaluated at the exponential of `log_checkpoints`.
+    """
     return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
 
 
 def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
-    """Return the projection of rewards on a smooth surface, (N, N), and its residual degrees of freedom.
+    """Return the projection matrix of rewards onto a smooth surface, and the residual degrees of freedom.
 
-    The surface is a polynomial in u = log2 n and v = log2 B_p with coefficients α_i and β_j: Σ_{i ≤ p} α_i
-    u^i, plus β_1 v + β_2 v² + β_3 u v if B_p varies independently. It is fitted by least squares weighted by
-    the number of runs. Its degree p is one for every two measured doublings of n (2 to 4).
+    The matrix has shape (N, N). The surface is a polynomial in u = log2 n and v = log2 B_p with coefficients
+    α_i and β_j: Σ_{i ≤ p} α_i u^i, plus β_1 v + β_2 v² + β_3 u v if B_p varies independently of n. It is
+    fitted by least squares weighted by the number of runs. Its degree p is half the number of measured
+    doublings of n, within 2 to 4.
     """
     u, v = np.array([c.place for c in configurations]).T
     if not varies_in_batch(u, v):
@@ -206,9 +217,12 @@ def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
 
 
 def exponents(u: Floats, v: Floats) -> list[tuple[int, int]]:
-    """Return the exponents of (u, v) whose terms these points determine, dropping the highest first."""
+    """Return the exponents of (u, v) in the terms that these points determine.
+
+    If the points do not determine all terms, those of the highest degree are dropped first.
+    """
     levels, batches = np.unique(u).size, np.unique(v).size
-    # Rounding keeps five doublings five, whatever the rounding errors of the logarithms.
+    # Rounding removes the rounding errors of the logarithms, so five doublings count as exactly five.
     degree = int(np.clip(round(round(float(np.ptp(u)), 9) / _OCTAVES_PER_DEGREE), *_DEGREES))
     out = [(i, 0) for i in range(min(degree, levels - 1) + 1)]
     out += [(0, 1), (1, 1)] if batches > 1 else []

@@ -1,6 +1,7 @@
-"""The covariance of rewards between allocations and budgets (equation: `isolaw.fits.surface.process`).
+"""The covariance of rewards between allocations and budgets.
 
-Hyperparameters θ are passed by name, on their own scales; covariances are over the variance of rewards.
+The equations are in `isolaw.fits.surface.process`. Hyperparameters θ are passed by name, on their natural
+scales. Covariances are in units of the variance of rewards.
 """
 
 from __future__ import annotations
@@ -14,68 +15,70 @@ from numpy.typing import NDArray
 
 from isolaw.fits.selection import Floats
 
-_STEP = 10.0  # correlation length of a step and of the rough part along log C, in e-folds
-_ROUGH = 2.0  # correlation length of the rough part, in doublings
+_STEP = 10.0  # correlation length along log C of the step and of the rough part, in e-folds
+_ROUGH = 2.0  # correlation length of the rough part over n and B_p, in doublings
 _LEVEL = 25.0  # prior variance of the trend's level: large, so the level is free
-_BEFORE = 3.0  # e-folds by which the trend begins before the first checkpoint
-_TURN = 0.5  # times s: standard deviation of a change of slope past the last checkpoint
+_BEFORE = 3.0  # the trend begins this many e-folds before the first checkpoint
+_TURN = 0.5  # standard deviation of a slope change past the last checkpoint, as a multiple of s
 
 Theta = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points at which the surface is evaluated."""
+    """Coordinates of the Q points at which the surface is evaluated."""
 
-    # log2 n, log2 B_p and log C, each (Q,).
+    # log2 n, log2 B_p and log C. Each array has shape (Q,).
     u: Floats
     v: Floats
     t: Floats
-    shift: Floats  # t, as it shifts differences between allocations: less past the last checkpoint
+    shift: Floats  # the t that ρ multiplies; it grows more slowly than t past the last checkpoint
     learnt: Floats  # g(t)
-    ahead: Floats  # how far t is past the last checkpoint of any run, else 0
+    ahead: Floats  # e-folds from the last checkpoint of any run to t; 0 if t is not past it
     below: NDArray[np.bool_]  # whether the point is on the low-n side of the step
-    # The distance along the trend up to which it was observed, and the share of progress counted beyond it.
+    # The last observed position along the trend, and the share of progress that counts past this position.
     most: Floats | float = np.inf
     beyond: float = 1.0
 
 
 class Pairs:
-    """All pairs of points a (A,) with points b (B,); without b, each of a with itself and those before it.
+    """All pairs of a point in ``a`` and a point in ``b``.
 
-    Values of pairs are (A, B), or (A (A + 1) / 2,) without b, which `matrix` expands to (A, A).
+    Without ``b``, each point in ``a`` is paired with itself and with the points before it. With A points in
+    ``a`` and B in ``b``, arrays over pairs have shape (A, B). Without ``b`` their shape is (A (A + 1) / 2,),
+    and `matrix` expands them to (A, A).
     """
 
     def __init__(self, a: Points, b: Points | None = None) -> None:
         self.a, self.b, self._whole = a, a if b is None else b, b is not None
         b = self.b
-        self.lower = np.tril_indices(a.t.size)  # both points of each pair, without b
+        self.lower = np.tril_indices(a.t.size)  # indices of each pair's two points, if there is no b
         self.shifted = self.difference(a.shift, b.shift)
         self.learnt = self.product(a.learnt, b.learnt)  # g g'
-        # Parts that persist: g g' e^(−|t − t'| / 10); and the same for pairs on the low side of the step,
-        # else 0.
+        # Persistent parts: g g' e^(−|t − t'| / 10). For the step, the value is 0 unless both points are on
+        # its low side.
         self.lasting = np.exp(-np.abs(self.difference(a.t, b.t)) / _STEP) * self.learnt
         self.step = self.product(a.below.astype(np.float64), b.below.astype(np.float64)) * self.lasting
-        self.turning = _TURN**2 * self.product(a.ahead, b.ahead)  # variance of slopes past the end, over s²
+        self.turning = _TURN**2 * self.product(a.ahead, b.ahead)  # covariance of slope changes, over s²
 
     def left(self, values: Floats) -> Floats:
-        """Return for each pair the value of its first point, from values of a (A,)."""
+        """Return the value of each pair's first point, given values (A,) of the points in ``a``."""
         return values[:, None] if self._whole else values[self.lower[0]]
 
     def right(self, values: Floats) -> Floats:
-        """Return for each pair the value of its second point, from values of b (B,)."""
+        """Return the value of each pair's second point, given values (B,) of the points in ``b``."""
         return values if self._whole else values[self.lower[1]]
 
     def difference(self, of_a: Floats, of_b: Floats) -> Floats:
-        """Return for each pair the value of its first point minus the value of its second point."""
+        """Return each pair's difference: the value of the first point minus the value of the second."""
         return self.left(of_a) - self.right(of_b)
 
     def product(self, of_a: Floats, of_b: Floats) -> Floats:
-        """Return for each pair the product of the values of its two points."""
+        """Return the product of the values of each pair's two points."""
         return self.left(of_a) * self.right(of_b)
 
     def matrix(self, values: Floats) -> Floats:
-        """Return values of the pairs as a matrix, (A, B)."""
+        """Return the pairs' values as a matrix of shape (A, B)."""
         if self._whole:
             return values
         i, j = self.lower
@@ -85,17 +88,19 @@ class Pairs:
 
     @cached_property
     def rough_in_n(self) -> Floats:
-        """g g' e^(−|t − t'| / 10 − |u − u'| / 2): the rough part without B_p."""
+        """The rough part's covariance without B_p: g g' e^(−|t − t'| / 10 − |u − u'| / 2)."""
         return self.lasting * np.exp(-np.abs(self.difference(self.a.u, self.b.u)) / _ROUGH)
 
     @cached_property
     def rough(self) -> Floats:
-        """The covariance of the rough part of the surface for each pair, if B_p varies independently of n."""
+        """The rough part's covariance for each pair if B_p varies independently of n."""
         return self.rough_in_n * np.exp(-np.abs(self.difference(self.a.v, self.b.v)) / _ROUGH)
 
 
 def matern(distance: Floats) -> tuple[Floats, Floats]:
-    """Return the Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|, and −(its slope)/h.
+    """Return the Matérn function of order 5/2 and its negative slope divided by the distance h.
+
+    The function is (1 + r + r²/3) e^−r with r = √5 |h|.
 
     >>> [round(float(v), 3) for v in matern(np.array(0.0))]
     [1.0, 1.667]
@@ -106,9 +111,10 @@ def matern(distance: Floats) -> tuple[Floats, Floats]:
 
 
 def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
-    """Return I and dI/d log ℓ for pairs of times a (A,) and b (B,) ≥ 0.
+    """Return the covariance I of pairs of times, and its derivative dI/d log ℓ.
 
-    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process with variance 1 and length ℓ:
+    The times ``a`` (A,) and ``b`` (B,) are at least 0. I is the covariance of the integral from 0 of an
+    Ornstein–Uhlenbeck process with variance 1 and length ℓ:
     ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
     """
     x, y = a / length, b / length
@@ -121,7 +127,10 @@ def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Float
 
 
 def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
-    """Return dI/da = ℓ [1 − sign(x − y) (1 − e^−|x − y|) − e^−x], and dI/db with the roles swapped."""
+    """Return the derivatives of I with respect to the times a and b.
+
+    dI/da = ℓ [1 − sign(x − y) (1 − e^−|x − y|) − e^−x]; dI/db swaps the roles of a and b.
+    """
     x, y = a / length, b / length
     apart = pairs.difference(x, y)
     turned = np.sign(apart) * -np.expm1(-np.abs(apart))
@@ -134,10 +143,10 @@ class Covariance:
 
     start: float  # the smallest log C
     middle: tuple[float, float]  # middle of log2 n and of log2 B_p
-    plane: bool  # whether B_p varies independently
+    plane: bool  # whether B_p varies independently of n
 
     def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
-        """Return the covariance of pairs; ``slopes`` receives its derivatives with respect to θ."""
+        """Return the covariance of each pair, and add its derivatives with respect to θ to ``slopes``."""
         a, b = pairs.a, pairs.b
         (gone_a, of_a), (gone_b, of_b) = self.gone(p, a), self.gone(p, b)
         trend, trend_slope = integrated(pairs, gone_a, gone_b, p["l_m"])
@@ -183,7 +192,10 @@ class Covariance:
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
 
     def gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
-        """Return how far along the trend points are, in e-folds, (Q,), and its derivatives by the delays."""
+        """Return each point's position along the trend, and its derivatives with respect to the delays.
+
+        Positions are in e-folds of C, and each array has shape (Q,).
+        """
         slopes = [self.middle[0] - at.u, self.middle[1] - at.v][: 1 + self.plane]
         gone = at.t - self.start + _BEFORE
         for name, slope in zip(("delay", "delay_b"), slopes, strict=False):

@@ -1,11 +1,12 @@
-"""Estimate the surface: draws of the reward at any allocation and budget.
+"""Estimate the surface, and draw the reward at any allocation and budget.
 
-The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: normal around its mode
-with the curvature there (Laplace), corrected by importance weights. Given θ, rewards are normal with known
-mean and covariance. A draw thus varies through uncertain rewards *and* uncertain θ; n* and laws follow.
+The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior. It is approximated by a
+normal distribution around the mode (Laplace) and corrected by importance weights. Given θ, rewards are normal
+with known mean and covariance. Draws of the reward, and of the n* and laws derived from them, thus reflect
+uncertain rewards *and* uncertain θ.
 
 Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
-of their rate, between 0 and 1 and different for each θ. So is the position of a step within its gap.
+of their rate. Each θ has its own shares between 0 and 1, and its own position of the step within the gap.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from isolaw.fits.surface.process import Process
 S = TypeVar("S")
 T = TypeVar("T")
 
-_FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
+_FARTHEST = 20.0  # limit on the search for θ, in standard deviations of the prior
 _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
     {"l_u": 5.0, "rho": 0.6},
     {"l_u": 5.0, "rho": -0.6},
-    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # amplitudes near 0 have no gradient to grow by
+    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # the gradient vanishes for amplitudes near 0
     {"l_u": 4.0, "step": np.nan},  # NaN stands for the largest difference between neighbouring n
 )
 _SOON, _LONG = 12, 60  # optimiser steps from each start, and from the best result
-_CANDIDATES, _FEWER = 48, 24  # number of θ that are drawn; the second if there are many observations
+_CANDIDATES, _FEWER = 48, 24  # number of θ drawn, with few and with at least _MANY observations
 _MANY = 150
-_SEARCHED = 75  # configurations; with more, a subset is searched first
-_WIDEST = 1.5  # prior standard deviations: limit on the spread of a θ that nothing determines
+_SEARCHED = 75  # with more configurations, θ is first searched on a subset
+_WIDEST = 1.5  # limit on the spread of an undetermined θ, in standard deviations of the prior
 _STEP = 1e-2
 _LEAST_VARIANCE = 1e-9
 _FALSE_ALARMS = 0.01
-_PREDICTED = 2000  # draws of a prediction: with 400, chance moves the second digit of a loss
+_PREDICTED = 2000  # fewest draws of a prediction; 400 draws do not determine the second digit of a loss
 
 
 @dataclass(frozen=True)
@@ -56,29 +57,34 @@ class Surface:
     process: Process  # the prior and the observations
     mode: Floats  # the most likely hyperparameters, (P,)
     theta: Floats  # hyperparameters, (H, P)
-    # Shares in (0, 1), (H, 3): of the shift and of the rise past the end, and position of a step in its gap.
+    # Three shares in (0, 1) for each θ, (H, 3): the share of the shift that continues past the last
+    # checkpoint, the share of the rise, and the position of the step in its gap.
     shares: Floats
     of_draw: NDArray[np.int64]  # index into ``theta`` for each draw, (D,)
-    seed: int  # of the draws
-    misfit: float = 1.0  # factor by which draws are wider than the process says; 1 if it fits
-    bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest possible reward
-    unit: float = 1.0  # of the reward (`isolaw.fits.reward_unit`)
+    seed: int  # seed of the draws
+    misfit: float = 1.0  # factor by which draws are wider than the process implies; 1 if it fits
+    bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest possible reward
+    unit: float = 1.0  # unit of the reward (`isolaw.fits.reward_unit`)
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def places(self) -> Floats:
-        """log2 n and log2 B_p of the configurations, (N, 2)."""
+        """log2 n and log2 B_p of the configurations, of shape (N, 2)."""
         return self.process.observations.places
 
     def drawn(self) -> Surface:
-        """Return the surface with the more numerous draws of a prediction; unchanged if it has no draws."""
+        """Return the surface with the larger number of draws that a prediction uses.
+
+        A surface without draws is returned unchanged.
+        """
         size = self.of_draw.size
         return replace(self, of_draw=np.repeat(self.of_draw, -(-_PREDICTED // size))) if size else self
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean.
+        """Return joint draws of the rewards at Q points.
 
-        These are rewards of runs with any seed, without the effects of the seeds that were run.
+        Returns an array of shape (1 + D, Q): the mean in row 0, then D draws. The rewards exclude the effects
+        of the seeds that were run, so they hold for any seed.
         """
         draws, size = self.of_draw.size, log2_n.size
         z = np.random.default_rng(self.seed).standard_normal((draws, size))
@@ -93,7 +99,10 @@ class Surface:
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
-        """Return the process's mean at points, (Q,), and a root of its covariance, (Q, Q), given θ_h."""
+        """Return the mean of the process at Q points and a root of its covariance, given θ_h.
+
+        The mean has shape (Q,), and the root (Q, Q).
+        """
         process, p = self.process, self.process.named(self.theta[h])
         if h not in self._known:
             root = np.asarray(np.linalg.cholesky(process.observed(p)))
@@ -128,8 +137,8 @@ def estimate(
 ) -> Surface:
     """Fit the surface to runs of at least one n, with checkpoints after step 0.
 
-    ``seed`` seeds the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds`` are
-    the least and the largest possible reward; ``unit`` is the reward's unit.
+    ``seed`` is the seed of the ``draws``. Without draws, the surface is the mean at the most likely θ.
+    ``bounds`` contains the smallest and the largest possible reward; ``unit`` is the reward's unit.
     """
     with one_blas_thread():
         process = Process(observe(configurations))
@@ -147,19 +156,22 @@ def estimate(
 
 
 def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
-    """Apply ``function`` to each item on all cores; threads suffice since NumPy releases the GIL."""
+    """Apply ``function`` to each item on all cores, and return the results.
+
+    Threads suffice, since NumPy releases the GIL.
+    """
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
 
 
 def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
-    """Return the factor by which draws must widen, and the worst-fitting configuration, None if all fit.
+    """Return the factor by which draws must widen, and the index of the worst-fitting configuration.
 
-    Each configuration is predicted from all others. With e its prediction error, S the covariance of e, y the
-    observations and K their covariance, eᵀ S⁻¹ e is χ² with one degree of freedom per observation, where S =
-    [K⁻¹]_cc⁻¹ and e = S [K⁻¹ y]_c (Rasmussen & Williams 2006, 5.4.2). Draws widen by the root of the total
-    over its degrees of freedom if that is significantly above 1 (at 1 %); a configuration does not fit if its
-    own χ² is significant at 1 % over all configurations.
+    The index is None if all configurations fit. Each configuration is predicted from all others. Let e be its
+    prediction error with covariance S, and y the observations with covariance K. Then eᵀ S⁻¹ e is χ² with one
+    degree of freedom per observation, where S = [K⁻¹]_cc⁻¹ and e = S [K⁻¹ y]_c (Rasmussen & Williams 2006,
+    5.4.2). If the total χ² per degree of freedom is significantly above 1 (at 1 %), draws widen by its square
+    root. A configuration does not fit if its own χ² is significant at 1 % over all configurations.
     """
     inverse = np.linalg.inv(process.observed(process.named(theta)))
     alpha = inverse @ process.y
@@ -170,7 +182,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
     own_p = chdtrc(freedom, left)
-    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # the tie-break if all p-values are 0
+    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # breaks ties if all p-values are 0
     worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
     total = left.sum() / freedom.sum()
     wide = chdtrc(freedom.sum(), left.sum()) < _FALSE_ALARMS
@@ -178,16 +190,16 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
 
 
 def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
-    """Return the most likely θ, found from several starts and then from the best of their results.
+    """Return the most likely θ, searched from several starts and then from the best result.
 
-    With many configurations a subset is searched first, and its result is refined on all of them.
+    With many configurations, θ is first searched on a subset, and then refined on all of them.
     """
     from scipy.optimize import minimize  # imported here since a prediction does not need it
 
-    centre, unit = process.prior.T  # in units of the prior's deviations all directions have one scale
+    centre, unit = process.prior.T  # in units of the prior's deviations, all directions have one scale
 
     def loss_and_slope(z: Floats) -> tuple[float, Floats]:
-        # A line search may step to where θ overflows; no optimum is so far from the prior.
+        # A line search can reach values at which θ overflows; no optimum is this far from the prior.
         value, slope = process.loss_and_slope(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST))
         return value, slope * unit
 
@@ -214,7 +226,7 @@ def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Draw θ around the mode, (H, P), with importance weights (H,)."""
+    """Draw θ around the mode and return the draws (H, P) with their importance weights (H,)."""
     here = process.loss_and_slope(mode)[1]
     beside = each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
     hessian = np.array([(slope - here) / _STEP for _, slope in beside])
@@ -227,5 +239,5 @@ def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floa
     theta = mode + z @ deviation
     log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
-    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ carries nearly all draws
+    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # limits the share of draws of any single θ
     return theta, weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Turn runs into observations of the surface: the reward of each configuration in bins of log C.
+"""Combine runs into observations of the surface: the reward of each configuration in bins of log C.
 
 The reward y_cs of a run of configuration c and seed s is the configuration's reward r_c, an effect a_s that
 all runs of the seed share, and the run's own effect e_cs:
@@ -7,12 +7,12 @@ all runs of the seed share, and the run's own effect e_cs:
 
 In each bin of t, r_c = P y is estimated from the runs present by generalised least squares with random seed
 effects: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. X assigns runs to configurations, Z assigns runs to seeds,
-and κ is the variance of a_s over that of e_cs. If all configurations have the same seeds, P takes means; if
-some are missing, a seed's effect is estimated from its other runs. Since P is linear, the covariance of the
-estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). Residuals of this fit,
-without the seeds' effects, show how runs vary.
+and κ is the ratio of the variances of a_s and e_cs. If all configurations have the same seeds, P computes
+means. If some runs are missing, a seed's effect is estimated from its other runs. Since P is linear, the
+covariance of the estimates is known exactly even if runs are missing (`isolaw.fits.surface.process`). The
+residuals of this fit, without the seeds' effects, show how runs vary.
 
-Bins only save time: they are narrow where rewards change, and checkpoints within one are averaged.
+Bins only save time. They are narrow where rewards change, and checkpoints within one bin are averaged.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ Ints = NDArray[np.int64]
 BinPart = tuple[Ints, Ints, Floats, Floats]  # one bin's runs, their configurations, X and P
 
 BINS = 14
-_MANY = 20  # configurations; with more, fewer bins, as time grows with the cube of observations
+_MANY = 20  # configurations from which there are fewer bins, as time grows with the cube of observations
 _FEWER, _FEWEST = 10, 4
-_MOST = 1000  # observations, unless there are more configurations than that
+_MOST = 1000  # approximate limit on the number of observations
 _KAPPA = (0.05, 1000.0)  # limits of κ
 _FIRST_KAPPA = 10.0
-_LEAST_LEARNT = 0.1  # least share of the rise that counts as learnt
-_LASTS = 3.0  # e-folds of C over which the last rise of rewards continues
-_SEEN = 6.0  # multiple of its noise from which a rise counts
+_LEAST_LEARNT = 0.1  # smallest share of the rise that counts as learnt
+_LASTS = 3.0  # e-folds of C over which the last slope of the rewards decays
+_SEEN = 6.0  # a rise counts if it exceeds this multiple of its noise
 _AHEAD = np.array([1.1, 2.3])  # e-folds past the largest C: factors of three and ten
 
 
 @dataclass(frozen=True)
 class Observations:
-    """The data that a surface is fitted to: O observations of N configurations, R runs and K bins."""
+    """The data that a surface is fitted to: O observations of N configurations from R runs in K bins."""
 
     places: Floats  # log2 n and log2 B_p of the configurations, (N, 2)
-    # Configuration and seed of each run, (R,).
+    # Indices of the configuration and of the seed of each run, (R,).
     run_place: Ints
     run_seed: Ints
     counts: Floats  # number of checkpoints of a run in a bin, (R, K)
@@ -57,10 +57,10 @@ class Observations:
     bin: Ints
     t: Floats
     reward: Floats
-    kappa: float  # κ with which runs were combined
+    kappa: float  # the κ used to combine runs
     seed_variance: float  # variance of the seeds' effects; 0 with one seed
-    # t and the share of the rise in reward learnt by then, (2, k), the last two past the end; differences
-    # between allocations grow with this share.
+    # Row 0 is t, row 1 the share of the rise in reward that was learnt by t, (2, k). The last two columns are
+    # past the end. Differences between allocations grow with this share.
     learnt: Floats
     trend: Floats  # mean reward of all configurations at those t except the last two, (k − 2,)
     residuals: Floats  # residual of each run in each bin, (R, K), NaN if it has no checkpoint there
@@ -68,17 +68,17 @@ class Observations:
 
     @property
     def log2_n(self) -> Floats:
-        """The log2 n of each of the O observations, (O,)."""
+        """The log2 n of each observation, of shape (O,)."""
         return np.asarray(self.places[self.place, 0])
 
     @property
     def log2_b(self) -> Floats:
-        """The log2 B_p of each of the O observations, (O,)."""
+        """The log2 B_p of each observation, of shape (O,)."""
         return np.asarray(self.places[self.place, 1])
 
     @cached_property
     def combined(self) -> Floats:
-        """P as one matrix: the weight of each run in each observation, (O, R)."""
+        """P as one matrix of shape (O, R): the weight of each run in each observation."""
         out = np.zeros((self.t.size, self.run_place.size))
         for k in np.unique(self.bin):
             own = np.flatnonzero(self.bin == k)
@@ -87,7 +87,10 @@ class Observations:
         return out
 
     def only(self, kept: NDArray[np.bool_]) -> Observations:
-        """Return these observations (O,) alone, without residuals, as if only their runs existed."""
+        """Return only the ``kept`` observations, without residuals, as if no others had been made.
+
+        ``kept`` is a mask of shape (O,).
+        """
         there = np.zeros((len(self.places), self.counts.shape[1]), dtype=bool)
         there[self.place[kept], self.bin[kept]] = True
         size = self.trend.size
@@ -109,7 +112,7 @@ class Observations:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data without the residuals, which only the fit needs."""
+        """Return the observations as JSON-able data, without the residuals, which only the fit needs."""
         values = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in ("residuals", "freedom")}
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
 
@@ -125,7 +128,10 @@ class Observations:
 
 
 def observe(configurations: Sequence[Configuration]) -> Observations:
-    """Return the observations of configurations; checkpoints at step 0 only set the initial level."""
+    """Return the observations of the configurations.
+
+    Checkpoints at step 0 only set the initial level of the reward.
+    """
     seeds = sorted({s for c in configurations for s in c.seeds})
     run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
     run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
@@ -161,7 +167,10 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
 
 
 def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return mean t and reward of each run in each bin (NaN without checkpoints) and their number, (R, K)."""
+    """Return the mean t, the mean reward and the number of checkpoints of each run in each bin.
+
+    Each array has shape (R, K). Means are NaN where a run has no checkpoints.
+    """
     many = len(configurations)
     edges = _edges(configurations, BINS if many < _MANY else max(min(_FEWER, _MOST // many), _FEWEST))
     size = edges.size + 1
@@ -178,7 +187,7 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
             row += 1
     there = counts > 0
     t, reward = (np.where(there, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
-    for place in range(len(configurations)):  # move all runs of a configuration to one t, along its own slope
+    for place in range(len(configurations)):  # move a configuration's runs to one t, along its own slope
         own = np.flatnonzero(run_place == place)
         known = np.flatnonzero(there[own].any(axis=0))
         total = counts[np.ix_(own, known)].sum(axis=0)
@@ -192,9 +201,9 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
 
 
 def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
-    """Return the inner edges of ``size`` bins of log C, narrow enough that rewards are straight in each.
+    """Return the inner edges of ``size`` bins of log C, within which rewards are nearly linear.
 
-    Half of the bins follow the range of log C, half the change of rewards over all configurations.
+    Bin widths give equal weight to the range of log C and to the change of rewards over all configurations.
     """
     after = [np.log(c.checkpoints[c.checkpoints > 0]) for c in configurations]
     low, high = min(t.min() for t in after), max(t.max() for t in after)
@@ -226,7 +235,10 @@ def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> B
 
 
 def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
-    """Return Z, (R, S), and κ / (1 + κ n_s); times the sum of a seed's residuals this is its effect."""
+    """Return the matrix Z, of shape (R, S), and the factor κ / (1 + κ n_s) of each seed.
+
+    The factor times the sum of a seed's residuals is the seed's effect.
+    """
     seed = np.eye(run_seed.max() + 1)[run_seed] if run_seed.size else np.zeros((0, 1))
     return seed, kappa / (1 + kappa * seed.sum(axis=0))
 
@@ -234,7 +246,10 @@ def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
 def _left(
     parts: list[BinPart], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
 ) -> tuple[Floats, Floats, float]:
-    """Return residuals (R, K), seed effects (S, K), NaN where absent, and degrees of freedom."""
+    """Return the residuals, the seed effects and the degrees of freedom.
+
+    Residuals have shape (R, K) and seed effects (S, K); absent values are NaN.
+    """
     residuals = np.full(reward.shape, np.nan)
     effects = np.full((run_seed.max() + 1, reward.shape[1]), np.nan)
     freedom = 0.0
@@ -246,7 +261,7 @@ def _left(
         effect = shrunk * (seed.T @ left)
         effects[: effect.size, k] = np.where(seed.any(axis=0), effect, np.nan)
         residuals[rows, k] = left - seed @ effect
-        # The trace of X P, and the degrees of freedom that seed effects take from the rest.
+        # The trace of X P, and the degrees of freedom that the seed effects use.
         taken = shrunk * (seed.sum(axis=0) - np.einsum("sc,cs->s", seed.T @ design, weights @ seed))
         freedom += rows.size - estimate.size - float(taken.sum())
     return residuals, effects, freedom
@@ -255,10 +270,11 @@ def _left(
 def _learnt(
     configurations: Sequence[Configuration], place: Ints, bins: Ints, t: Floats, y: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the trend (k,), and t with the share of the rise learnt by t, (2, k + 2).
+    """Return the trend of the rewards, and t with the share of the rise learnt by t.
 
-    The trend sums mean increments between neighbouring bins over the configurations in both, so that it does
-    not jump where configurations begin or end. The share is 1 throughout if reward rises less than noise.
+    The trend sums the mean increments between neighbouring bins over the configurations present in both bins,
+    so it does not jump where configurations begin or end. Its shape is (k,), and the second array's shape is
+    (2, k + 2). The share is 1 everywhere if the rise does not exceed noise.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]
@@ -279,10 +295,10 @@ def _learnt(
 
 
 def _continued(at: Floats, share: Floats) -> Floats:
-    """Extend a curve beyond its last point by a slope that decays to zero.
+    """Extend a curve beyond its last point with a slope that decays to zero.
 
-    ``at`` (k,) are values of t, and ``share`` (k,) is the share of the total rise in reward up to each.
-    Returns both, extended, as one array of two rows.
+    ``at`` (k,) contains values of t, and ``share`` (k,) the share of the total rise in reward up to each t.
+    Returns the two extended arrays as rows of one array of shape (2, k + 2).
     """
     back = min(3, share.size)
     slope = (share[-1] - share[-back]) / max(at[-1] - at[-back], 1e-12)

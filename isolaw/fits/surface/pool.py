@@ -1,34 +1,36 @@
 """Predict rewards beyond the runs with a pool of models, and add the uncertainty that none of them captures.
 
-Where runs were made, the surface S (`isolaw.fits.surface.estimate`) describes their rewards. Beyond their C
-and n every model is a guess. Let the anchor a of a point (allocation and budget) be the nearest log2 n, log2
-B_p and log C with runs; let h be the e-folds of C, and p the doublings of n and B_p, from the anchor to the
-point. The reward in draw d is
+Within the range of the runs, the surface S (`isolaw.fits.surface.estimate`) describes rewards. Beyond their C
+and n, every model is a guess. The anchor a of a point (an allocation and a budget) is the nearest log2 n,
+log2 B_p and log C with runs. The point is h e-folds of C, and p doublings of n and B_p, away from its anchor.
+The reward in draw d is
 
     r_d = m_d + e^(−h/λ) [S_d(a) − m_d(a)] + √h |Δ| (ρ g_d + ρ' g'_d) + √p σ g''_d
 
 where the model m_d is one of
 
-- the surface itself, extended linearly past the grid of n: less steep than at the grid's edge if it rises,
-  and steeper if it falls, since rewards over n form a hill;
-- a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs show its error at the
-  anchor, and the second term corrects for it over λ e-folds.
+- the surface itself, extended linearly past the grid of n. The extension is flatter than the grid's edge if
+  rewards rise, and steeper if they fall, since reward as a function of n has a single peak;
+- a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs determine its error
+at
+  the anchor. The second term corrects this error, and decays over λ e-folds.
 
-Past the grid of B_p, where B_p varies independently of n, every model follows the surface's slope at the
-grid's edge: with −1 to 1 times the slope if rewards rise, since no theory says how far they do, and with 1 to
-2 times if they fall.
+If B_p varies independently of n, every model extends the surface's slope past the grid of B_p. Where rewards
+rise, the slope is multiplied by −1 to 1, since no theory predicts how far they rise. Where they fall, it is
+multiplied by 1 to 2.
 
-**The model of a draw** is chosen by weights from backtests on the same observations: all runs cut to a
-quarter and to half of their C, the largest n left out, and the largest B_p where it varies independently.
-Each model forecasts the rewards at the ends of the runs. Weights follow the density of its errors, tempered,
-since small budgets say little about large ones: no backtest counts for more than a factor of e^`_MOST_NATS`,
-and every e-fold beyond the runs evens the weights out. The surface cannot level off, so its weight fades with
-e^−h. This is stacking by leave-future-out validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281) with
-few futures.
+**Each draw uses one model**, sampled with weights from backtests on the same observations. The backtests cut
+all runs to a quarter or to half of their C, leave out the largest n, or leave out the largest B_p if it
+varies independently. Each model forecasts the rewards at the ends of the runs, and its weight follows the
+density of its errors. The density is tempered, since small budgets say little about large ones: one backtest
+changes weights by at most a factor of e^`_MOST_NATS`, and weights become more equal with every e-fold beyond
+the runs. The surface cannot level off, so its weight decays as e^−h. This is stacking by leave-future-out
+validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281), with few futures.
 
 **The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
 one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
-are the sizes of the pool's backtest errors, with priors worth one backtest: failure widens the answer.
+are the sizes of the pool's backtest errors, with priors worth one backtest, so failed forecasts widen the
+intervals.
 """
 
 from __future__ import annotations
@@ -46,48 +48,49 @@ from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
 
 Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
-_CUTS = (4.0, 2.0)  # runs of a backtest end at 1 / these of their C
-_FARTHEST = 20.0  # standard deviations of the prior, beyond which θ is not searched
-_LEAST = 3  # observations that each configuration keeps in a backtest
-_LEVELS = 4  # number of n, or of B_p, from which the largest can be left out
-_CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors, in units of reward: independent, and common to all
+_CUTS = (4.0, 2.0)  # a backtest ends each run at its C divided by one of these
+_FARTHEST = 20.0  # limit on the search for θ, in standard deviations of the prior
+_LEAST = 3  # fewest observations that each configuration keeps in a backtest
+_LEVELS = 4  # fewest values of n, or of B_p, for a backtest that leaves out the largest
+_CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors in units of reward: independent, and common to all
 _TEMPER, _MOST_NATS = 4.0, 3.0
-_FLOOR = 0.02  # least weight of a model
+_FLOOR = 0.02  # smallest weight of a model
 _FADES = 1.0  # loss of the surface's log odds per e-fold, as it cannot level off
-_EVEN = 0.15  # rate per e-fold at which weights even out
-_RHO = (0.2, 0.3)  # prior of ρ and ρ', worth one backtest: common to all allocations, and their own
-_SIGMA = 0.1  # prior of σ, over the standard deviation of rewards
+_EVEN = 0.15  # rate per e-fold at which weights become equal
+_RHO = (0.2, 0.3)  # prior of ρ (shared by all allocations) and ρ' (per allocation), worth one backtest
+_SIGMA = 0.1  # prior of σ as a multiple of the standard deviation of rewards
 _ALIKE = 2.5  # doublings over which g' and g'' are correlated
 _LASTS = 1.5  # λ, e-folds
 _OF_RUNS = ("o0", "o1", "noise", "gamma", "seed")  # hyperparameters of the variation between runs
 _DIGITS = 2  # digits to which hyperparameters are rounded before chains use them
-_STEPS = 15  # of the search for a backtest's hyperparameters, which starts from those of all runs
+_STEPS = 15  # optimiser steps for a backtest's hyperparameters, starting from the fit to all runs
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """The models' forecasts from a part of the observations, against what was observed."""
+    """The models' forecasts from part of the observations, compared with the observed rewards."""
 
     name: str
-    error: Floats  # of each model at each target, (K, T)
+    error: Floats  # forecast error of each model at each target, (K, T)
     change: Floats  # forecast change of reward from the anchor, (K, T)
-    distance: Floats  # (T,)
+    distance: Floats  # distance from the anchor in e-folds plus doublings, (T,)
     noise: Floats  # covariance of the observed rewards, (T, T)
-    unit: float = 1.0  # of the reward
+    unit: float = 1.0  # unit of the reward
     across: bool = False  # whether the forecasts are for another n or B_p rather than for larger C
 
     @property
     def score(self) -> Floats:
-        """Log density of the errors relative to the best model, (K,)."""
+        """Tempered log density of each model's errors relative to the best model, of shape (K,)."""
         covariance = self.noise + (_CLOSE * self.unit) ** 2 * np.eye(self.distance.size)
         covariance += (_LEVEL * self.unit) ** 2
         square = np.einsum("kt,kt->k", self.error, np.linalg.solve(covariance, self.error.T).T)
         return np.asarray(np.maximum(-0.5 * (square - square.min()) / _TEMPER, -_MOST_NATS))
 
     def spread(self, weights: Floats) -> Floats:
-        """Return squared errors of the pooled forecast beyond noise, and the room that ρ² or σ² multiplies.
+        """Return the squared errors of the pooled forecast in excess of noise, and their expected growth.
 
-        Returns (squared mean error, mean square about the mean, room); room is h Δ², or doublings.
+        The three values are the squared mean error, the mean square about the mean, and the factor that ρ² or
+        σ² multiplies. The factor is h Δ² for a larger C, or doublings for another n or B_p.
         """
         error, change = weights @ self.error, weights @ self.change
         size = error.size
@@ -101,7 +104,9 @@ class Backtest:
 
 
 class ModelPool:
-    """Draws of the reward at any allocation and budget; where runs were made, those of the surface.
+    """A pool of reward models, which draws the reward at any allocation and budget.
+
+    Within the range of the runs, its draws are the surface's draws.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -123,14 +128,14 @@ class ModelPool:
 
     @cached_property
     def _weights(self) -> Floats:
-        """Weights of the models at the end of the runs, (K,)."""
+        """Weights of the models at the end of the runs, of shape (K,)."""
         score = sum((b.score for b in self.backtests), np.zeros(1 + len(FAMILIES)))
         weights = np.maximum(np.exp(score - score.max()) / np.exp(score - score.max()).sum(), _FLOOR)
         return np.asarray(weights / weights.sum())
 
     @cached_property
     def rho(self) -> tuple[float, float]:
-        """ρ and ρ': common to all allocations, and their own."""
+        """ρ for the error that all allocations share, and ρ' for the error of each allocation."""
         found = np.array([b.spread(self._weights) for b in self.backtests if not b.across]).reshape(-1, 3)
         room = found[:, 2].sum()
         usual = room / len(found) if room > 0 else 1.0  # the prior counts for one backtest
@@ -142,13 +147,13 @@ class ModelPool:
 
     @cached_property
     def sigma(self) -> float:
-        """σ, the width that the pool adds beyond the data, in reward per √doubling."""
+        """σ, the standard deviation added beyond the grid of n and B_p, in reward per √doubling."""
         usual = _SIGMA * self.surface.process.scale
         found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
         return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
 
     def weights(self, beyond: float) -> dict[str, float]:
-        """Return the weight of each model ``beyond`` e-folds of C past the runs."""
+        """Return the weight of each model at a C that is ``beyond`` e-folds past the runs."""
         fades = np.exp([-_FADES * max(beyond, 0.0), 0.0, 0.0])
         even = -np.expm1(-_EVEN * max(beyond, 0.0))
         own = self._weights * fades
@@ -157,12 +162,15 @@ class ModelPool:
 
     @cached_property
     def ends(self) -> Floats:
-        """Log C of the last observation of each configuration, (N,)."""
+        """Log C of each configuration's last observation, of shape (N,)."""
         o = self.surface.process.observations
         return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return D joint draws of the rewards at Q points, (1 + D, Q), with their mean in row 0."""
+        """Return joint draws of the rewards at Q points.
+
+        Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
+        """
         draws, t = self.surface.of_draw.size, np.log(compute)
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
@@ -184,7 +192,7 @@ class ModelPool:
         return np.clip(np.vstack([mean, out]), *self.bounds)
 
     def _alike(self, log2_n: Floats, log2_b: Floats, draws: int) -> tuple[Floats, Floats, Floats]:
-        """Draw g (D, 1), and g' and g'' (D, Q)."""
+        """Draw g with shape (D, 1), and g' and g'' with shape (D, Q)."""
         places, at = np.unique(np.round([log2_n, log2_b], 9), axis=1, return_inverse=True)
         apart = np.hypot(*(x[:, None] - x for x in places)) / _ALIKE
         root = np.linalg.cholesky(np.exp(-0.5 * apart**2) + 1e-9 * np.eye(places.shape[1]))
@@ -193,9 +201,10 @@ class ModelPool:
 
 
 def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Floats) -> Coordinates:
-    """Return each point's anchor: the nearest log2 n, log2 B_p and log C that have runs, (Q,) each.
+    """Return each point's anchor: the nearest log2 n, log2 B_p and log C that have runs.
 
-    Between configurations, the last C with runs is a weighted mean over the neighbouring configurations.
+    Each of the three arrays has shape (Q,). Between configurations, the last C with runs is a weighted mean
+    over the neighbouring configurations.
     """
     (low_n, low_b), (high_n, high_b) = places.min(axis=0), places.max(axis=0)
     u, v = np.clip(log2_n, low_n, high_n), np.clip(log2_b, low_b, high_b)
@@ -204,9 +213,10 @@ def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Flo
 
 
 def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
-    """Return m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), (D, Q), of a parametric m; ``base`` is S_d(a).
+    """Return the change of reward from the anchor under a parametric model m.
 
-    Where B_p varies independently of n, it is the anchor's.
+    The change is m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), of shape (D, Q), and ``base`` is S_d(a). If B_p
+    varies independently of n, m is evaluated at the anchor's B_p.
     """
     there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
     misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
@@ -217,13 +227,14 @@ def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinat
 def _surface(
     surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return rewards of the surface's mean and draws at the anchors and at the points, (1 + D, Q) each.
+    """Return rewards of the surface's mean and draws at the anchors and at the points.
 
-    Past the grid of n, rewards follow the line through the last two measured n: with 0 to 1 times its slope
-    if rewards rise, and 1 to 2 times if they fall (``turns`` has a share for each draw). The third array is
-    the part of the rewards at the points that comes from a B_p past its grid, if B_p varies independently.
+    Past the grid of n, rewards follow the line through the last two measured n. Its slope is multiplied by 0
+    to 1 if rewards rise, and by 1 to 2 if they fall; ``turns`` gives a share for each draw. The third array
+    is the change of reward due to a B_p past its grid, if B_p varies independently of n. Each array has shape
+    (1 + D, Q).
     """
-    o = surface.process.observations  # a backtest has fewer levels than places
+    o = surface.process.observations  # a backtest observes fewer levels than ``places`` lists
     u, v, _ = anchor
     inner, ahead = _inwards(np.unique(o.log2_n), at[0], u)
     places = [np.stack(anchor), np.stack([u, v, at[2]])]
@@ -231,7 +242,7 @@ def _surface(
         inner_v, ahead_v = _inwards(np.unique(o.log2_b), at[1], v)
         places += [np.stack([inner, v, at[2]]), np.stack([u, inner_v, at[2]])]
     else:
-        with np.errstate(divide="ignore", invalid="ignore"):  # if B is fixed, B_p follows n
+        with np.errstate(divide="ignore", invalid="ignore"):  # with fixed B, B_p follows from n
             along = np.where(inner == u, 0.0, (at[1] - v) / ahead)
         places.append(np.stack([inner, v - along, at[2]]))
     distinct, where = np.unique(np.round(np.concatenate(places, axis=1), 9), axis=1, return_inverse=True)
@@ -248,9 +259,10 @@ def _surface(
 
 
 def _inwards(levels: Floats, at: Floats, edge: Floats) -> tuple[Floats, Floats]:
-    """Return the second-last level next to each point past the grid, and the distance past it in its gaps.
+    """Return the level one step inside the nearest end of the grid, and each point's distance past that end.
 
-    Inside the grid they are the point's own ``edge`` and 0.
+    The distance is a multiple of the gap between these two levels. Inside the grid, the level is the point's
+    ``edge`` and the distance is 0.
 
     >>> inner, ahead = _inwards(np.array([3.0, 5.0, 7.0]), np.array([4.0, 8.0]), np.array([4.0, 7.0]))
     >>> inner.tolist(), ahead.tolist()
@@ -262,14 +274,14 @@ def _inwards(levels: Floats, at: Floats, edge: Floats) -> tuple[Floats, Floats]:
 
 
 def _even(surface: Surface, stream: int) -> Floats:
-    """Return one number per draw, evenly spread over 0 to 1, in an order that ``stream`` determines."""
+    """Return evenly spaced numbers between 0 and 1, one per draw, in an order determined by ``stream``."""
     size = surface.of_draw.size
     return np.random.default_rng((surface.seed, stream)).permutation((np.arange(size) + 0.5) / max(size, 1))
 
 
 def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Saturating]:
-    """Fit the parametric surfaces: ``draws`` draws of each, or its most likely one if ``draws`` is 0."""
-    # Rounded, so that differences between processors in a search cannot send chains another way.
+    """Fit the parametric surfaces and return ``draws`` draws of each, or the most likely one for 0 draws."""
+    # Rounded, so that differences between processors in a search cannot change the chains.
     noise = process.noise(process.named(np.round(theta, _DIGITS)))
 
     def fitted(family: SaturatingFamily) -> Saturating:
@@ -302,7 +314,7 @@ def _backtests(surface: Surface) -> list[Backtest]:
 def _backtest(
     surface: Surface, name: str, kept: NDArray[np.bool_], target: NDArray[np.bool_], across: bool = False
 ) -> Backtest:
-    """Fit every model to the observations that are ``kept``, and forecast the targets."""
+    """Fit every model to the ``kept`` observations, and forecast the observations in ``target``."""
     full, scale = surface.process, surface.process.scale
     o = full.observations
     part = Process(o.only(kept))
@@ -324,9 +336,10 @@ def _backtest(
 
 
 def _mode_from(process: Process, theta: dict[str, float]) -> Floats:
-    """Return the most likely hyperparameters of a part of the observations, starting from those of all.
+    """Return the most likely hyperparameters for part of the observations, starting from the full fit.
 
-    The hyperparameters of variation between runs stay fixed: a stored law lacks the residuals behind them.
+    The hyperparameters of variation between runs stay fixed, since a stored law lacks the residuals that
+    determine them.
     """
     from scipy.optimize import minimize
 
@@ -336,7 +349,7 @@ def _mode_from(process: Process, theta: dict[str, float]) -> Floats:
 
     def loss(z: Floats) -> tuple[float, Floats]:
         own = start.copy()
-        # A line search may step to where θ overflows; no optimum is so far from where it starts.
+        # A line search can reach values at which θ overflows; no optimum is this far from the start.
         own[free] += unit[free] * np.clip(z, -_FARTHEST, _FARTHEST)
         value, slope = process.loss_and_slope(own)
         return value, (slope * unit)[free]

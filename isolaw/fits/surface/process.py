@@ -3,30 +3,30 @@
     r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + z(u, v, t) + λ χ(u, t) ]
 
 - m is the trend that all allocations share, with a free level and covariance s_m² I(t, t'; ℓ_m). Allocations
-  follow it with a delay d: κ e-folds of C per doubling of n, and κ_v per doubling of B_p. If reward depends
-  on steps alone, κ = κ_v = log 2.
+  follow the trend with a delay d of κ e-folds of C per doubling of n, and κ_v per doubling of B_p. If reward
+  depends only on steps, κ = κ_v = log 2.
 - δ is the smooth difference between allocations, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t';
-  ℓ)). k is the Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'), h_v likewise: a pattern over n
-  recurs at another compute, shifted by ρ doublings of n per e-fold of C. Without ρ a rise of n* would stop
-  where runs end.
-- δ₀ is the difference that exists from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10): differences that are smooth
-  on the whole may have a kink, and no run shows the rewards between neighbours of the grid.
-- χ is 1 on the low side of one gap between two n, and λ the height of that step, so a cliff in n does not
-  require a rough surface elsewhere.
-- g(t) is the share of reward's rise that was learnt by t.
-- I(t, t'; ℓ) is the covariance of the integral of an Ornstein–Uhlenbeck process of length ℓ that begins at 0:
-  curves continue with their slope, ever less certainly, and do not revert to a mean. Past the last checkpoint
-  of any run, the slopes of δ have an additional variance of (s / 2)².
+  ℓ)). k is the Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'); h_v is defined likewise. A
+  pattern over n recurs at another C, shifted by ρ doublings of n per e-fold of C. Without ρ, a rise of n*
+  would stop where the runs end.
+- δ₀ is the difference that exists from the first step, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
+- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). It allows for kinks in
+  mostly smooth differences, since no run shows the rewards between neighbouring points of the grid.
+- χ is 1 on the low side of one gap between two n, and λ is the height of this step. A cliff in n therefore
+  does not require a rough surface elsewhere.
+- g(t) is the share of the reward's rise that was learnt by t.
+- I(t, t'; ℓ) is the covariance of the integral of an Ornstein–Uhlenbeck process of length ℓ that begins at 0.
+  Curves therefore continue with their slope, with growing uncertainty, and do not revert to a mean. Past the
+  last checkpoint of any run, the slopes of δ have an additional variance of (s / 2)².
 
-The mean of runs (`isolaw.fits.surface.observations`) also contains an effect of each seed, which all
-allocations share (half of its variance is constant, half persists for some e-folds; its size is drawn too,
-since few seeds determine it badly), the runs' own effects (a constant o0 and a drift o1, both ∝ n^−γ), and
-noise ε of checkpoints. Rewards are centred and divided by their standard deviation.
+The mean of runs (`isolaw.fits.surface.observations`) has three more terms. The effect of each seed is shared
+by all allocations; half of its variance is constant, and half persists for some e-folds. Its size is drawn,
+since few seeds determine it poorly. The runs' own effects are a constant o0 and a drift o1, both ∝ n^−γ.
+Checkpoints have noise ε. Rewards are centred and divided by their standard deviation.
 
-The posterior of the hyperparameters θ combines the marginal likelihood of observations and of runs' residuals
-with weak priors (`PRIORS`). The priors are part of the model: they were chosen on the truths of one half of
-``benchmarks/designs`` and judged on the other.
+The posterior of the hyperparameters θ combines the marginal likelihood of the observations and of the runs'
+residuals with weak priors (`PRIORS`). The priors are part of the model. They were chosen on the true rewards
+of one half of ``benchmarks/designs`` and evaluated on the other half.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.covariance import Covariance, Pairs, Points, Theta, matern
 from isolaw.fits.surface.observations import Observations
 
-# Centre and standard deviation, of the logarithm except for those in SIGNED. Times are in e-folds of C,
-# lengths in doublings.
+# Centre and standard deviation of each hyperparameter's logarithm, or of its value if it is in SIGNED. Times
+# are in e-folds of C, lengths in doublings.
 PRIORS = {
     "step": (0.02, 2.0),
     "rho": (0.0, 0.7),
@@ -67,12 +67,12 @@ PRIORS = {
     "seed": (1.0, 1.0),  # the standard deviation depends on the number of seeds
 }
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
-_DRIFT, _SEED = 2.0, 4.0  # e-folds over which a run's drift, and a seed's effect, persist
+_DRIFT, _SEED = 2.0, 4.0  # e-folds over which a run's drift and a seed's effect persist
 _JITTER = 1e-8
 
 
 def _of_a_variance(freedom: int) -> float:
-    """Return the SD of the log of a standard deviation that is estimated with ``freedom`` degrees of freedom.
+    """Return the standard error of the log of a standard deviation with ``freedom`` degrees of freedom.
 
     >>> round(_of_a_variance(1), 2), round(_of_a_variance(4), 2)
     (1.11, 0.4)
@@ -83,8 +83,9 @@ def _of_a_variance(freedom: int) -> float:
 class Process:
     """The Gaussian process given observations.
 
-    ``names`` are the hyperparameters that these observations involve, in the order of θ. ``gap`` are the two
-    neighbouring log2 n between which a step may lie: those that differ most, by ``height`` · ``scale``.
+    ``names`` lists the hyperparameters that these observations involve, in the order of θ. ``gap`` contains
+    the two neighbouring log2 n with the largest difference of rewards, ``height · scale``; only they can have
+    a step between them.
     """
 
     def __init__(self, observations: Observations) -> None:
@@ -92,7 +93,7 @@ class Process:
         plane = varies_in_batch(o.log2_n, o.log2_b)
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
-            absent.add("gamma")  # one run of each: the data show no variation between runs
+            absent.add("gamma")  # one run per configuration: the data show no variation between runs
         if o.seed_variance == 0:
             absent.add("seed")
         priors = PRIORS | {"seed": (1.0, _of_a_variance(np.unique(o.run_seed).size - 1))}
@@ -108,14 +109,17 @@ class Process:
         self.gap, self.height = self._gap()
 
     def named(self, theta: Floats) -> dict[str, float]:
-        """Return the hyperparameters by name, on their own scales; absent ones have no effect."""
+        """Return the hyperparameters by name, on their natural scales.
+
+        Hyperparameters that are not in ``names`` get values that have no effect.
+        """
         out = dict.fromkeys(PRIORS, 0.0) | {"l_v": 1.0}
         for name, value in zip(self.names, theta, strict=True):
             out[name] = float(value if name in SIGNED else np.exp(value))
         return out
 
     def learnt(self, t: Floats, share: float) -> Floats:
-        """Return g(t); past the last checkpoint it continues with a ``share`` of its last rise."""
+        """Return g(t). Past the last checkpoint, g rises by a ``share`` of its extrapolated rise."""
         at, value = self.observations.learnt
         until = np.interp(np.minimum(t, self.end), at, value)
         return np.asarray(until + share * (np.interp(t, at, value) - until))
@@ -146,8 +150,8 @@ class Process:
     def _fixed(self) -> dict[str, Floats]:
         """Return the parts of the pairs' covariance that do not depend on θ.
 
-        Runs' weights depend on their n alone, so their noise is a sum over n: ``own`` and ``looks`` have a
-        row for each n, and ``levels`` has log2 n minus its mean over runs.
+        A run's weight depends only on its n, so the noise of runs is a sum over n. ``own`` and ``looks`` have
+        a row for each n. ``levels`` contains log2 n minus its mean over runs.
         """
         o, pairs = self.observations, self._pairs
         apart = np.abs(pairs.difference(pairs.a.t, pairs.a.t))
@@ -167,7 +171,7 @@ class Process:
         }
 
     def noise(self, p: Theta) -> Floats:
-        """Return the covariance of all noise, that is effects of seeds, runs and checkpoints, (O, O)."""
+        """Return the covariance (O, O) of all noise: the effects of seeds, runs and checkpoints."""
         f = self._fixed
         weight = np.exp2(-2 * p["gamma"] * f["levels"])
         lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
@@ -175,7 +179,10 @@ class Process:
         return self._pairs.matrix(out + p["seed"] ** 2 * f["seeds"])
 
     def _observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
-        """Return `observed` for pairs; ``slopes`` receives its derivatives with respect to θ."""
+        """Return the covariance of each pair of observations, without the jitter that `observed` adds.
+
+        The derivatives with respect to θ are added to ``slopes``.
+        """
         f = self._fixed
         weight = np.exp2(-2 * p["gamma"] * f["levels"])
         own, looks = weight @ f["own"], weight @ f["looks"]
@@ -195,11 +202,11 @@ class Process:
         return out
 
     def observed(self, p: Theta) -> Floats:
-        """Return the covariance of the observations, (O, O)."""
+        """Return the covariance of the observations, of shape (O, O)."""
         return self._pairs.matrix(self._observed(p)) + _JITTER * np.eye(self.y.size)
 
     def loss(self, theta: Floats) -> float:
-        """Return the negative log posterior of the parameters θ (P,), up to a constant."""
+        """Return the negative log posterior of the hyperparameters θ (P,), up to a constant."""
         p = self.named(theta)
         try:
             root = np.linalg.cholesky(self.observed(p))
@@ -211,7 +218,7 @@ class Process:
         return float(out + self._residuals(p)[0])
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
-        """Return the negative log posterior `loss` of θ, and its gradient (P,)."""
+        """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,)."""
         p = self.named(theta)
         change: dict[str, Floats] = {}
         i, j = self._pairs.lower
@@ -234,7 +241,10 @@ class Process:
 
     @cached_property
     def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
-        """Group runs' residuals by bins: t (k,), checkpoints (k,), residuals (r, k), centred u (r,)."""
+        """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
+
+        Each group is a tuple: t (k,), numbers of checkpoints (k,), residuals (r, k) and centred u (r,).
+        """
         o = self.observations
         if not o.freedom:
             return []
@@ -251,10 +261,10 @@ class Process:
         return out
 
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:
-        """Return −log likelihood of the runs' residuals and its derivatives.
+        """Return the negative log likelihood of the runs' residuals and its derivatives.
 
-        Residuals have fewer degrees of freedom than entries, and are smaller than the runs' own effects by as
-        much: each counts as ``freedom`` observations.
+        Residuals have fewer degrees of freedom than entries, which makes them smaller than the runs' own
+        effects. Each residual therefore counts as ``freedom`` observations.
         """
         nu = self.observations.freedom
         value, slope = 0.0, dict.fromkeys(("o0", "o1", "noise", "gamma"), 0.0)

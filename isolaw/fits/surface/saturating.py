@@ -1,18 +1,18 @@
-"""A parametric surface: learning curves whose rate and ceiling vary smoothly with n and B_p.
+"""Fit a parametric surface: learning curves whose rate and ceiling vary smoothly with n and B_p.
 
     r(u, v, C) = R0 + (A − R0) f((C / τ)^b),    f(x) = 1 − e^−x (exponential) or x / (1 + x) (Hill)
     A = ceiling − a 2^−αu − q u² − d v²
     log τ = τ0 + τ1 u + τ2 v,    log b = b0 + b1 u
 
-r is the reward, R0 its start, A its ceiling, τ its scale of compute C and b its exponent; u and v are log2 n
+r is the reward, R0 its start, A its ceiling, τ its scale of compute C and b its exponent. u and v are log2 n
 and log2 B_p measured from the middle of the grid, and the other letters are constants. If B_p varies
-independently, u + σ v replaces u in A: a larger batch of problems needs fewer rollouts of each. A larger n
-starts later (τ1) and ends higher (α), or lower if it costs more than it gains (q). These are the curves of
-arXiv 2603.12151, section 4, and of arXiv 2510.13786, with parameters shared over configurations.
+independently of n, u + σ v replaces u in A, since a larger batch of problems needs fewer rollouts of each. A
+larger n starts later (τ1) and ends higher (α), or lower if it costs more than it gains (q). These are the
+curves of arXiv 2603.12151, section 4, and of arXiv 2510.13786, with parameters shared over configurations.
 
-The surface is fitted to the same observations as the Gaussian process, with their covariance and a misfit
-that is correlated over e-folds of C and doublings of n and whose size is marginalised. Draws come from emcee
-(Foreman-Mackey et al. 2013, arXiv 1202.3665), started at the most likely parameters.
+The surface is fitted to the same observations as the Gaussian process, with the same covariance plus a
+misfit. The misfit is correlated over e-folds of C and doublings of n, and its size is marginalised. Draws
+come from emcee (Foreman-Mackey et al. 2013, arXiv 1202.3665), started at the most likely parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SaturatingFamily = Literal["exp", "hill"]
 FAMILIES: tuple[SaturatingFamily, ...] = ("exp", "hill")
 _NAMES = ("start", "rise", "a", "alpha", "q", "tau", "tau_u", "b", "b_u")
 _IN_BATCH = ("tau_v", "sigma", "d")
-_MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # over the SD of rewards
+_MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # sizes of the misfit, over the SD of rewards
 _USUAL_MISFIT = (0.04, 1.0)  # prior of the misfit's size: centre, and standard deviation of its logarithm
 _ALONG, _ACROSS = 2.0, 2.0  # correlation lengths of the misfit: e-folds, and doublings
 _WALKERS, _BURN, _KEPT, _EVERY = 48, 200, 300, 25
@@ -46,20 +46,23 @@ class Saturating:
     """A parametric reward surface, with draws of its constants."""
 
     family: SaturatingFamily
-    theta: Floats  # (D, P); one row if only the most likely was asked for
+    theta: Floats  # draws of the constants, (D, P), or one row with the most likely constants
     middle: tuple[float, float]
     plane: bool
     centre: float
     scale: float
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return the reward of every draw at points (Q,), as (D, Q)."""
+        """Return the reward of every draw at Q points, as an array of shape (D, Q)."""
         u, v = log2_n - self.middle[0], log2_b - self.middle[1]
         return self.centre + self.scale * curve(self.family, self.theta, u, v, np.log(compute), self.plane)
 
 
 def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floats, plane: bool) -> Floats:
-    """Evaluate the equation for θ (D, P) at points (Q,), in units of the rewards' SD: (D, Q)."""
+    """Evaluate the equation for θ (D, P) at points (Q,), and return an array of shape (D, Q).
+
+    Values are in units of the rewards' standard deviation.
+    """
     start, rise, a, alpha, q, tau, tau_u, b, b_u = theta.T[: len(_NAMES), :, None]
     log_tau, across = tau + tau_u * u, u
     ceiling = start + np.exp(rise)
@@ -87,7 +90,7 @@ class Likelihood:
         apart = np.abs(self.t[:, None] - self.t) / _ALONG
         beside = np.hypot(self.u[:, None] - self.u, self.v[:, None] - self.v) / _ACROSS
         alike = matern(apart)[0] * matern(beside)[0]
-        # One basis makes noise the identity and misfit diagonal, for every size of the misfit.
+        # In this basis the noise is the identity and the misfit is diagonal, for every size of the misfit.
         root = np.linalg.cholesky(noise + _JITTER * np.eye(o.t.size))
         half = solve_triangular(root, alike, lower=True)
         size, basis = np.linalg.eigh(solve_triangular(root, half.T, lower=True))
@@ -98,7 +101,7 @@ class Likelihood:
         self.prior = self._prior()
 
     def _prior(self) -> Floats:
-        """Return the prior's centre and SD of each θ, (P, 2), scaled by the range of rewards."""
+        """Return the prior's centre and SD for each θ, scaled by the range of rewards, of shape (P, 2)."""
         low, high = float(self.y.min()), float(self.y.max())
         span = max(high - low, 0.1)
         first, last = float(self.t.min()), float(self.t.max())
@@ -119,7 +122,10 @@ class Likelihood:
         return np.array([out[name] for name in (*_NAMES, *(_IN_BATCH if self.plane else ()))])
 
     def __call__(self, z: Floats) -> Floats:
-        """Return the log density, up to a constant, of z (W, P), θ in units of its prior's deviations."""
+        """Return the log posterior density of z (W, P), up to a constant.
+
+        z is θ in units of its prior's standard deviations.
+        """
         theta = self.prior[:, 0] + self.prior[:, 1] * np.clip(z, -_FARTHEST, _FARTHEST)
         left = self.y - curve(self.family, theta, self.u, self.v, self.t, self.plane)
         square = (1 / self.variance) @ ((left @ self.whiten.T) ** 2).T
@@ -129,7 +135,7 @@ class Likelihood:
         return np.where(np.abs(z).max(axis=1) > _FARTHEST, -np.inf, out)
 
     def most_likely(self) -> Floats:
-        """Return the z of highest density: by least squares at the usual misfit, then by the density."""
+        """Return the z with the highest density among several least-squares fits at the usual misfit."""
         from scipy.optimize import least_squares
 
         usual = self.variance[int(np.abs(np.log(_MISFITS / _USUAL_MISFIT[0])).argmin())]
@@ -150,7 +156,7 @@ class Likelihood:
         return np.asarray(found[int(density.argmax())])
 
     def surface(self, z: Floats) -> Saturating:
-        """Return the surface whose constants have the coordinates z (W, P)."""
+        """Return the surface with the constants that correspond to z (W, P)."""
         theta = self.prior[:, 0] + self.prior[:, 1] * z
         u, v = self.middle
         return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale)
@@ -160,7 +166,7 @@ class Likelihood:
         import emcee
 
         rng = np.random.default_rng(seed)
-        mode = np.round(self.most_likely(), 1)  # rounded against differences between processors in the search
+        mode = np.round(self.most_likely(), 1)  # rounded, since the search differs between processors
         start = np.clip(mode + 0.05 * rng.standard_normal((_WALKERS, mode.size)), -4.9, 4.9)
         sampler = emcee.EnsembleSampler(_WALKERS, mode.size, self, vectorize=True)
         state = np.random.RandomState(rng.integers(2**31)).get_state()

@@ -1,8 +1,8 @@
-"""Cut a model of rewards at given computes: rewards over a grid of allocations, and their peaks.
+"""Evaluate a reward model at given computes over a grid of allocations, and find the best allocations.
 
-All allocations compete at every compute. The uncertainty of each grows from the end of the nearest runs. The
-grid holds every measured n and B_p, points between them, and points beyond them that the caller names; in the
-setting ``fixed-b`` B_p follows from n.
+All allocations compete at every compute. The uncertainty of each allocation grows past the end of the nearest
+runs. The grid contains every measured n and B_p, points between them, and points beyond them that the caller
+adds. In the setting ``fixed-b``, B_p follows from n.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 
-FLAT = 1e-9  # share of the reward: a surface that varies less is flat up to rounding
-_STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; the finest that _MOST allows is used
-_MOST = 400  # limit on the points that are drawn together
-_KNOTS = 12  # computes at which the surface is drawn; it is interpolated between them
+FLAT = 1e-9  # a surface that varies by less than this share of the reward is flat up to rounding
+_STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; isolaw uses the finest that _MOST allows
+_MOST = 400  # limit on the number of points that are drawn together
+_KNOTS = 12  # number of computes at which the surface is drawn, and between which it is interpolated
 _FEWER_KNOTS = 8
 
 
 def highest(values: Floats, axis: int) -> NDArray[np.int64]:
-    """Return the index of the largest value along an axis, the first of those equal up to rounding.
+    """Return the index of the largest value along an axis; ties up to rounding go to the first.
 
     >>> int(highest(np.array([0.1, 0.3, 0.1 + 0.2]), 0))
     1
@@ -36,45 +36,48 @@ def highest(values: Floats, axis: int) -> NDArray[np.int64]:
 
 
 class RewardModel(Protocol):
-    """A model that gives the reward of an allocation at a budget in every draw."""
+    """A model that returns the reward of an allocation at a budget in every draw."""
 
     @property
     def places(self) -> Floats:
-        """log2 n and log2 B_p of the configurations that were run, (N, 2)."""
+        """log2 n and log2 B_p of the configurations that were run, of shape (N, 2)."""
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the largest possible reward."""
+        """The smallest and the largest possible reward."""
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
-        """Return joint draws of rewards at points (Q,), as (1 + D, Q); row 0 is their mean."""
+        """Return joint draws of the rewards at Q points.
+
+        Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
+        """
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Rewards of 1 + D draws (the mean first) at X computes over G allocations."""
+    """Rewards at X computes over G allocations, for the mean and D draws."""
 
     compute: Floats  # (X,)
-    # Coordinates of the allocations, each (G,), ascending in n, then in B_p.
+    # Coordinates of the allocations, (G,) each, in ascending order of n, then of B_p.
     log2_n: Floats
     log2_b: Floats
     reward: Floats  # (1 + D, X, G)
-    place: NDArray[np.int64]  # index of each configuration among the allocations, (N,); −1 if it was left out
+    place: NDArray[np.int64]  # index of each configuration's allocation, (N,); −1 if it is not in the grid
 
     @property
     def along(self) -> Floats:
-        """log2 n, or log2 B_p where n is the same everywhere, (G,)."""
+        """log2 n of the allocations, or log2 B_p if all have the same n, of shape (G,)."""
         one_n = np.ptp(self.log2_n) == 0 and np.ptp(self.log2_b) > 0
         return self.log2_b if one_n else self.log2_n
 
     @property
     def best(self) -> NDArray[np.int64]:
-        """Index of the allocation with the highest reward, (1 + D, X)."""
+        """Index of the allocation with the highest reward, of shape (1 + D, X)."""
         return highest(self.reward, 2)
 
     @property
     def flat(self) -> NDArray[np.bool_]:
-        """Where no allocation is better than another, (1 + D, X)."""
+        """A mask of shape (1 + D, X): True where no allocation is better than another."""
         top, bottom = self.reward.max(axis=2), self.reward.min(axis=2)
         return np.asarray(top - bottom <= FLAT * np.maximum(np.abs(top), np.abs(bottom)))
 
@@ -85,9 +88,10 @@ def slices(
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
     more: Floats | None = None,
 ) -> Slices:
-    """Cut a model at ``compute`` (X,); many computes are interpolated in log C between knots.
+    """Evaluate a model over the grid of allocations at ``compute`` (X,).
 
-    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` (K, 2) adds points to the grid.
+    If there are many computes, rewards are interpolated in log C between knots. ``allowed`` returns which
+    (log2 n, log2 B_p) can be chosen, and ``more`` (K, 2) adds points to the grid.
     """
     places = model.places
     several = compute.size > _KNOTS
@@ -104,7 +108,7 @@ def slices(
     with one_blas_thread():
         reward = model.rewards(*points).reshape(-1, at.size, u.size)
         if several:
-            from scipy.interpolate import CubicSpline  # half as long to import as all else together
+            from scipy.interpolate import CubicSpline  # imported here, since its import is slow
 
             reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
             reward = np.clip(reward, *model.bounds)
@@ -114,7 +118,7 @@ def slices(
 
 
 def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Floats]:
-    """Return log2 n and log2 B_p of every place and of points between, within their range of batches."""
+    """Return log2 n and log2 B_p of every place and of points between, within the range of B = B_p · n."""
     every = places if more is None else np.vstack([places, more])
     n = _line(every[:, 0], step)
     if not varies_in_batch(*places.T):
@@ -128,7 +132,7 @@ def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Flo
 
 
 def _line(values: Floats, step: float) -> Floats:
-    """Return the distinct values, and points between neighbours no further apart than ``step``.
+    """Return the distinct values, with points added between them so that no gap exceeds ``step``.
 
     >>> _line(np.array([3.0, 4.0, 6.0]), 0.5)
     array([3. , 3.5, 4. , 4.5, 5. , 5.5, 6. ])

@@ -1,4 +1,4 @@
-"""Store and restore a surface: observations in the law's document, hyperparameters among its draws."""
+"""Store and restore a surface: its observations in the law's document, its θ in the file of draws."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHARES = ("shift", "rise", "cut")
 
 
 def info(surface: Surface) -> SurfaceInfo:
-    """Return the part of the surface that the law's document holds."""
+    """Return the part of the surface that is stored in the law's document."""
     low, high = (v if math.isfinite(v) else None for v in surface.bounds)
     observations = surface.process.observations.to_dict()
     return SurfaceInfo(observations, tuple(surface.mode.tolist()), surface.misfit, (low, high))
 
 
 def columns(surface: Surface) -> dict[str, np.ndarray]:
-    """Return the columns of the draws; row 0 is the most likely θ."""
+    """Return the surface's columns for the table of draws; row 0 contains the most likely θ."""
     names = [f"surface.{name}" for name in (*surface.process.names, *_SHARES)]
     held = np.column_stack([surface.theta, surface.shares])
     _, of_draw = np.unique(surface.of_draw, return_inverse=True)  # as `restored` numbers them
@@ -34,12 +34,14 @@ def columns(surface: Surface) -> dict[str, np.ndarray]:
 
 
 def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float = 1.0) -> Surface | None:
-    """Invert `info` and `columns`; without draws the surface is the mean at the most likely θ.
+    """Restore the surface from the results of `info` and `columns`.
+
+    Without draws, the surface is the mean at the most likely θ.
 
     Raises
     ------
     Malformed
-        the observations or hyperparameters do not make a surface.
+        the observations or hyperparameters do not describe a surface.
     """
     if stored is None:
         return None

@@ -1,1 +1,1 @@
-"""The model-size law: learning curves of several sizes, the law fitted to them, and its draws."""
+"""Fit the model-size law to the learning curves of several model sizes."""

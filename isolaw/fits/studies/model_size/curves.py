@@ -1,20 +1,21 @@
-"""Learning curves of several model sizes, as input to the model-size law.
+"""Prepare and resample learning curves of several model sizes, as input to the model-size law.
 
-Runs of one size are averaged step by step, as Tan et al. (arXiv 2509.25300) do. To keep the variation between
-runs, each run also has a deviation curve
+Runs of one size are averaged step by step, as in Tan et al. (arXiv 2509.25300). Each run also has a deviation
+curve, which keeps the variation between runs:
 
     e(step) = (L − L̄ − s · ln(X / X̄)) / √(L̄ (1 − L̄))
 
 where L is the run's loss at X, L̄ and X̄ are the means over runs of its size, and s is the slope of L̄ in ln
-X, so losses are compared at the same X. The unit is the standard deviation of one answer: with m problems,
-evaluation alone gives 1/√m at any size. A draw of the model-size law shifts each mean curve by
+X, so losses are compared at the same X. The unit of e is the standard deviation of one answer. With m
+problems, the error of an evaluation is thus 1/√m at any size. A draw of the model-size law shifts each mean
+curve by
 
     √(L (1 − L) / R) · Σ_d h_d e_d / √ν · √(ν / χ²_ν),    h_d ~ N(0, 1)
 
-over the deviations e_d of the runs of *all* sizes, which are assumed to vary alike in that unit. R is the
-number of runs in the mean, and ν = runs − sizes are the degrees of freedom. The last factor, one per draw,
-turns normal intervals into Student's t. If no size has two runs, blocks of each curve's residuals are drawn
-instead, which leaves out the variation between runs.
+The sum is over the deviations e_d of the runs of *all* sizes, which are assumed to vary equally in this unit.
+R is the number of runs in the mean, and ν = runs − sizes is the number of degrees of freedom. The last
+factor, drawn once per draw, turns normal intervals into Student's t intervals. If no size has two runs,
+blocks of each curve's residuals are drawn instead, which leaves out the variation between runs.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ X = Literal["compute", "data"]
 
 _LEAST_SIZES = 3
 _LEAST_POINTS = 5
-_LEAST_VARIANCE = 1e-6  # floor for the variance of one answer, if all are right or all are wrong
-_PARAMETERS = 2  # number of parameters of one size's curve, for its residuals
+_LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
+_PARAMETERS = 2  # number of parameters of one size's curve
 
 
 @dataclass(frozen=True)
 class SizeCurves:
     """The mean curve of each model size, and the deviations of single runs from it."""
 
-    sizes: Floats  #: N, ascending, (S,), in the table's unit
-    of: NDArray[np.int64]  #: the size of each checkpoint, (P,), ascending
+    sizes: Floats  #: N in ascending order, in the table's unit, (S,)
+    of: NDArray[np.int64]  #: index of each checkpoint's size, in ascending order, (P,)
     step: Floats  #: update steps, (P,)
     x: Floats  #: X, (P,)
     loss: Floats  #: L = 1 − pass@1, (P,)
-    runs: Floats  #: how many runs each checkpoint averages, (P,)
-    deviations: list[tuple[Floats, Floats]]  #: steps and e of each run of a size with several runs
+    runs: Floats  #: number of runs that each checkpoint averages, (P,)
+    deviations: list[tuple[Floats, Floats]]  #: steps and e of each run, for sizes with several runs
     freedom: int  #: degrees of freedom of the deviations: runs minus sizes
     x_name: X
-    simulated: Simulated = Simulated.NO  #: whether the table says that a simulator made the runs
+    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, according to the table
 
     @classmethod
     def from_table(
@@ -62,17 +63,18 @@ class SizeCurves:
         runs: pd.DataFrame | None = None,
         sources: tuple[str, str] = ("table", "runs"),
     ) -> SizeCurves:
-        """Average a table's runs.
+        """Return the mean curves and deviations of the runs in a table.
 
-        ``table`` has a row for each evaluation with ``model_size``, ``step``, the column ``x`` (``compute``
-        or ``data``; rows with 0 are left out) and ``reward`` or ``loss`` = 1 − reward; ``run`` and ``runs``
-        (the number of runs that a row averages) are optional. If it holds only means, ``runs`` is another
-        such table for the deviations. ``sources`` names the two tables in messages.
+        ``table`` has a row for each evaluation, with the columns ``model_size``, ``step``, ``x`` (``compute``
+        or ``data``; rows with 0 are left out), and ``reward`` or ``loss`` = 1 − reward. The columns ``run``
+        and ``runs`` (the number of runs that a row averages) are optional. If ``table`` contains only means,
+        the argument ``runs`` is a table of the same form from which to take the deviations. ``sources``
+        contains the names of the two tables for messages.
 
         Raises
         ------
         DataError
-            a column is missing, a value is not usable, or an evaluation is repeated.
+            a column is missing, a value is invalid, or an evaluation is repeated.
         Refused
             there are fewer than three sizes, or a size has fewer than five checkpoints.
 
@@ -105,7 +107,7 @@ class SizeCurves:
 
 
 def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
-    """Return the columns in use as numbers: model_size, step, X, loss, run, runs."""
+    """Return the required columns of a table as numbers: model_size, step, X, loss, run and runs."""
     outcome = "loss" if "loss" in table.columns else "reward"
     needed = ["model_size", "step", x, outcome] + ["runs"] * ("runs" in table.columns)
     for name in needed:
@@ -141,7 +143,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
 
 
 def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]], int]:
-    """Return each run's e at the steps that all runs of its size have, and the degrees of freedom."""
+    """Return each run's e at the steps that all runs of its size share, and the degrees of freedom."""
     out: list[tuple[Floats, Floats]] = []
     freedom = 0
     for _, own in table[table["run"].notna()].groupby("model_size"):
@@ -160,15 +162,15 @@ def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]
 
 
 def shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
-    """Return the shift that each draw adds to the mean curves, (draws, P), in L.
+    """Return the shift in L that each draw adds to the mean curves, as an array of shape (draws, P).
 
-    ``fitted`` is the law's L at the P checkpoints; ``seed`` seeds the draws.
+    ``fitted`` is the law's L at the P checkpoints, and ``seed`` is the seed of the draws.
     """
     return (_runs if curves.freedom else _blocks)(curves, fitted, draws, np.random.default_rng(seed))
 
 
 def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Shifts of the mean curves from the variation between runs, (D, P)."""
+    """Return shifts of the mean curves from the variation between runs, of shape (D, P)."""
     wider = inflation(curves.freedom, draws, rng)[:, None]
     scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
     out = np.empty((draws, fitted.size))
@@ -182,9 +184,9 @@ def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generat
 
 
 def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
-    """Return a run's deviations at ``step`` in two parts: measured values, and values mirrored at both ends.
+    """Return a run's deviations at ``step`` in two parts: measured values, and values mirrored at the ends.
 
-    The two parts are drawn independently, because equal errors at several steps would cancel in K.
+    The parts are drawn independently, since equal errors at several steps would cancel in K.
     """
     last = known.size - 1
     before, after = known[0] - step, step - known[-1]
@@ -198,7 +200,7 @@ def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
 
 
 def _blocks(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Shifts from blocks of each curve's residuals, (D, P)."""
+    """Return shifts from blocks of each curve's residuals, of shape (D, P)."""
     out = np.empty((draws, fitted.size))
     for size in range(len(curves.sizes)):
         mine = np.flatnonzero(curves.of == size)

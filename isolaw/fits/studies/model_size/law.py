@@ -1,13 +1,13 @@
-"""The model-size law: how fast models of different size N learn (Tan et al., arXiv 2509.25300).
+"""Fit the model-size law: how fast models of different size N learn (Tan et al., arXiv 2509.25300).
 
     log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − pass@1
 
-X is compute (in FLOPs, 6 N T with T the tokens trained on) or data (prompts). K_max is the exponent of an
-infinitely large model, and N0 the size at half of it; E(N) is free for each size. The fit minimises squared
-error in L, as the authors do, or in log10 L. Every size has the same weight, however many checkpoints it has
-(`isolaw.fits.studies.model_size.solve`).
+X is compute (in FLOPs, 6 N T, where T is the number of tokens trained on) or data (prompts). K_max is the
+exponent of an infinitely large model, and N0 is the size at which K is half of K_max. E(N) is free for each
+size. The fit minimises squared error in L, as the authors do, or in log10 L. Every size has the same weight,
+regardless of its number of checkpoints (`isolaw.fits.studies.model_size.solve`).
 
-Intervals come from draws of the mean curves with the run as the unit; each draw repeats the whole fit.
+Intervals come from resampling the mean curves with the run as the unit. Each draw repeats the whole fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """A fitted law of the loss L as a function of model size N and compute or data X."""
+    """A fitted law of the loss L as a function of the model size N and of compute or data X."""
 
     curves: SizeCurves
     loss: Loss
@@ -67,14 +67,18 @@ class SizeLaw:
 
     @cached_property
     def bend(self) -> Quantity:
-        """Relative change of K per decade of X; 0 for straight curves."""
+        """Relative change of K per decade of X, which is 0 for straight curves."""
         return estimated(self.bends)
 
     def _by_size(self, values: Floats) -> dict[float, Quantity]:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """Return a quantity that diverges with N0: open or unknown if the search reaches its end."""
+        """Return a quantity that diverges with N0.
+
+        It is unknown if the estimate of N0 is at the upper end of its search range, and a lower bound if
+        draws are.
+        """
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
@@ -86,19 +90,19 @@ class SizeLaw:
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
         """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
 
-        A fitted size keeps its E(N), also beyond its checkpoints. For other sizes E(N) is extrapolated:
+        A fitted size keeps its E(N), even beyond its checkpoints. For other sizes, E(N) is extrapolated:
 
             E(N) = K(N) · (a + r · log10 N) + ε,
 
-        which makes all lines reach L = 1 at an X ∝ N^r, with a and r fitted by least squares to the S fitted
-        sizes. ε is their scatter, drawn from ``seed`` as Student's t with S − 2 degrees of freedom.
+        All lines then reach L = 1 at an X ∝ N^r, with a and r fitted by least squares to the S fitted sizes.
+        ε is the scatter of these sizes, drawn with ``seed`` from Student's t with S − 2 degrees of freedom.
 
         Raises
         ------
         InputError
             ``size`` or ``x`` is not positive.
         Refused
-            the size was not fitted, and fewer than four sizes were.
+            the size was not fitted, and fewer than four sizes were fitted.
         """
         for name, value in {"N": size, "X": x}.items():
             if not (np.isfinite(value) and value > 0):
@@ -113,7 +117,7 @@ class SizeLaw:
         return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
 
     def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
-        """Extrapolate E to a size that was not fitted, (1 + D,)."""
+        """Return E for a size that was not fitted, extrapolated in the estimate and in each of D draws."""
         S = len(self.curves.sizes)
         if S < _LEAST_SIZES_FOR_E:
             raise Refused(
@@ -130,14 +134,14 @@ class SizeLaw:
         return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
 
     def last_x(self, size: float) -> float:
-        """Return the last X measured at the nearest size, rescaled for another size to equal tokens."""
+        """Return the largest measured X of the nearest size, rescaled to ``size`` at equal tokens."""
         curves = self.curves
         near = int(np.abs(np.log(curves.sizes / size)).argmin())
         last = float(curves.x[curves.of == near].max())
         return last * size / float(curves.sizes[near]) if curves.x_name == "compute" else last
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate as value, interval, status."""
+        """Return JSON-able data, with every estimate as value, interval and status."""
         curves = self.curves
         return {
             "format": "isolaw.size/1",
@@ -154,7 +158,7 @@ class SizeLaw:
 
     @property
     def warnings(self) -> list[str]:
-        """The sentences of `flags`."""
+        """The texts of the `flags`."""
         return [flag.text for flag in self.flags]
 
     @property
@@ -192,17 +196,17 @@ class SizeLaw:
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 
-    ``loss`` is ``reward`` for squared error in L, as in the paper, or ``log`` for log10 L; ``draws`` and
-    ``seed`` are the number of draws and their seed.
+    ``loss`` is ``reward`` for squared error in L, as in the paper, or ``log`` for squared error in log10 L.
+    ``draws`` is the number of draws, and ``seed`` is their seed.
 
     Raises
     ------
     InputError
-        an unknown loss.
+        the loss is unknown.
     DataError
-        L = 0 under the log loss.
+        L is 0 at a checkpoint, and ``loss`` is ``log``.
     Refused
-        reward does not rise with X.
+        the reward does not rise with X.
 
     >>> import pandas as pd
     >>> N, step = np.repeat([1.0, 4.0, 16.0, 64.0], 20), np.tile(np.arange(1.0, 21.0), 4)

@@ -1,12 +1,12 @@
-"""The least-squares problem of the model-size law, for many versions of the losses at once.
+"""Solve the least-squares problem of the model-size law, for many versions of the losses at once.
 
     reward   Σ_N mean (10^E(N) · X^(−K(N)) − L)²
     log      Σ_N mean (E(N) − K(N) · log10 X − log10 L)²
 
-with K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m the largest size. Given K(N), both are linear in one number
-per size, 10^E(N) or E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
-Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt searches κ and ln N0. Without saturation K_max and N0
-diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
+where K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m is the largest size. Given K(N), the models are linear in one
+number per size, 10^E(N) or E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
+Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt then searches κ and ln N0. Without saturation, K_max
+and N0 diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TINY = 1e-300
 
 
 class SizeFits(NamedTuple):
-    """D fits: κ, ln N0 and the objective are (D,); K(N) and E(N) are (D, S)."""
+    """D fits. κ, ln N0 and the objective have shape (D,); K(N) and E(N) have shape (D, S)."""
 
     kappa: Floats
     log_n0: Floats
@@ -50,19 +50,22 @@ class _At(NamedTuple):
 
 
 def bounds(sizes: Floats) -> tuple[float, float]:
-    """Return the search range of ln N0; outside it all sizes share one K, or K ∝ N, within 3 %."""
+    """Return the search range of ln N0.
+
+    Below this range, all sizes have the same K within 3 %; above it, K ∝ N within 3 %.
+    """
     return float(np.log(sizes[0] / _BEYOND)), float(np.log(sizes[-1] * _BEYOND))
 
 
 def exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tuple[Floats, Floats]:
-    """Return K and ∂K/∂ln N0 at ``size`` (S,), both (D, S)."""
+    """Return K and ∂K/∂ln N0 at the sizes in ``size`` (S,), as two arrays of shape (D, S)."""
     n0 = np.exp(log_n0)[:, None]
     K = kappa[:, None] * (1 + n0 / largest) / (1 + n0 / size)
     return K, K * (n0 / (largest + n0) - n0 / (size + n0))
 
 
 class SizeProblem:
-    """The least-squares problem of one set of curves: squared error in L, or in log10 L if ``log``."""
+    """The least-squares problem of one set of curves, with errors in L, or in log10 L if ``log``."""
 
     def __init__(self, curves: SizeCurves, log: bool) -> None:
         count = np.bincount(curves.of).astype(np.float64)
@@ -75,7 +78,10 @@ class SizeProblem:
         self.first = np.searchsorted(curves.of, np.arange(count.size))
 
     def best(self, y: Floats, starts: Sequence[tuple[float, float]]) -> SizeFits:
-        """Return the best fit to each row of ``y`` (D, P), in L or log10 L, over ``starts`` of (κ, ln N0)."""
+        """Return the best fit to each row of ``y`` (D, P) over all ``starts`` of (κ, ln N0).
+
+        ``y`` contains L, or log10 L if ``log``.
+        """
         found = self._descend(y, *starts[0])
         for start in starts[1:]:
             other = self._descend(y, *start)
@@ -89,16 +95,17 @@ class SizeProblem:
         return found
 
     def curve(self, fits: SizeFits) -> Floats:
-        """Return the fitted loss L of each of D fits at the P checkpoints, (D, P)."""
+        """Return the fitted loss L of each fit at the P checkpoints, as an array of shape (D, P)."""
         log_x = self.z + self.centre[self.of]
-        # An outlying draw may lie anywhere; its L only has to stay finite.
+        # An outlying draw can have extreme values; its L only has to stay finite.
         return 10.0 ** np.clip(fits.E[:, self.of] - fits.K[:, self.of] * log_x, -100.0, 100.0)
 
     def bend(self, y: Floats, fits: SizeFits) -> Floats:
-        """Return the relative change of K per decade of X if it were free but equal for all sizes, (D,).
+        """Return the relative change of K per decade of X, as an array of shape (D,).
 
-        This is one Gauss–Newton step from the law towards log10 L = E − K (z + β z²), with z the centred
-        log10 X and E and K of every size free. The change is 2 β; under the law it is 0.
+        The change is free, but equal for all sizes. It is estimated by one Gauss–Newton step from the law
+        towards log10 L = E − K (z + β z²), where z is the centred log10 X, and E and K of every size are
+        free. The change is 2 β, which is 0 under the law.
         """
         fitted = np.ones_like(self.z) if self.log else self.curve(fits)
         model = self.curve(fits)
@@ -114,7 +121,7 @@ class SizeProblem:
         return np.asarray(2.0 * (self.weight * residual * along).sum(axis=1) / norm)
 
     def _total(self, values: Floats) -> Floats:
-        """Weighted sums over each size's checkpoints, (D, S)."""
+        """Return the weighted sums over each size's checkpoints, as an array of shape (D, S)."""
         return np.add.reduceat(self.weight * values, self.first, axis=1)
 
     def _at(self, y: Floats, kappa: Floats, log_n0: Floats) -> _At:
