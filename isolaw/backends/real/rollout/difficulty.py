@@ -104,7 +104,7 @@ class SplitFolder:
             self._read_counts()
 
     def _read_header(self) -> dict[str, Any] | None:
-        """Return the report of a complete split, else None; raise `DataError` for a folder with other data."""
+        """Return the report of a complete split, else None; raise `DataError` if it has other data."""
         if not os.path.lexists(self._file):
             names = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:

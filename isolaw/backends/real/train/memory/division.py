@@ -1,16 +1,17 @@
-"""Divide the GPUs of an asynchronous run between the processes that train and those that sample.
+"""Divide the GPUs of an asynchronous run between trainer processes and sampler processes.
 
-The two sides work at the same time (`train.pipeline`), so a step of T response tokens takes as long as the
-slower one. With W GPUs that train and S that sample,
+Trainers and samplers work at the same time (`train.pipeline`), so the slower side determines the duration of
+a step. With W GPUs for training and S GPUs for sampling, a step of T response tokens takes
 
     seconds(W, S) = T · max(s / S, t / W)
     s = 1 / SAMPLED
     t = 1 / TRAINED · (p + τ) / τ · epochs · (1 + reference / 3 + critic)
 
-GPU seconds of a response token, for responses of τ tokens and prompts of p. A reference model adds a forward
-pass, a third of a step's three, and a critic passes of its own. The rates are tokens a second of one H200
-with Qwen2.5-0.5B (docs/gpu/2026-11-27-h200-2); only their quotient matters, which model and GPU change less
-than either rate. Where a measured run contradicts it, ``real.samplers`` decides.
+Here s and t are GPU seconds per response token, for responses of τ tokens and prompts of p tokens. A step
+costs as much as three forward passes. A reference model adds one forward pass, and a critic adds as much as a
+step. The rates are tokens per second on one H200 with Qwen2.5-0.5B (docs/gpu/2026-11-27-h200-2). Only their
+ratio matters, and it varies less between models and GPUs than either rate. If a measured run contradicts this
+estimate, set ``real.samplers``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SAMPLED, TRAINED = 43_850.8, 43_916.4  # with 512 rollouts of 512 tokens
 
 
 def token_seconds(spec: RunSpec, demand: Demand | None) -> tuple[float, float]:
-    """Return the GPU seconds of a response token to sample it, and to train on it: s and t."""
+    """Return s and t: the GPU seconds to sample a response token, and to train on it."""
     recipe = spec.recipe
     response = recipe.max_response_tokens or 1
     rows = demand.row_tokens / response if demand else 1.0
@@ -42,11 +43,12 @@ def divided(
     enough: int,
     fits: Callable[[RealOptions], bool],
 ) -> RealOptions | None:
-    """Return the section with the division of at most ``gpus`` GPUs; None if no division fits.
+    """Return the section with a division of at most ``gpus`` GPUs, or None if no division fits.
 
-    ``processes`` and ``options.samplers`` are kept unless None. If one is set, the other is the least that
-    does not slow the run down. If both are open, the run takes the fewest GPUs, a power of two, that have
-    ``enough`` samplers. Of two divisions of equal speed the one with fewer samplers is chosen.
+    ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
+    the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
+    two of GPUs with ``enough`` samplers. Of two equally fast divisions, the one with fewer samplers is
+    chosen.
 
     >>> own = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None, enough=2,
     ...     fits=lambda options: True)
