@@ -10,9 +10,10 @@ from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.train.memory.decoder import Decoder
 
-_STEPS = 3  # the first warms up
-# Dense bfloat16 with float32 accumulation, TFLOP/s, from NVIDIA's data sheets (which print twice as much
-# for most of them, "with sparsity"). By the name that nvidia-smi prints; the first match counts.
+_STEPS = 3  # the first step is a warm-up
+# Peak TFLOP/s in dense bfloat16 with float32 accumulation, from NVIDIA's data sheets. Most data sheets give
+# twice this number, "with sparsity". Keys are parts of the names that nvidia-smi prints; the first match
+# wins.
 _PEAKS = {
     "B200": 2250.0,
     "H200 NVL": 835.5,
@@ -28,7 +29,7 @@ _PEAKS = {
 
 
 def peak_tflops(name: str) -> float | None:
-    """Return a card's peak in bfloat16, TFLOP/s, or None for an unknown card.
+    """Return the peak TFLOP/s of a GPU in bfloat16, or None for an unknown GPU.
 
     >>> peak_tflops("NVIDIA H100 80GB HBM3"), peak_tflops("NVIDIA H100 PCIe"), peak_tflops("NVIDIA H20")
     (989.4, 756.5, None)
@@ -38,17 +39,17 @@ def peak_tflops(name: str) -> float | None:
 
 
 def training_flops(model: Decoder, tokens: float, length: float) -> float:
-    """Return the FLOPs of forward and backward pass over ``tokens`` tokens in rows of ``length``.
+    """Return the FLOPs of a forward and backward pass over ``tokens`` tokens in rows of ``length``.
 
-    These are 6 · parameters per token, and 6 · layers · query width · length for causal attention, which
-    covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has 12 without the
-    causal half). The second forward pass of gradient checkpointing does not count.
+    Per token, these are 6 · parameters, plus 6 · layers · query width · length for attention. The second
+    factor is 12 in Chowdhery et al. (PaLM, arXiv 2204.02311, app. B). It is 6 here, because causal attention
+    covers half of the row on average. The second forward pass of gradient checkpointing is not counted.
     """
     return tokens * 6 * (model.parameters + model.layers * model.query * length)
 
 
 def run(work: Workload, record: Record) -> None:
-    """Make a short run at each n; the sampler stays for the next."""
+    """Measure a short run at each n; the next run reuses the sampler."""
     environment.prepare()
     from isolaw.backends.real.train import loop
 
@@ -86,7 +87,7 @@ def _rate(tokens: float, seconds: float) -> float | None:
 
 
 def _mfu(work: Workload, tokens: float, length: float, seconds: float) -> float | None:
-    """Return the share of the card's peak that training uses, None for an unknown card."""
+    """Return the MFU of training, the share of the GPU's peak FLOP/s, or None for an unknown GPU."""
     if not work.on_gpu:
         return None
     import torch

@@ -228,8 +228,8 @@ class Footprint:
             "buckets": exchanged
             + b * max(self.matrices)
             + self._gathered(model.layer)
-            # At the last layers the reference's weights are gathered, at the first layers the head's
-            # gradient.
+            # The backward pass of the first layers comes after the reference's weights are released, so only
+            # the larger of the two counts.
             + max(tied, reference),
             "activations": saved + self._recomputed(),
         }
