@@ -61,7 +61,7 @@ class ReplayOptions(BaseModel):
 
 
 class Replay(Backend):
-    """The `Backend` that replays recorded runs from a table."""
+    """The `Backend` that replays recorded runs."""
 
     name = "replay"
     version = 1

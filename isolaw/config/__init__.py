@@ -1,7 +1,7 @@
 """Define the configuration of runs: `Recipe`, `RunSpec` and `SweepSpec`, read from TOML.
 
 The sections of a sweep file are the fields of `SweepSpec`, and each run is identified by a hash. isolaw
-reports all issues at once. Each issue has its line, the value found, the accepted values and the nearest
+reports all issues together. Each issue has its line, the value found, the accepted values and the nearest
 valid name. Each backend validates its own section (``[bandit]``, ``[replay]``, ``[real]``, ``[command]``).
 """
 

@@ -19,7 +19,7 @@ EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "
 
 
 def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
-    """Return lr(B_p, n) / lr under a rule of ``recipe.lr_scaling``.
+    """Return the ratio lr(B_p, n) / lr for a rule of ``recipe.lr_scaling``.
 
     >>> lr_ratio(256, 16, "sqrt_problems"), lr_ratio(256, 16, "sqrt"), lr_ratio(256, 64, "sqrt_problems")
     (2.0, 2.0, 2.0)

@@ -131,7 +131,7 @@ class Recipe(Section):
     warmup_steps: Index | None = None
     weight_decay: Rate | None = None
     max_grad_norm: Positive | None = None
-    # The advantage, and the rollouts that enter the gradient.
+    # Keys of the advantage, and of the rollouts that enter the gradient.
     advantage: (
         Literal[
             "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"

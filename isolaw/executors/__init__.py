@@ -43,7 +43,7 @@ _ANSWERS_S = 10.0
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
-    """Return the resources of one run: the user's settings or, if they are unset, what its processes need."""
+    """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))

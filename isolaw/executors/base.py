@@ -90,7 +90,7 @@ def execute(
                 yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
-                if run.is_asked_to_stop():  # its processes may have received the same signal and ended
+                if run.is_asked_to_stop():  # its processes can have received the signal
                     yield Event(run_id, "stopped", cause=cause)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause

@@ -133,14 +133,14 @@ class _Ranks:
 
     @property
     def running(self) -> bool:
-        """Whether any process is running."""
+        """True if any process is running."""
         return any(process.poll() is None for process in self.processes.values())
 
     @property
     def failure(self) -> str:
         """Description of how the first failed process ended; empty if no process has failed.
 
-        After a failure, the other processes fail as well, with less informative errors. A process that was
+        After a failure, the other processes also fail, with less informative errors. A process that was
         killed by a signal therefore has priority over processes that ended with an exit code.
         """
         if not self._failure:

@@ -64,7 +64,7 @@ class _Worker:
         threading.Thread(target=self._forward, args=(self.process.stdout,), daemon=True).start()
 
     def _forward(self, lines: IO[str]) -> None:
-        with lines, contextlib.suppress(ValueError):  # an unfinished line
+        with lines, contextlib.suppress(ValueError):  # the last line can be incomplete
             for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
@@ -76,7 +76,7 @@ class _Worker:
             self._stdin.flush()
 
     def stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its last run id may still be buffered
+        with contextlib.suppress(BrokenPipeError):  # closing flushes a buffered run id
             self._stdin.close()
         children.end(self.process)
 
@@ -90,7 +90,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """The `Slots` of this executor: worker processes, each of which executes one run after another."""
+    """The `Slots` of this executor: worker processes that each execute one run after another."""
 
     def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
         self.directory, self.each = directory, each

@@ -140,11 +140,11 @@ class _Slurm:
             return Event(run_id, "warning", cause=f"SLURM job {job} already executes the run; waiting")
         if (holder := run.holder) is not None:
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
-        if self.refused:  # one attempt is enough
+        if self.refused:  # SLURM has just refused another job
             self.refused.append(run_id)
             return None
         run.proceed()
-        run.forget_failure()  # a later failure is this job's
+        run.forget_failure()  # so that a later failure is from this job
         executor = self.executors[self.each[run_id]]
         executor.parameters["job_name"] = name
         try:
@@ -155,9 +155,9 @@ class _Slurm:
             if getattr(error.__cause__, "returncode", 0) in _TIMED_OUT and not lines:
                 lines = [f"no answer within {_ACCEPT_S} s"]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
-            if not self.any_accepted:  # SLURM would refuse all jobs
+            if not self.any_accepted:  # SLURM would probably refuse all jobs
                 raise RunError(cause) from error
-            self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is down
+            self.refused.append(run_id)  # the user's job limit is reached, or SLURM is down
             if cause == self.refusal:
                 return None
             self.refusal = cause

@@ -38,7 +38,7 @@ class Waiting:
         self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
         self._working: set[str] = set()
-        self._not_before: dict[str, float] = {}  # for runs that were busy
+        self._not_before: dict[str, float] = {}  # earliest retry of busy runs
         self._cause, self._same = "", 0
         self._reached: dict[str, tuple[int | None, int]] = {}
 
@@ -49,12 +49,12 @@ class Waiting:
 
     @property
     def halted(self) -> bool:
-        """Whether no more runs will start."""
+        """True if no more runs will start."""
         return self.stop.is_set() or self._same >= self.limits.same_failures
 
     @property
     def open(self) -> bool:
-        """Whether there are active runs, or queued runs that will start."""
+        """True if there are active runs, or queued runs that will start."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Store a sweep in a directory, such that a kill at any time damages nothing.
+"""Store a sweep in a directory that remains valid if isolaw is killed at any time.
 
 ::
 

@@ -40,7 +40,7 @@ class SweepFolders(Protocol):
 
     @property
     def exists(self) -> bool:
-        """Whether the directory contains a sweep."""
+        """True if the directory contains a sweep."""
 
     def runs(self, make: bool = False) -> Folder:
         """Open the folder of all runs; ``make`` creates it if it does not exist."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
-DECISIONS = "decisions.jsonl"  # of a race
+DECISIONS = "decisions.jsonl"  # the decisions of a race
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
 # All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, EntryKind] = {
@@ -54,7 +54,7 @@ class SweepStore:
         """The open directory; raises `FileNotFoundError` if it does not exist."""
         try:
             return Folder.at(self.directory)
-        except NotADirectoryError as error:  # a file, or a path below one
+        except NotADirectoryError as error:  # the path is a file, or is below a file
             raise FileNotFoundError(*error.args) from None
 
     def runs(self, make: bool = False) -> Folder:
@@ -77,14 +77,14 @@ class SweepStore:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory contains a sweep, even if ``sweep.json`` is missing."""
+        """True if the directory contains a sweep, even if ``sweep.json`` is missing."""
         with contextlib.suppress(OSError, NotOurs):
             return self.root.entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
         return False
 
     @property
     def in_use(self) -> bool:
-        """Whether an engine currently has the directory locked."""
+        """True if an engine has currently locked the directory."""
         return locks.holder(self.root) is not None
 
     @property

@@ -39,7 +39,7 @@ from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
 
-FIRST = "0"  # the folder of the first start
+FIRST = "0"  # folder of the first start
 COMMAND = "command.sh"  # file of the started commands
 OUTPUT = "output"  # file of their printed output
 BEGUN, ENDED = "begun", "ended"  # files by which a script marks that it began, and that its command finished
@@ -103,7 +103,7 @@ class _Pace:
         self._checked = False
 
     def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
-        """Yield a checkpoint for each new step in the log whose values are complete.
+        """Yield a checkpoint for each new step with complete values in the log.
 
         Steps up to ``whole`` are complete. Later steps are complete if they are not the last step in the log.
         The last step of the run is yielded only after the command has ended, because the trainer can still be
@@ -241,7 +241,7 @@ def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
 
 
 class _Process:
-    """A running command, and the last lines of its output."""
+    """A running command, and the last lines that it has printed."""
 
     def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out

@@ -162,7 +162,7 @@ def single_process() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in _DISTRIBUTED:  # set by the library
+        for name in _DISTRIBUTED:  # the library can have set it
             os.environ.pop(name, None)
         os.environ.update(kept)
 

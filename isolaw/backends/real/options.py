@@ -71,9 +71,9 @@ class RealOptions(BaseModel):
         None
     )
     sampler: Literal["vllm", "transformers"] | None = None
-    dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
+    dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage
-    offload_optimizer: bool | None = None  # to host memory
+    offload_optimizer: bool | None = None  # whether to move the optimiser to host memory
     micro_batch_tokens: Count | None = None  # tokens per forward and backward pass
     gradient_checkpointing: bool | None = None  # whether the backward pass recomputes activations
     processes: Count = 1  # data-parallel trainers of one run; `planner.with_processes` chooses it on GPUs

@@ -114,7 +114,7 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     elif kind == "batch_std":
         spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
         out = centred / (spread + EPSILON)
-    elif kind == "advantage_std":  # their mean is 0
+    elif kind == "advantage_std":  # the mean of the advantages is 0
         spread = centred[kept].square().mean().sqrt() if bool(kept.any()) else 0.0
         out = centred / (spread + EPSILON)
     elif kind == "centred":

@@ -60,7 +60,7 @@ PLAYBOOK: dict[str, Any] = {
 # Weights of both terms with problems.difficulty = "easy"; otherwise they are 0. The paper does not give the
 # weights; these are common values (KL: arXiv 2501.12948).
 EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
-# DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
+# max_response_tokens divided by overlong_buffer. DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_PART = 5
 
 

@@ -65,7 +65,7 @@ def main(out: str, device: str) -> None:
     world = dist.get_world_size()
     rows = []
     for size in _SIZES[device]:
-        pattern = torch.arange(size // 4, device=place).remainder(251).float()  # sums are whole numbers
+        pattern = torch.arange(size // 4, device=place).remainder(251).float()  # sums are exact
         seconds = []
         for _ in range(_REPEATS):
             values = pattern * (dist.get_rank() + 1)

@@ -1,4 +1,4 @@
-"""Kill a short sweep halfway, resume it, and compare its curve with that of an uninterrupted sweep.
+"""Kill a short sweep halfway, resume it, and compare its curve with the curve of an uninterrupted sweep.
 
 On a CPU, both curves must be exactly equal. On GPUs, sums depend on the order of threads. There, the curves
 must have the same rows, and rewards must agree within the error of an evaluation.

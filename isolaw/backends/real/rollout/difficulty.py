@@ -175,7 +175,7 @@ class SplitFolder:
                     yield done, done + self.left
 
     def write(self) -> dict[str, Any]:
-        """Write the sets and return the report."""
+        """Write the problem sets and the report, and return the report."""
         if self.report is None:
             samples = self.settings.samples
             sets: dict[str, list[Problem]] = {name: [] for name in SETS}

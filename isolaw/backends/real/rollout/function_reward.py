@@ -78,7 +78,7 @@ class Function(Reward):
         return [0.0 if reply is None else reply for reply in replies]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self.pool.close()
 
 

@@ -89,7 +89,7 @@ class RolloutFunction:
         return dict(zip(told, [*replies, *lost], strict=True))
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._threads.shutdown()
         for worker in self._workers:
             worker.end()

@@ -102,7 +102,7 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
             name = own
         parts[name].append(path)
     for name, paths in list(parts.items()):
-        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # prepared twice
+        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # two prepared copies
             del parts[name]
             for path in paths:
                 parts[f"{path.parent.relative_to(place)}/{name.rpartition('/')[2]}"].append(path)

@@ -46,7 +46,7 @@ class Math(Reward):
         return [float(found[pair] is True) for pair in pairs]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self.pool.close()
 
 

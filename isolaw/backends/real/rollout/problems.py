@@ -57,7 +57,7 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of id, prompt and answer."""
+        """SHA-256 of the problem's id, prompt and answer."""
         return _sha256([self.id, self.prompt, self.answer])
 
 
@@ -200,7 +200,7 @@ def _read(
         )
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
-    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
         return [], [
             Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
         ]

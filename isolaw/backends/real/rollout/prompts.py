@@ -108,7 +108,7 @@ def _encode_chat(
     more = json.loads(chat.arguments) | ({"tools": tools} if tools else {})
     try:
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=begin, return_dict=False, **more)
-    except Exception as error:  # a template is a program
+    except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
             f"{str(error) or type(error).__name__}"

@@ -79,7 +79,10 @@ class RemoteSampler:
         self._send({"open": asdict(settings)})
 
     def draw(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Start drawing a batch, given the arguments of `Sampler.generate`; later weights apply to it too."""
+        """Start drawing a batch from the current and all later weights.
+
+        ``asked`` contains the arguments of `Sampler.generate`.
+        """
         self._drawn[ticket] = None
         self._send({"draw": ticket, "asked": asked})
 

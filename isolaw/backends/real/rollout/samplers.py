@@ -59,7 +59,7 @@ class Rollouts:
         return Rollouts(*(mine + vars(other)[name] for name, mine in vars(self).items()))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
-        """Return the rows with these indices."""
+        """Return the rollouts with the given row indices."""
         return Rollouts(*([values[i] for i in index] if values else [] for values in vars(self).values()))
 
 

@@ -18,7 +18,7 @@ from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.errors import DataError, Issue, SpecError
 
-_GPU_MEMORY = 0.9  # no trainer needs the rest
+_GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
 
 
 def split(

@@ -94,7 +94,7 @@ class VLLMStream:
                 yield ticket, rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Load weights between two engine steps."""
+        """Load the weights of a version between two engine steps."""
         self.sampler.load(weights)
         self.engine.set_weight_version(str(version))
 
@@ -130,7 +130,7 @@ class PlainStream:
         yield ticket, rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Copy the weights."""
+        """Copy the weights to the sampler, and set their version."""
         self.sampler.load(weights)
         self.version = version
 

@@ -106,7 +106,7 @@ class WorkerPool:
                 self._ending = RunError(f"{self.what}: {said}")
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._threads.shutdown()
         while not self.idle.empty():
             self.idle.get().end()

@@ -167,7 +167,7 @@ def attention(
     sliding_window: int | None = None,
     **other: Any,
 ) -> tuple[Tensor, None]:
-    """Return causal attention within the rows of a layout; the signature is that of `transformers`.
+    """Return causal attention within the rows of a layout; `transformers` calls this function.
 
     Query, key and value have shape (1, heads, N, D). The number of key and value heads must divide the number
     of query heads. The model's layers must pass ``layout`` to this function. A token attends to

@@ -53,7 +53,7 @@ class Pipeline:
 
     @property
     def full(self) -> bool:
-        """Whether k + 1 batches are requested, so that another batch could become older than k."""
+        """True if k + 1 batches are requested; another batch could then become older than k."""
         return len(self.asked) > self.staleness
 
     def at(self, step: int) -> None:

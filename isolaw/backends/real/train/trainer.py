@@ -155,7 +155,7 @@ class Trainer:
         return self.by_row(rollouts, self.engine if policy is None else policy, temperature)
 
     def by_row(self, rollouts: Rollouts, module: Any, *inputs: float) -> list[torch.Tensor]:
-        """Return a module's first output for each row's drawn tokens."""
+        """Return the first output of a module for the drawn tokens of each row, as one array per row."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         lengths = rollouts.lengths
         for rows in self.micro_batches(rollouts):

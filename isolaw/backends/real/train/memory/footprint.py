@@ -29,7 +29,7 @@ and vocabulary V (`decoder.Decoder`). It has b bytes per number, w processes, an
         state         the largest tensor in float32 for each process, while a state is written or read
         transfer      b P for each process that has samplers in separate processes
 
-The memory of a phase is that of its largest moment. For training, this is the backward pass of the head, the
+The memory of a phase is its peak memory. For training, the peak is in the backward pass of the head, the
 backward pass of the first layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's
 code on tensors without data, and agrees with these equations. `OVERHEADS` covers memory outside tensors.
 """
@@ -46,7 +46,7 @@ GIB = 2**30
 # keeps. A bucket is larger than any layer's matrix in a model of 7 billion parameters, because ZeRO-2 keeps
 # larger gradients whole.
 BUCKET, LIVE = 100_000_000, 300_000_000
-# Logits per chunk of the head: a quarter of a gibibyte in float32, of which a few copies exist at a time.
+# Logits per chunk of the head: a quarter of a gibibyte in float32. A few copies exist at a time.
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time; DeepSpeed's default
 PARTS = (
@@ -215,7 +215,7 @@ class Footprint:
         return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
     def _training(self) -> BytesByPart:
-        """Return the bytes at the largest moment of the passes and the update, in addition to `_kept`."""
+        """Return the bytes at the peak of the passes and the update, in addition to `_kept`."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
