@@ -13,7 +13,7 @@ from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # the B at which lr equals the recipe's lr for any lr_scaling that depends on B
-REFERENCE_PROBLEMS = 64  # the B_p at which it does if lr depends only on B_p; B = 1024 at n = 16
+REFERENCE_PROBLEMS = 64  # the B_p at which lr equals the recipe's lr if it depends only on B_p
 # The exponents (α, β) in lr ∝ B_p^α n^β for each ``recipe.lr_scaling``.
 EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
 

@@ -32,9 +32,9 @@ from isolaw.store import SweepStore
 if TYPE_CHECKING:
     from isolaw.machine import Cards
 
-# The package that an executor needs. The extra of isolaw has the name of the executor.
+# The packages that executors need. The isolaw extra that installs a package has the name of its executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
-# The keys that only one executor uses.
+# The keys that only this executor uses.
 _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
 # The overhead of a step, as the number of rollouts that take the same time (65 in docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64

@@ -90,7 +90,7 @@ def execute(
                 yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
-                if run.is_asked_to_stop():  # its processes can have received the signal
+                if run.is_asked_to_stop():  # the same signal may have ended its processes
                     yield Event(run_id, "stopped", cause=cause)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause

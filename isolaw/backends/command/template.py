@@ -45,8 +45,8 @@ def values_of(
     """Return the values of the placeholders; recipe keys that the sweep does not set have no value.
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
-    ``evaluation.points`` parts. If the run was extended, it divides the horizon at the start of the sweep, so
-    that extensions do not change ``every``. In a race, this is the horizon of the initial shorter runs.
+    ``evaluation.points`` parts. For an extended run, it divides the original horizon instead, so that
+    extensions do not change ``every``. In a race, the original horizon is that of the initial shorter runs.
     ``micro_batch`` and ``accumulation`` satisfy ``micro_batch · accumulation · max(gpus, 1) = B``.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)

@@ -352,7 +352,7 @@ def _sha256(value: Any) -> str:
 
 
 def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
-    """Return the first issues of each kind, and one issue with the number of all others of this kind."""
+    """Return the first issues of each kind, and for each kind one issue that counts the remaining ones."""
     shown: list[Issue] = []
     lines: dict[str, list[int]] = defaultdict(list)
     for kind, line, message, *found in faults:

@@ -251,7 +251,7 @@ def train(
     """Execute a run, starting from ``state`` if it is given, and yield its checkpoints.
 
     All processes of the run yield the same checkpoints. Each evaluation in ``spec.schedule()`` takes place at
-    the first step whose generated rollouts reach it. If ``stopping()`` is true in the first process, a
+    the first step that has generated enough rollouts. If ``stopping()`` is true in the first process, a
     checkpoint follows the current step. Raise `RunError` if memory runs out, weights do not reach the
     sampler, a reward fails, or dynamic sampling finds too few informative problems.
     """

@@ -46,7 +46,7 @@ _OPEN: dict[str, Any] = dict.fromkeys(_CHOSEN)
 
 
 class MemoryPlan:
-    """The memory of a run on each of its GPUs, with a section ``[real]`` with all keys filled in."""
+    """The memory plan of a run on each of its GPUs, for a section ``[real]`` with all keys filled in."""
 
     def __init__(self, demand: Demand, options: RealOptions) -> None:
         self.demand, self.options, self.footprint = demand, options, Footprint(demand, options)
@@ -195,7 +195,7 @@ def settled(spec: RunSpec) -> RunSpec:
 def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     """Return a resolved spec with the numbers of processes and samplers filled in if they are not set.
 
-    The run gets the smallest power of two of GPUs in which it fits and each GPU draws at most `_DRAWN`
+    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most `_DRAWN`
     rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used by other concurrent
     runs. Samplers in separate processes get a part of the GPUs (`division`). ``processes`` is the number set
     in the section, or None.
