@@ -1,4 +1,4 @@
-"""Backends, which train or simulate runs: modules that implement the protocol of `isolaw.backend`."""
+"""Look up backends, which train, simulate or replay runs; they implement the protocol in `isolaw.backend`."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def get(name: str) -> Backend:
     if name not in NAMES:
         accepted = ", ".join(NAMES)
         raise SpecError([Issue("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))])
-    backend: Backend = importlib.import_module(f"isolaw.backends.{name}").BACKEND  # each brings its libraries
+    backend: Backend = importlib.import_module(f"isolaw.backends.{name}").BACKEND  # imports its libraries
     return backend

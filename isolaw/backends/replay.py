@@ -1,11 +1,11 @@
-"""The replay backend: plays back recorded runs as if they were training.
+"""Define the replay backend, which plays back recorded runs as if they were training.
 
-A table of real curves becomes a backend: the same plans, store, resume and statistics, at no cost.
-Every recorded checkpoint within the horizon is played as it was recorded; nothing is interpolated.
+Recorded curves can thus be used to test plans, store, resume and statistics without training cost. Every
+recorded checkpoint within the horizon is replayed unchanged, without interpolation.
 
-A table's file stays where it is, and the hash of its bytes is part of the runs' identity. Anything else that
-`isolaw.read` takes is read once, when the sweep is planned: the sweep's directory keeps the runs, and the
-hash of their content is part of the identity.
+If the source is a table file, isolaw does not copy it, and the hash of its bytes is part of a run's identity.
+Any other source that `isolaw.read` accepts is read once, when the sweep is planned. The sweep's directory
+then stores the runs, and the hash of their content is part of the identity.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from isolaw.runs import IDENTITY, KEY, Runs
 from isolaw.store.check import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
-_NOT_HASHED = ["run_id", "wall_s"]  # a path, and the one column in which identical runs differ
+_NOT_HASHED = ["run_id", "wall_s"]  # a path, and the only column in which identical runs differ
 _MOST_HELD = 4
-_held: dict[str, Runs] = {}  # runs that were read, by the hash of their content
+_held: dict[str, Runs] = {}  # cache of runs by the hash of their content
 
 
 class ReplayOptions(BaseModel):
-    """The ``[replay]`` section: recorded runs, and how a table's columns map (as in ``isolaw fit``).
+    """The ``[replay]`` section: the source of recorded runs, and its column mapping as in ``isolaw fit``.
 
-    ``sha256`` is the hash of runs that a sweep's directory keeps (`content_hash`).
+    ``sha256`` is set if the sweep's directory stores the runs, and is the hash of their content
+    (`content_hash`).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,19 +56,20 @@ class ReplayOptions(BaseModel):
 
     @property
     def mapping(self) -> dict[str, Any]:
-        """The options of `isolaw.read` that the user set."""
+        """Options of `isolaw.read` that the user has set."""
         return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
 
 
 class Replay(Backend):
-    """The `Backend` that replays recorded runs from a table."""
+    """The `Backend` that replays recorded runs."""
 
     name = "replay"
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the source, and return the spec with its hash and its mapping, which identify a run; its path
-        does not.
+        """Read the source, and return the spec with the source's hash and column mapping.
+
+        Hash and mapping are part of a run's identity, but the path of the source is not.
         """
         content, mapping, sources, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
@@ -89,7 +91,7 @@ class Replay(Backend):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return an issue if the table holds no such run, or several."""
+        """Return issues if the source has no such run or several, or if a setting cannot be replayed."""
         runs = _runs(spec)
         found = _matching(spec, runs)
         given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
@@ -113,7 +115,7 @@ class Replay(Backend):
         return issues
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
+        """Yield the recorded checkpoints up to the horizon, starting after the state ``ctx.state``."""
         table = spec.content.get("table")
         if table is not None and _digest(Path(spec.sources["source"])) != table:
             raise DataError(f"{spec.sources['source']}: the table changed since the sweep was planned")
@@ -146,7 +148,7 @@ class Replay(Backend):
             yield Checkpoint(step, int(first["compute"]), values, save, tokens, final=step == last)
 
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded grid, seeds and horizon: the defaults of a sweep."""
+        """Return the recorded grid, seeds and horizon, which are the defaults of a sweep."""
         *_, runs = _open(options)
         table = runs.table()
         axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
@@ -159,10 +161,10 @@ BACKEND = Replay()
 def with_recorded_axes(
     spec: SweepSpec, directory: Path, notes: list[str]
 ) -> tuple[SweepSpec, Runs | None, bool]:
-    """Return a sweep whose open axes take the values of the recorded runs.
+    """Return a sweep in which unset axes have the values of the recorded runs.
 
-    Also returns the runs that the directory has to keep, and whether all axes hold recorded values only: the
-    sweep is then the recorded part of their product.
+    Also return the runs that the directory must store, or None, and whether all axes contain only recorded
+    values. If they do, the sweep is the recorded subset of the product of its axes.
     """
     section, recorded, found = gathered(spec.replay, directory)
     notes += found
@@ -172,7 +174,7 @@ def with_recorded_axes(
     for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
         keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
         data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
-    if not spec.limits.model_fields_set:  # a recorded run needs no cap
+    if not spec.limits.model_fields_set:  # a recorded run has no hardware limit
         grid = SweepSpec.parse(data).grid
         data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
     out = SweepSpec.parse(data)
@@ -184,10 +186,10 @@ def with_recorded_axes(
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
-    """Read a source that is not a table's file; return a section for the sweep, the runs, and notes.
+    """Read a source that is not a table file; return a section for the sweep, the runs, and notes.
 
-    The sweep's directory has to keep the runs in its file `RECORDED`. The runs are None if the source is a
-    table's file, or if the directory keeps them already.
+    The caller must store the runs in the file `RECORDED` of the sweep's directory. The runs are None if the
+    source is a table file, or if the directory already contains them.
     """
     options = parse_section(ReplayOptions, section, prefix="replay")
     source, kept = options.source, directory.absolute() / RECORDED
@@ -210,7 +212,7 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
 
 
 def content_hash(runs: Runs) -> str:
-    """Return the SHA-256 of the table as CSV, sorted, without the names of runs and seconds."""
+    """Return the SHA-256 of the runs as a sorted CSV table, without run names and wall-clock times."""
     columns = [name for name in runs.points.columns if name not in _NOT_HASHED]
     table = runs.points[columns].sort_values([*IDENTITY, *KEY[1:], "value"], kind="stable")
     return hashlib.sha256(table.to_csv(index=False, float_format="%.17g").encode()).hexdigest()
@@ -223,7 +225,7 @@ def _hold(digest: str, runs: Runs) -> None:
 
 
 def _kept(path: str, digest: str) -> Runs:
-    """Return the recorded runs that a sweep's directory keeps for its replay."""
+    """Return the recorded runs that a sweep's directory stores; raise `DataError` if they have changed."""
     if digest not in _held:
         runs = Runs.from_parquet(path)
         if content_hash(runs) != digest:
@@ -233,7 +235,7 @@ def _kept(path: str, digest: str) -> Runs:
 
 
 def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
-    """Return the hash, the mapping, the sources and the runs of a ``[replay]`` section."""
+    """Return the content hash, the mapping, the sources and the runs of a ``[replay]`` section."""
     options = parse_section(ReplayOptions, section, prefix="replay")
     if options.sha256 is not None:
         sources = {"source": options.source, "sha256": options.sha256}
@@ -262,7 +264,7 @@ def _runs(spec: RunSpec) -> Runs:
 
 @lru_cache(maxsize=4)
 def _table(path: str, digest: str, mapping: str) -> Runs:
-    """Read the table once for each content (``digest`` is the cache's key) and mapping."""
+    """Read a table file; results are cached by path, ``digest`` and mapping."""
     options: dict[str, Any] = json.loads(mapping)
     metric = options.pop("metric", None)
     return read_table(path, ColumnMapping(**options), metric)

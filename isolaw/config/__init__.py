@@ -1,8 +1,8 @@
-"""The configuration of runs: `Recipe`, `RunSpec` and `SweepSpec`, read from TOML and identified by a hash.
+"""Define the configuration of runs: `Recipe`, `RunSpec` and `SweepSpec`, read from TOML.
 
-The sections of a sweep file are the fields of `SweepSpec`. isolaw reports all issues at once, each with its
-line, what was found, what is accepted and the nearest valid name. Each backend validates its own section
-(``[bandit]``, ``[replay]``, ``[real]``, ``[command]``).
+The sections of a sweep file are the fields of `SweepSpec`, and each run is identified by a hash. isolaw
+reports all issues together. Each issue has its line, the value found, the accepted values and the nearest
+valid name. Each backend validates its own section (``[bandit]``, ``[replay]``, ``[real]``, ``[command]``).
 """
 
 from isolaw.config.executor import ExecutorSection

@@ -1,4 +1,4 @@
-"""The section ``[executor]``: where runs execute, and with which resources."""
+"""Define the section ``[executor]``: where runs execute, and with which resources."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from isolaw.config.sections import Count, Index, Positive, Section, Text, listed
 
 
 def _minutes(value: Any) -> Any:
-    """Return a time limit in minutes, from a number or a time in the form of sbatch's --time.
+    """Return a time limit in minutes, given as a number or in a format of sbatch's --time.
 
-    The forms (https://slurm.schedmd.com/sbatch.html) are minutes, minutes:seconds, hours:minutes:seconds and
-    days-hours[:minutes[:seconds]].
+    The formats (https://slurm.schedmd.com/sbatch.html) are minutes, minutes:seconds, hours:minutes:seconds
+    and days-hours[:minutes[:seconds]].
     """
     if isinstance(value, str):
         found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
@@ -28,13 +28,13 @@ def _minutes(value: Any) -> Any:
 
 
 def _within_a_year(minutes: float) -> float:
-    # SLURM reads a limit of zero as no limit.
+    # SLURM interprets a limit of zero as no limit.
     if not 1 / 60 <= minutes <= 366 * 24 * 60:
         raise ValueError("from a second to a year")
     return minutes
 
 
-# Options of sbatch that isolaw itself sets, or by which it finds its jobs, with the keys that set them.
+# Options of sbatch that users cannot set, because isolaw or the given key sets them.
 _SET = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
     **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),
@@ -45,7 +45,10 @@ _SET = {
 
 
 def _one_line(text: str) -> str:
-    """Refuse a text with line breaks, whose second line would not be part of the comment in a job script."""
+    """Return the text; raise `ValueError` for line breaks, because a second line would leave the comment.
+
+    The text becomes part of an ``#SBATCH`` comment in a job script.
+    """
     if not text.isprintable():
         raise ValueError("text without line breaks or control characters")
     return text
@@ -71,17 +74,18 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
 
 
 class ExecutorSection(Section):
-    """Where runs execute; by default in worker processes on this machine, one for each core.
+    """The place and resources for runs; by default, worker processes on this machine, one for each core.
 
     ``jobs``, ``max_rollouts`` and ``max_gpus`` limit the runs that execute at the same time: their number,
     the rollouts of their batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs
     fail with the same cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
     A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on
-    machines like this one). For Ray, ``address`` is the address of the cluster, and ``shared`` is whether its
-    machines see the sweep's directory (default: isolaw finds out). For SLURM, ``time`` is in minutes,
-    ``partition`` and ``sbatch`` are options of sbatch, ``setup`` holds lines before the command, and
-    ``cluster = "local"`` runs the same jobs on this machine. `scripts` writes scripts that the user executes.
+    machines like this one). For Ray, ``address`` is the address of the cluster. ``shared`` states whether all
+    its machines can access the sweep's directory (default: isolaw detects this). For SLURM, ``time`` is the
+    time limit in minutes, ``partition`` and ``sbatch`` are options of sbatch, and ``setup`` contains lines
+    before the command. With ``cluster = "local"``, the same jobs run on this machine without SLURM. `scripts`
+    writes scripts that the user executes.
     """
 
     kind: Literal["inline", "processes", "ray", "slurm", "scripts"] = "processes"

@@ -1,4 +1,4 @@
-"""`RunSpec`: one run of a sweep, its identity and the steps of its evaluations."""
+"""Define `RunSpec`: one run of a sweep, its identity, and the steps of its evaluations."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, Pr
 from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
-REFERENCE_BATCH = 1024  # B at which a run has exactly the recipe's lr, under any lr_scaling
-REFERENCE_PROBLEMS = 64  # the same for B_p, if lr depends on B_p alone: B = 1024 at n = 16
+REFERENCE_BATCH = 1024  # the B at which lr equals the recipe's lr for any lr_scaling that depends on B
+REFERENCE_PROBLEMS = 64  # the B_p at which lr equals the recipe's lr if it depends only on B_p
 # The exponents (α, β) in lr ∝ B_p^α n^β for each ``recipe.lr_scaling``.
 EXPONENTS = {"sqrt": (0.5, 0.5), "linear": (1.0, 1.0), "constant": (0.0, 0.0), "sqrt_problems": (0.5, 0.0)}
 
 
 def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
-    """Return lr(B_p, n) / lr under a rule of ``recipe.lr_scaling``.
+    """Return the ratio lr(B_p, n) / lr for a rule of ``recipe.lr_scaling``.
 
     >>> lr_ratio(256, 16, "sqrt_problems"), lr_ratio(256, 16, "sqrt"), lr_ratio(256, 64, "sqrt_problems")
     (2.0, 2.0, 2.0)
     """
     alpha, beta = EXPONENTS[rule]
-    if alpha == beta:  # keeps the results of versions with these rules only, to the last bit
+    if alpha == beta:  # gives results that are bitwise equal to those of older versions
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
     own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
     return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)
@@ -34,8 +34,9 @@ def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
 class RunSpec(Section):
     """The specification of one run: its configuration, seed, recipe, horizon and evaluations.
 
-    ``options`` are the options of its backend, ``sources`` the paths that the backend reads, and ``content``
-    the hashes of what is there. Options and hashes are part of the run's identity, and paths are not.
+    ``options`` contains the options of the backend, ``sources`` the paths that the backend reads, and
+    ``content`` the hashes of these files. Options and hashes are part of the run's identity, but paths are
+    not.
     """
 
     backend: str
@@ -53,30 +54,32 @@ class RunSpec(Section):
 
     @property
     def batch_rollouts(self) -> int:
-        """B = B_p · n, the rollouts per step."""
+        """B = B_p · n, the number of rollouts per step."""
         return self.problems_per_batch * self.rollouts_per_problem
 
     @property
     def steps(self) -> int:
-        """M = floor(C / B), the run's last step."""
+        """M = floor(C / B), the number of steps of the run."""
         return self.compute // self.batch_rollouts
 
     @property
     def rollouts(self) -> int:
-        """C = M · B, the rollouts that the run generates."""
+        """C = M · B, the number of rollouts that the run generates."""
         return self.steps * self.batch_rollouts
 
     @property
     def lr_factor(self) -> float:
-        """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
+        """Factor by which the run's learning rate differs from ``recipe.lr``.
 
+        The factor is (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``). Here
         B_g = B_p · n_train / ``recipe.minibatches`` is the number of rollouts in the gradient of one update,
-        where n_train is ``recipe.gradient_rollouts``, or else n. The rule ``sqrt_problems`` is (B_p / 64)^½
-        at any n, and equals the square-root rule at n = 16 (`lr_ratio`). The paper's rule is
-        lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. If n_train < n, the rule
-        follows n_train, because the square root compensates for the noise of the gradient, whose variance is
-        ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with
-        n = 64 only in its baseline. A filter does not change the factor.
+        and n_train is ``recipe.gradient_rollouts`` if set, otherwise n. For ``sqrt_problems``, the factor is
+        (B_p / ``recipe.minibatches`` / 64)^½ at any n, which equals ``sqrt`` at n_train = 16 (`lr_ratio`).
+
+        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. If
+        n_train < n, isolaw scales with n_train. The square root compensates for the noise of the gradient,
+        which has a variance ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then
+        differs from a run with n = 64 only in its baseline. Filters do not change the factor.
 
         >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
         >>> run.lr_factor
@@ -90,17 +93,17 @@ class RunSpec(Section):
 
     @property
     def evaluated_at(self) -> dict[str, float | None]:
-        """The temperature and top_p of evaluations: those of ``evaluation``, or else those of the recipe."""
+        """Temperature and top_p of evaluations, from ``evaluation`` or, if unset, from the recipe."""
         own = {"temperature": self.evaluation.temperature, "top_p": self.evaluation.top_p}
         return {key: getattr(self.recipe, key) if value is None else value for key, value in own.items()}
 
     def identity(self) -> dict[str, Any]:
-        """Return the data that identify this run, without path, device, executor, horizon or schedule.
+        """Return the data that identify this run, without paths, device, executor, horizon and schedule.
 
-        Recipe keys that are off or have their default value are left out, so that a new key changes no
-        identity. The resolved recipe includes the values that follow from ``problems.difficulty``. The
-        temperature and top_p of evaluations are included if they differ from those of the recipe, since they
-        change the measurements.
+        Recipe keys that are off or have their default value are omitted, so that new keys do not change the
+        identity of existing runs. The resolved recipe includes the values that follow from
+        ``problems.difficulty``. The temperature and top_p of evaluations are included if they differ from the
+        recipe's values, because they change the measurements.
         """
         recipe = self.recipe
         evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}
@@ -119,16 +122,16 @@ class RunSpec(Section):
 
     @cached_property
     def run_id(self) -> str:
-        """The SHA-256 of the canonical JSON of `identity`, in 64 hexadecimal digits."""
+        """SHA-256 of the canonical JSON of `identity`, as 64 hexadecimal digits."""
         return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
 
     def __copy__(self) -> RunSpec:
         copied = super().__copy__()
-        vars(copied).pop("run_id", None)  # the copy may be about to change
+        vars(copied).pop("run_id", None)  # clear the cached id, because the caller can change the copy
         return copied
 
     def schedule(self) -> list[int]:
-        """Return the steps of the evaluations, ascending, with 0 and the last step.
+        """Return the steps of the evaluations in ascending order, including 0 and the last step.
 
         >>> run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=10, compute=1000,
         ...               evaluation=EvaluationSpec(points=3, start=10, end=1000))
@@ -143,7 +146,7 @@ class RunSpec(Section):
         if self.compute > end and ratio > 1:
             beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_POINTS)
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
-        # Without this factor, a budget of a whole number of batches could lose its last step to rounding.
+        # The factor prevents that rounding removes the last step of a budget with a whole number of batches.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
         steps = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
         ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}

@@ -1,4 +1,4 @@
-"""The sections of a sweep file, and the values that their keys accept."""
+"""Define the sections of a sweep file, and the values that their keys accept."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pydantic import (
 from isolaw.errors import InputError
 from isolaw.step_cost import parse_rollouts
 
-MOST_POINTS = 10_000  # evaluations of one run
+MOST_POINTS = 10_000  # maximum evaluations of one run
 _MOST_SEEDS = 10_000
-_LARGEST = 2**53  # beyond this a float64 is no longer exact
+_LARGEST = 2**53  # larger integers are not exact in float64
 
 
 class Section(BaseModel):
@@ -32,14 +32,14 @@ class Section(BaseModel):
 
 
 def whole(value: Any) -> Any:
-    """Return a whole number from an integer, a float such as 1e7, or an integer of NumPy."""
+    """Return an integer, a NumPy integer or a whole float such as 1e7 as int, and other values unchanged."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def rollouts(value: Any) -> Any:
-    """Return a budget in rollouts from a number or a text such as ``"1M"`` and ``"1e6"``."""
+    """Convert a number, or a text such as ``"1M"`` or ``"1e6"``, to a budget in rollouts."""
     if isinstance(value, str):
         try:
             value = parse_rollouts(value)
@@ -49,29 +49,29 @@ def rollouts(value: Any) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """Return the value if it is a list or tuple, and otherwise a list of it alone."""
+    """Return a list or tuple unchanged, and any other value as a list with one element."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def once(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names without repetitions."""
+    """Return the names without duplicates."""
     return tuple(dict.fromkeys(values))
 
 
 def span(value: Any) -> Any:
-    """Return a span, from a pair or from a single number at which it begins and ends."""
+    """Return a pair (first, last), given as a pair or as a single number that is both."""
     return value if isinstance(value, list | tuple) else (value, value)
 
 
 def ordered(values: tuple[int, int]) -> tuple[int, int]:
-    """Refuse a span that ends before it begins."""
+    """Return a pair (first, last); raise `ValueError` if first is larger than last."""
     if values[0] > values[1]:
         raise ValueError(f"{values[0]} is after {values[1]}; expected [first, last]")
     return values
 
 
 def percent(value: Any) -> Any:
-    """Return a share, from a number or a percentage: ``"20%"`` means 0.2."""
+    """Return a share, given as a number or as a percentage: ``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return float(value.strip()[:-1]) / 100
@@ -81,7 +81,7 @@ def percent(value: Any) -> Any:
 
 
 def seed_list(value: Any) -> Any:
-    """Return a list of seeds, from a list or a number of seeds: ``seeds = 3`` means 0, 1, 2."""
+    """Return a list of seeds, given as a list or as the number of seeds: ``seeds = 3`` means 0, 1, 2."""
     value = whole(value)
     if isinstance(value, list | tuple):
         return value
@@ -104,7 +104,7 @@ Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
 ]  # fmt: skip
-# Names of a model's modules (LoRA targets), whose order does not matter.
+# Names of a model's modules (LoRA targets). They are sorted, because their order has no effect.
 Modules = Annotated[
     tuple[Text, ...],
     BeforeValidator(listed),
@@ -112,16 +112,17 @@ Modules = Annotated[
     Field(min_length=1),
 ]
 Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
-# Values of these recipe keys unless the file or the algorithm sets them.
+# Defaults of recipe keys that neither the sweep file nor the algorithm sets.
 OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
 
 
 class Recipe(Section):
-    """The training recipe: how a batch becomes an update. For None the backend or the algorithm chooses.
+    """The training recipe, which defines how a batch becomes an update.
 
-    A backend refuses settings that it does not support. The equations are in `algorithms.objective` for
-    language models, and in `isolaw.simulators` for the simulators, whose lr is their own η and not the lr of
-    an optimiser. ``lr_scaling`` is the rule by which lr follows the batch (`RunSpec.lr_factor`).
+    For keys that are None, the backend or the algorithm chooses a value. A backend rejects settings that it
+    does not support. The equations are in `algorithms.objective` for language models and in
+    `isolaw.simulators` for simulators. The lr of a simulator is its own η and not the lr of an optimiser.
+    ``lr_scaling`` is the rule by which lr depends on the batch size (`RunSpec.lr_factor`).
     """
 
     algorithm: str = "grpo"
@@ -130,7 +131,7 @@ class Recipe(Section):
     warmup_steps: Index | None = None
     weight_decay: Rate | None = None
     max_grad_norm: Positive | None = None
-    # The advantage, and the rollouts that enter the gradient.
+    # Keys of the advantage, and of the rollouts that enter the gradient.
     advantage: (
         Literal[
             "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"
@@ -153,7 +154,7 @@ class Recipe(Section):
     kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
     float32_head: bool | None = None
-    # Updates on a batch: ``epochs`` passes over it, each in ``minibatches`` optimiser steps.
+    # Updates on a batch: ``epochs`` passes over it, each with ``minibatches`` optimiser steps.
     epochs: Count = 1
     minibatches: Count = 1
     # The critic of PPO.
@@ -161,7 +162,7 @@ class Recipe(Section):
     gae_lambda: Share | None = None
     value_clip: Positive | None = None
     critic_lr: Positive | None = None
-    # Low-rank adapters (LoRA) in place of the weights.
+    # Low-rank adapters (LoRA), which are trained instead of the weights.
     lora_rank: Count | None = None
     lora_alpha: Positive | None = None
     lora_targets: Modules | None = None
@@ -175,11 +176,11 @@ class Recipe(Section):
     interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
-    # Parts of the algorithm to take out.
+    # Parts of the algorithm to remove.
     without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:
-        """Return the keys that are neither at their default nor `OFF`.
+        """Return the keys and values that differ from their defaults and from `OFF`.
 
         >>> Recipe(lr=1e-6, float32_head=False).chosen()
         {'lr': 1e-06}
@@ -191,8 +192,8 @@ class Recipe(Section):
 class ProblemsSpec(Section):
     """The problem set, and the number of its training and validation problems; None means all problems.
 
-    ``difficulty`` is how well the base model solves the problems, from which the recipe's defaults follow;
-    None means unknown.
+    ``difficulty`` states whether the problems are easy or hard for the base model (None: unknown). Some of
+    the recipe's defaults depend on it.
     """
 
     set: str = "easy"
@@ -202,18 +203,18 @@ class ProblemsSpec(Section):
 
 
 class EvaluationSpec(Section):
-    """The schedule of evaluations, and the metrics of each.
+    """The schedule of evaluations, and the metrics of each evaluation.
 
-    All runs of a sweep share the schedule, so that all configurations are evaluated equally often. A run is
-    evaluated at step 0, at the last step that each of ``points`` log-spaced budgets from ``start`` to ``end``
-    pays for, and at the last step of each horizon. Budgets beyond ``end`` continue the same spacing, so an
-    extended sweep has the evaluations of an uninterrupted one. The policy gives ``samples`` answers to each
-    problem; 0 requests exact values, which only simulators have. isolaw fills in ``start`` (the smallest
-    batch), ``end`` (the first horizon) and ``horizons`` when the sweep starts.
+    All runs of a sweep have the same schedule in rollouts, so that all configurations are evaluated equally
+    often. A run is evaluated at step 0, at the last step within each of ``points`` log-spaced budgets from
+    ``start`` to ``end``, and at the last step of each horizon. Budgets beyond ``end`` have the same spacing,
+    so an extended sweep has the same evaluations as an uninterrupted sweep. The policy gives ``samples``
+    answers to each problem; 0 requests exact values, which only simulators support. isolaw fills in ``start``
+    (the smallest batch), ``end`` (the first horizon) and ``horizons`` when the sweep starts.
 
-    Evaluations sample with ``temperature`` and ``top_p`` (None: those of the recipe). Unlike the schedule,
-    both are part of a run's identity, since they change the measurements. Each evaluation keeps ``responses``
-    responses of each set for people to read (None: the backend chooses).
+    Evaluations sample with ``temperature`` and ``top_p`` (None: the recipe's values). Unlike the schedule,
+    these keys are part of a run's identity, because they change the measurements. Each evaluation saves
+    ``responses`` responses of each set for people to read (None: the backend chooses).
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
@@ -250,7 +251,7 @@ class GridSection(Section):
 
     @property
     def recipe_axes(self) -> dict[str, list[Any]]:
-        """The recipe keys that are axes, each with its values."""
+        """Recipe keys that are axes, each with its values."""
         keys = Recipe.model_fields
         return {key: list(values) for key in keys if (values := getattr(self, key)) is not None}
 
@@ -262,7 +263,7 @@ class GridSection(Section):
 if TYPE_CHECKING:
     Grid = GridSection
 else:
-    # Each key of the recipe may be an axis: a list of values that the recipe accepts.
+    # Each key of the recipe can be an axis, which is a list of values that the recipe accepts.
     _AXES = {
         key: (Annotated[tuple[kind, ...], BeforeValidator(listed), Field(min_length=1)], None)
         for key, kind in get_type_hints(Recipe, include_extras=True).items()
@@ -272,9 +273,7 @@ else:
 
 
 class LimitsSection(Section):
-    """The cap on rollouts per step, B_max, that the hardware allows; the default is the paper's on its easy
-    set.
-    """
+    """The hardware's limit B_max on rollouts per step; the default is the paper's value for its easy set."""
 
     max_batch_rollouts: Count = 65_536
 
@@ -283,13 +282,13 @@ Cells = tuple[tuple[Count, Count], ...]
 
 
 class DesignSection(Section):
-    """Which runs of the grid to make: all of them (``grid``), or the runs that a ``race`` chooses.
+    """The choice of runs in the grid: all runs (``grid``), or the runs that a ``race`` selects.
 
     A race (`isolaw.design.race`) compares configurations by ``metric`` on the validation set. ``spend``
     limits its rollouts: a value up to 1 is a share of the grid's rollouts, and a larger value is a number of
     rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance``. ``start``
-    is the B_p at which it first compares n (default: the middle B_p). ``pinned`` lists the [B_p, n] that
-    always take part, and ``forbidden`` those that never do.
+    is the B_p at which the race first compares different n (default: the middle B_p). The race always
+    includes the [B_p, n] in ``pinned``, and never those in ``forbidden``.
     """
 
     kind: Literal["grid", "race"] = "grid"
@@ -302,10 +301,10 @@ class DesignSection(Section):
 
 
 class StoreSection(Section):
-    """Where isolaw stores the states from which runs continue.
+    """The place where isolaw stores the states from which runs resume.
 
     ``states`` is a folder, for example on another disk, in which isolaw creates its own folder. All machines
-    that execute runs must see it. The default is the sweep's directory.
+    that execute runs must have access to it. The default is the sweep's directory.
     """
 
     states: Text | None = None
@@ -314,8 +313,9 @@ class StoreSection(Section):
 class TrackingSection(Section):
     """The trackers to which isolaw copies the runs; the sweep's own files remain authoritative.
 
-    ``directory`` is where trackers write files (default: the sweep's directory; Trackio has its own).
-    ``project`` is the project in W&B and Trackio, and the experiment in MLflow.
+    ``directory`` is the folder in which trackers write files (default: the sweep's directory; Trackio uses
+    its own folder). ``project`` is the name of the project in W&B and Trackio, and of the experiment in
+    MLflow.
     """
 
     to: Annotated[

@@ -1,4 +1,4 @@
-"""`SweepSpec`: a whole sweep file."""
+"""Define `SweepSpec`, the content of a sweep file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from isolaw.errors import InputError, Issue, SpecError
 
 
 class SweepSpec(Section):
-    """A whole sweep: all sections of a sweep file.
+    """The specification of a sweep: all sections of a sweep file.
 
     >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
     >>> spec.sweep.compute, spec.grid.rollouts_per_problem
@@ -57,7 +57,8 @@ class SweepSpec(Section):
     ) -> SweepSpec:
         """Build a sweep from plain data; raise `SpecError` with all issues.
 
-        If keys are wrong, ``check`` still checks the remaining spec, and the error lists its issues, too.
+        If some keys are invalid, ``check`` still checks the spec without them, and the error also lists the
+        issues that it finds.
         """
         try:
             return parse_section(cls, data)
@@ -77,11 +78,11 @@ class SweepSpec(Section):
         base: SweepSpec | None = None,
         check: Callable[[SweepSpec], list[Issue]] | None = None,
     ) -> SweepSpec:
-        """Build a sweep from a TOML file, ``base`` or the defaults, changed by ``section.key=value``
-        settings.
+        """Build a sweep from a TOML file, from ``base``, or from the defaults.
 
-        Raises `SpecError` with all issues and their lines (``check`` as for `parse`), and `InputError` for
-        a file that cannot be read or a setting without ``=``.
+        ``settings`` are ``section.key=value`` texts that override keys. ``check`` is as in `parse`. Raise
+        `SpecError` with all issues and their lines, and `InputError` if the file cannot be read or a setting
+        has no ``=``.
         """
         settings = list(settings)
         data = read_toml(path) if path is not None else {}
@@ -96,13 +97,13 @@ class SweepSpec(Section):
 
 
 def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any] | None:
-    """Return the data without the wrong keys; None if these decide which runs exist."""
+    """Return the data without the invalid keys, or None if these keys decide which runs exist."""
     sections = {name: dict(own) if isinstance(own, Mapping) else own for name, own in data.items()}
     for issue in issues:
         section, _, key = issue.where.partition(".")
         if section == "sweep" or key in GridSection.model_fields:
             return None
-        if key in ("", "kind"):  # the executor's other keys depend on its kind
+        if key in ("", "kind"):  # remove the whole section, because its other keys depend on its kind
             sections.pop(section, None)
         elif section in sections:
             sections[section].pop(key.split(".")[0], None)
@@ -110,7 +111,7 @@ def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any]
 
 
 def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]]) -> list[Issue]:
-    """Return the issue of an unknown backend, which ``check`` finds even if the runs are unknown."""
+    """Return the issue of an unknown backend, which ``check`` can find even if the runs are unknown."""
     section = data.get("sweep")
     name = section.get("backend") if isinstance(section, Mapping) else None
     if not isinstance(name, str):
@@ -120,7 +121,7 @@ def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], lis
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:
-    """Write one ``section.key=value`` into ``data``; the value is TOML, or else a bare string."""
+    """Apply one ``section.key=value`` setting to ``data``; a value that is not TOML is a string."""
     name, equals, raw = setting.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not sections or not key:

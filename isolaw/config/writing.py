@@ -1,4 +1,4 @@
-"""Write sweep files: plain data as TOML."""
+"""Format the data of a sweep file as TOML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
-    """Return a mapping of tables as TOML, without the keys whose value is None.
+    """Return a mapping of tables as TOML; omit keys with the value None.
 
     >>> data = {"sweep": {"compute": 1000, "seeds": [0, 1]}, "bandit": {"histograms": {"a b": "x"}}}
     >>> print(toml_text(data))
@@ -38,7 +38,7 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a key, quoted if TOML requires it."""
+    """Return a key as TOML, in quotation marks if TOML requires them."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 

@@ -1,4 +1,7 @@
-"""Executors: a module for each way to execute runs; `base` has common parts, and `waiting` the queue."""
+"""Choose and check executors, which execute runs in this process, on this machine or on a cluster.
+
+Each executor is a module of this package. `base` has their common parts, and `waiting` is the queue of runs.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ from isolaw.store import SweepStore
 if TYPE_CHECKING:
     from isolaw.machine import Cards
 
-# The package that an executor needs; isolaw's extra has the name of the executor.
+# The packages that executors need. The isolaw extra that installs a package has the name of its executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
-# The keys that only one executor uses.
+# The keys that only this executor uses.
 _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
-# The overhead of a step, in rollouts that take as long (65 in the runs of docs/real-sweep.md).
+# The overhead of a step, as the number of rollouts that take the same time (65 in docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
-# Seconds within which a Ray cluster must answer.
+# A Ray cluster must answer within this many seconds.
 _ANSWERS_S = 10.0
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
-    """Return the resources of one run: those that the user chose, or else those that its processes need."""
+    """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
@@ -48,7 +51,7 @@ def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, make the backend plan runs for the machines that will execute them."""
+    """Return a context in which the backend plans runs for the machines that will execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
     cpus, gpus = chosen.cpus or chosen.gpus or 1, chosen.gpus or 0
@@ -56,11 +59,10 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, make the backend plan runs for machines with these GPUs.
+    """Return a context in which the backend plans runs for machines with the GPUs in ``cards``.
 
-    Without ``cards`` it plans for the machines that the executor knows.
-
-    Raises `SpecError` if a run takes more GPUs than a machine has.
+    If ``cards`` is None, the context changes nothing. Raise `SpecError` if a run takes more GPUs than a
+    machine has.
     """
     if cards is None:
         return nullcontext()
@@ -99,17 +101,17 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
 
 
 def idle(chosen: ExecutorSection) -> list[str]:
-    """Return the keys that the user set, and that the chosen executor does not use."""
+    """Return the keys that the user has set but the chosen executor does not use."""
     plain = ExecutorSection()
     others = [key for kind, keys in _KEYS.items() if kind != chosen.kind for key in keys]
     return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
 
 
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
-    """Raise `SpecError`, before isolaw writes anything, if ``run`` cannot execute.
+    """Raise `SpecError` if ``run`` cannot execute, before isolaw writes anything.
 
-    The cause is that this machine does not reach the cluster, or has fewer GPUs than ``command.gpus`` of
-    local runs.
+    A run cannot execute if this machine cannot reach the cluster or, for local runs, if it has fewer GPUs
+    than ``command.gpus``.
     """
     if chosen.kind in ("inline", "processes") and run.backend == "command":
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())
@@ -126,7 +128,7 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
             raise SpecError([Issue("executor.kind", hint, found=chosen.kind)])
     address = ray_address(chosen)
     if chosen.kind == "ray" and (found := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
-        try:  # Ray itself would try for minutes
+        try:  # Ray's own attempts would take minutes
             socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
         except (OSError, OverflowError) as error:
             hint = f"no Ray cluster answers there ({error})"
@@ -134,14 +136,15 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
 
 
 def ray_address(chosen: ExecutorSection) -> str:
-    """Return the address of the Ray cluster: the user's choice, or else Ray's own environment variable."""
+    """Return the address of the Ray cluster: the user's setting, ``RAY_ADDRESS``, or ``local``."""
     return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return the runs in order of execution: the longest first, so that no long run remains alone at the end.
+    """Return the runs in order of execution, the longest run first.
 
-    Runs that failed before come last, so that no other run waits for them.
+    This order avoids that a long run is the only one left at the end. Runs that failed before come last, so
+    that no other run waits for them.
     """
     store = SweepStore(directory)
 
@@ -154,15 +157,15 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
-    """Return the executor's limits with the defaults of its kind."""
-    if chosen.kind == "scripts":  # the user who executes the scripts sets limits
+    """Return the executor's section with the default limits of its kind filled in."""
+    if chosen.kind == "scripts":  # limits are up to the user who executes the scripts
         return ExecutorSection(kind=chosen.kind, retries=0)
     update: dict[str, Any] = {"retries": chosen.retries if chosen.kind in _PACKAGES else 0}
     if chosen.kind == "inline":
         update["jobs"] = 1
     elif chosen.kind == "processes":
         kinds = {resources(chosen, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
-        if most := max(kinds):  # GPUs that runs may hold together, of this machine and for its memory
+        if most := max(kinds):  # limit the total GPUs of concurrent runs by this machine's GPUs and memory
             held = min(jobs * gpus if gpus else most for gpus, jobs in kinds.items())
             update["max_gpus"] = min(max(held, most), chosen.max_gpus or math.inf)
         if chosen.jobs is None and (len(kinds) == 1 or not most):
@@ -171,7 +174,7 @@ def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
-    """Return, as JSON-able data, where runs would execute and what isolaw would submit."""
+    """Return where runs would execute and what isolaw would submit, as JSON-compatible data."""
     if not runs:
         none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
         return {"kind": chosen.kind, **none}
@@ -193,18 +196,18 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
 def run(
     directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec], stop: threading.Event
 ) -> Generator[Event]:
-    """Execute runs of the sweep in ``directory``, in their `order`.
+    """Execute runs of the sweep in ``directory`` in the given order, and yield their events.
 
-    Once ``stop`` is set, active runs save their state and end, and no other run begins.
+    After ``stop`` is set, active runs save their state and end, and no other run starts.
     """
     each = {run.run_id: resources(chosen, run) for run in runs}
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
     gpus = {run_id: own.nodes * own.gpus for run_id, own in each.items()}
     waiting = Waiting(directory, rollouts, gpus, limits(chosen, runs), stop)
     if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
-        # Ray reads these when it is imported; other users of this machine then cannot give tasks to the
-        # cluster.
+        # Ray reads these variables at import. They prevent other users of this machine from submitting tasks
+        # to the cluster.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library
+    executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # imports its library
     yield from executor.run(directory, waiting, chosen, each)

@@ -1,8 +1,8 @@
-"""The parts that executors share: `execute` executes one run, and `drive` schedules runs.
+"""Provide the common parts of executors: `execute` executes one run, and `drive` schedules runs.
 
-The module of an executor has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where
-runs execute, which never changes their results. Executors that execute several runs at a time implement
-`Slots`.
+Each executor is a module with a function ``run(directory, waiting, chosen, each) -> Iterator[Event]``. An
+executor decides where runs execute, which never changes their results. Executors that execute several runs at
+a time implement `Slots`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,26 @@ class Resources:
 
 
 class Slots(Protocol):
-    """The interface to the places where runs execute, such as worker processes or jobs."""
+    """Protocol of the places where runs execute, such as worker processes or SLURM jobs."""
 
     def start(self, run_id: str) -> Event | None:
-        """Begin or continue a run; return an event if there is a problem to report."""
+        """Start or continue a run; return an event if there is a problem to report."""
 
     def events(self) -> list[Event]:
-        """Wait briefly for events and return them; the last event of a run is not a ``checkpoint``."""
+        """Wait briefly for events and return them.
+
+        The last event of a run must not be a ``checkpoint``.
+        """
 
     def ask_to_stop(self, run_id: str) -> None:
         """Ask a run to save its state and end."""
 
     def close(self) -> None:
-        """End all runs that were started here, immediately."""
+        """Immediately end all runs that this object has started."""
 
 
 def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
-    """Start runs while there is room, and yield their events, until all runs have ended."""
+    """Start runs within the limits of ``waiting``, and yield their events until all runs have ended."""
     asked: set[str] = set()
     try:
         while True:
@@ -76,8 +79,8 @@ def execute(
 ) -> Iterator[Event]:
     """Execute one run of a sweep from its last state, and mark it DONE or FAILED.
 
-    An exception in the run is written to ``FAILED.json`` and yielded as a ``failed`` event; it never reaches
-    the caller. ``nodes`` are the run's machines, if it has several. Setting ``asked`` asks the run to stop.
+    An exception in the run is written to ``FAILED.json`` and yielded as a ``failed`` event. It never reaches
+    the caller. ``nodes`` are the machines of a run on several machines. The run stops if ``asked`` is set.
     """
     run = SweepStore(directory).run(run_id)
     run.asked_to_stop = asked or run.asked_to_stop
@@ -87,7 +90,7 @@ def execute(
                 yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
-                if run.is_asked_to_stop():  # its processes may have received the same signal and ended
+                if run.is_asked_to_stop():  # the same signal may have ended its processes
                     yield Event(run_id, "stopped", cause=cause)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause

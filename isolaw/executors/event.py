@@ -1,4 +1,4 @@
-"""`Event`: a report of an executor about a run."""
+"""Define `Event`, an executor's report about a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run, or a warning for the user.
+    """A change in the status of a run, or a warning for the user.
 
-    ``checkpoint``: the run has reached ``compute`` rollouts; executors may skip some of these events.
-    ``stopped``: the run saved its state and ended on request. ``lost``: its process or machine is gone.
-    ``busy``: another process has locked the run. ``decision``: a race chose its next runs, or ended; this
-    event belongs to no run. Callers of the engine receive neither ``lost`` nor ``busy``: isolaw repeats such
-    runs, or they fail.
+    The kinds that need explanation are: ``checkpoint``, the run has reached ``compute`` rollouts (executors
+    can skip some of these events); ``stopped``, the run has saved its state and ended on request; ``lost``,
+    its process or machine has died; ``busy``, another process has locked the run; and ``decision``, a race
+    has chosen its next runs or ended. A ``decision`` belongs to no run. Callers of the engine receive neither
+    ``lost`` nor ``busy``, because isolaw repeats such runs or marks them as failed.
     """
 
     run_id: str

@@ -1,4 +1,4 @@
-"""The executor `inline`: one run after another, in this process."""
+"""Implement the executor `inline`, which executes one run after another in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.store import SweepStore
 
 
 def run(directory: Path, waiting: Waiting, *_: Any) -> Iterator[Event]:
-    """Execute the runs one after the other in this process, and yield their events."""
+    """Execute the runs one after another in this process, and yield their events."""
     store = SweepStore(directory)
     while not waiting.halted and (run_id := waiting.next()):
         store.run(run_id).proceed()

@@ -1,13 +1,13 @@
 """Start the processes of a run on each of its machines, and connect them to the engine.
 
-`launch` executes next to the engine, on the run's first machine. It opens a port, starts the processes of
+`launch` executes in the engine's process on the run's first machine. It opens a port, starts the processes of
 this machine, makes the other machines start theirs (`join`), and yields the checkpoints that the first
-process reports. Ranks follow the order of machines.
+process reports. Ranks are numbered in the order of machines.
 
-Security: the engine's port accepts only peers that send the secret of the run, which is in the environment of
-its processes. On one machine nothing listens beyond loopback, and the processes find each other through a
-file in a private folder. On several machines they use a torch store at the address of the first machine,
-which has no secret (docs/cluster.md). They exchange JSON and no pickles (`process_group`).
+Security: the engine's port accepts only peers that send the run's secret, which is in the environment of its
+processes. On one machine, processes listen only on loopback and find each other through a file in a private
+folder. On several machines, they use a torch store at the address of the first machine, which requires no
+secret (docs/cluster.md). They exchange JSON and no pickles (`process_group`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
-    """Execute a run in its own processes, continuing from the context's state.
+    """Execute a run in several processes from the context's state, and yield its checkpoints.
 
-    Raises `RunError` if a process fails or ends early.
+    Raise `RunError` if a process fails or ends early.
     """
     nodes = context.nodes
     count, address = (nodes.count, nodes.address) if nodes else (1, _LOOPBACK)
@@ -81,7 +81,7 @@ def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
 
 
 def join(meeting: dict[str, Any], node: int) -> None:
-    """Start a run's processes on its machine number ``node``, and wait for their end."""
+    """Start the processes of a run on its machine with number ``node``, and wait until they end."""
     ranks = _Ranks(meeting, node)
     try:
         ranks.wait()
@@ -92,7 +92,7 @@ def join(meeting: dict[str, Any], node: int) -> None:
 class _Ranks:
     """The processes of a run on one of its machines.
 
-    ``store`` is the socket on which the first process serves torch's store.
+    ``store`` is the socket on which the first process serves the torch store.
     """
 
     def __init__(self, meeting: dict[str, Any], node: int, store: socket.socket | None = None) -> None:
@@ -126,22 +126,22 @@ class _Ranks:
             )
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until all processes have ended, one has failed, or the time is up."""
+        """Wait until all processes have ended, one has failed, or the time limit is reached."""
         until = None if seconds is None else time.monotonic() + seconds
         while self.running and not self.failure and (until is None or time.monotonic() < until):
             time.sleep(0.05)
 
     @property
     def running(self) -> bool:
-        """Whether any process is running."""
+        """True if any process is running."""
         return any(process.poll() is None for process in self.processes.values())
 
     @property
     def failure(self) -> str:
-        """A description of how the first failed process ended; empty if no process has failed.
+        """Description of how the first failed process ended; empty if no process has failed.
 
-        The other processes fail soon afterwards, with less informative errors. A process that a signal ended
-        therefore counts before processes that ended with an exit code.
+        After a failure, the other processes also fail, with less informative errors. A process that was
+        killed by a signal therefore has priority over processes that ended with an exit code.
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}
@@ -152,7 +152,7 @@ class _Ranks:
         return self._failure
 
     def end(self) -> None:
-        """End the processes by SIGTERM, and after a while by force, with everything that they started."""
+        """End the processes by SIGTERM, and kill them with all their child processes after a time limit."""
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         until = time.monotonic() + _STOPPING_S
@@ -167,7 +167,7 @@ class _Connections:
 
     def __init__(self, secret: str, job: dict[str, Any], ranks: _Ranks, context: RunContext) -> None:
         self.secret, self.job, self.ranks, self.context = secret, job, ranks, context
-        # Reports of processes; None when one has ended without its last message.
+        # Reports of processes; None if a process has ended without its last message.
         self.reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.first: Any = None  # stream to the first process
         self.connections: list[socket.socket] = []
@@ -175,7 +175,7 @@ class _Connections:
         self.stopping = False
 
     def accept(self, listening: socket.socket) -> None:
-        """Serve the processes that connect, until ``listening`` is closed at the end of the run."""
+        """Accept connections of processes until ``listening`` is closed at the end of the run."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
@@ -225,12 +225,12 @@ class _Connections:
             self._send({})
 
     def _send(self, value: dict[str, Any]) -> None:
-        """Send the first process a message; `_receive` notices if the process has ended."""
+        """Send a message to the first process; if this process has ended, `_receive` raises the error."""
         with contextlib.suppress(OSError, ValueError):
             engine_connection.write(self.first, value)
 
     def _receive(self) -> dict[str, Any]:
-        """Return the first process's next report; raise if any process has failed or ended."""
+        """Return the next report of the first process; raise `RunError` if any process failed or ended."""
         while True:
             try:
                 report = self.reports.get(timeout=_POLLING_S)
@@ -250,8 +250,9 @@ class _Connections:
             return report
 
     def _ended(self) -> RunError:
-        """Return the error that ended the run: a failure that a process reported, or else how a process
-        ended.
+        """Return the error that ended the run.
+
+        This is the failure that a process reported or, if there is none, how a process ended.
         """
         self.ranks.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):

@@ -1,7 +1,7 @@
-"""The executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
+"""Implement the executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
 
-A worker sees as many of this machine's GPUs as its runs take, and no other worker sees the same GPUs. Nothing
-is pickled, so the user's script needs no ``__main__`` guard. If a worker dies, only its run fails.
+Each worker sees only the GPUs that its runs need, and no two workers share a GPU. Nothing is pickled, so the
+user's script needs no ``__main__`` guard. If a worker dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from isolaw.executors.waiting import Waiting
 from isolaw.machine import visible_gpus
 from isolaw.store import SweepStore
 
-# Interval of checks whether the sweep has to end,
+# Seconds between checks whether the sweep has to end.
 _WAIT_S = 0.2
-# and whether a worker is suspended.
+# Seconds between checks whether a worker is suspended.
 _LOOK_S = 10.0
 
 
@@ -43,8 +43,8 @@ class _Worker:
         gpus: list[str],
     ) -> None:
         self.run_id: str | None = None
-        self.gpus = gpus  # their names; none: the worker's runs take none, and see all
-        self.held = False  # suspended by SIGSTOP
+        self.gpus = gpus  # names of its GPUs; if empty, the runs need no GPU, and all GPUs are visible
+        self.held = False  # whether it is suspended by SIGSTOP
         # The engine handles Ctrl-C. A SIGINT to the worker itself is blocked until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -64,19 +64,19 @@ class _Worker:
         threading.Thread(target=self._forward, args=(self.process.stdout,), daemon=True).start()
 
     def _forward(self, lines: IO[str]) -> None:
-        with lines, contextlib.suppress(ValueError):  # an unfinished line
+        with lines, contextlib.suppress(ValueError):  # the last line can be incomplete
             for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
     def give(self, run_id: str) -> None:
         self.run_id = run_id
-        with contextlib.suppress(BrokenPipeError):  # the worker's end arrives as an event
+        with contextlib.suppress(BrokenPipeError):  # if the worker has ended, an event reports it
             self._stdin.write(run_id + "\n")
             self._stdin.flush()
 
     def stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its last run id may still be buffered
+        with contextlib.suppress(BrokenPipeError):  # closing flushes a buffered run id
             self._stdin.close()
         children.end(self.process)
 
@@ -90,7 +90,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """The `Slots` of this executor: worker processes, each of which executes one run after the other."""
+    """The `Slots` of this executor: worker processes that each execute one run after another."""
 
     def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
         self.directory, self.each = directory, each
@@ -99,7 +99,7 @@ class _Processes:
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
         self.look_at = 0.0
-        self.asked: set[str] = set()  # runs that have to end
+        self.asked: set[str] = set()  # runs that were asked to stop
 
     def start(self, run_id: str) -> Event | None:
         self.asked.discard(run_id)
@@ -119,7 +119,7 @@ class _Processes:
         return None
 
     def _end(self, worker: _Worker) -> None:
-        """End a worker, which frees its GPUs for others."""
+        """End a worker, and free its GPUs for other workers."""
         worker.stop()
         if worker in self.workers:
             self.workers.discard(worker)
@@ -143,7 +143,7 @@ class _Processes:
         return [event]
 
     def _stopped(self) -> Iterator[Event]:
-        """Warn once about each suspended worker; end suspended workers whose runs have to end."""
+        """Warn once about each suspended worker; end suspended workers whose runs were asked to stop."""
         if time.monotonic() < self.look_at:
             return
         self.look_at = time.monotonic() + _LOOK_S
@@ -169,5 +169,5 @@ class _Processes:
 def run(
     directory: Path, waiting: Waiting, _chosen: ExecutorSection, each: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Execute the runs on as many workers as the limits allow."""
+    """Execute the runs on as many workers as the limits allow, and yield their events."""
     yield from drive(_Processes(directory, each), waiting)

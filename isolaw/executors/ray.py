@@ -1,11 +1,12 @@
-"""The executor `ray`: each run is a task with its own cores and GPUs, in an existing or a local cluster.
+"""Implement the executor `ray`: each run is a task with its own cores and GPUs.
 
-A run on several machines has a placement group with a bundle on each of them. If a worker or its machine
-dies, isolaw repeats the run from its last state.
+The Ray cluster can be an existing or a local one. A run on several machines has a placement group with a
+bundle on each machine. If a worker or its machine dies, isolaw repeats the run from its last state.
 
-A worker that sees the sweep's directory, because it finds the engine's message in ``lock``, writes the run
-itself. Any other worker executes the run in its own folder, and sends lines and states in pieces through
-Ray's object store to the engine, which writes them. Large models therefore need a shared file system.
+If a worker finds the engine's message in the sweep's file ``lock``, it has access to the sweep's directory
+and writes the run itself. Otherwise, the worker executes the run in a temporary folder. It sends lines and
+states in pieces through Ray's object store to the engine, which writes them. Large models therefore need a
+shared file system.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore, transfer
 
-# Interval of checks whether the sweep has to end, and whether the cluster is alive.
+# Seconds between checks whether the sweep has to end, and between checks whether the cluster is alive.
 _WAIT_S = 0.2
 _ALIVE_S = 5.0
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -58,7 +59,7 @@ def run(
 
 @contextlib.contextmanager
 def _cluster(address: str) -> Iterator[None]:
-    """Connect to the cluster; a local one ends with the connection."""
+    """Connect to the cluster inside the block; a local cluster is started, and stopped afterwards."""
     if ray.is_initialized():
         yield
         return
@@ -66,7 +67,7 @@ def _cluster(address: str) -> Iterator[None]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
-    if "PYTHONPATH" in os.environ:  # for the user's own reward
+    if "PYTHONPATH" in os.environ:  # workers import the user's reward from there
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     kept = signal.getsignal(signal.SIGTERM)
     with _private(options) if address == "local" else contextlib.nullcontext():
@@ -84,23 +85,23 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, keep the sockets of a new cluster private; `executors.run` sets the cluster's token.
+    """Keep the sockets of a cluster that starts inside the block private.
 
-    Ray's servers listen on all interfaces unless the address of the machine is loopback. Ray uses loopback
-    only on systems where it considers clusters impossible; this setting has the same effect on any system.
-    Ray makes the folders of its Unix sockets writable for all users, so isolaw places them in a private
-    folder.
+    Ray's servers listen on all interfaces unless the machine's address is loopback. Ray uses loopback only on
+    systems on which it considers clusters impossible, and this function makes it do so on any system. Ray
+    also makes the folders of its Unix sockets writable for all users, so isolaw creates them in a private
+    folder. `executors.run` sets the cluster's token.
     """
     before = os.environ.get(_CLUSTERS)
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
-    os.environ[_CLUSTERS] = "0"  # for Ray's own processes
+    os.environ[_CLUSTERS] = "0"  # for the processes that Ray starts
     ray_constants.ENABLE_RAY_CLUSTER = False
     options["_node_ip_address"] = "127.0.0.1"
-    where = os.environ.get("RAY_TMPDIR", "/tmp")  # Ray's default: paths of sockets have to be short
+    where = os.environ.get("RAY_TMPDIR", "/tmp")  # as Ray's default; socket paths must be short
     try:
         with tempfile.TemporaryDirectory(
             prefix="isolaw-", dir=where, ignore_cleanup_errors=True
-        ) as folder:  # Ray's processes may end a little later
+        ) as folder:  # Ray's processes can end a little later
             options["_temp_dir"] = str(Path(folder) / "ray")
             yield
     finally:
@@ -111,7 +112,10 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
 
 
 def _room(each: Resources, own: bool) -> Iterator[Event]:
-    """Yield a warning if no machine of the cluster has room for a run; raise if no further one can join."""
+    """Yield a warning if the cluster's machines are too small for a run.
+
+    For a local cluster, which no machine can join, raise `RunError` instead.
+    """
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
@@ -126,7 +130,7 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
 
 @dataclass
 class _Task:
-    """A run in progress: its stream of messages and, once the run has begun, where it executes."""
+    """A run in progress: its stream of messages and, after the run has started, the place of execution."""
 
     run_id: str
     stream: Any
@@ -135,7 +139,7 @@ class _Task:
 
 
 class _Ray:
-    """The `Slots` of this executor: a task of Ray for each run."""
+    """The `Slots` of this executor, with one Ray task for each run."""
 
     def __init__(self, directory: Path, shared: bool | None, each: Mapping[str, Resources]) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
@@ -177,7 +181,7 @@ class _Ray:
         return [event] if event else []
 
     def _silent(self) -> Iterator[Event]:
-        """Yield one warning if the cluster is gone: Ray waits a minute for it, and then ends this process."""
+        """Yield one warning if the cluster does not answer, since Ray ends this process after a minute."""
         if time.monotonic() - self.checked < _ALIVE_S:
             return
         self.checked = time.monotonic()
@@ -191,7 +195,7 @@ class _Ray:
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:
-        """Return the event of a run's next message; None if the message is only about its files."""
+        """Return the event in a run's next message, or None if the message contains only files."""
         run = self.store.run(task.run_id)
         try:
             match ray.get(next(task.stream)):
@@ -199,7 +203,7 @@ class _Ray:
                     return Event(**event)
                 case {"here": place}:
                     task.here = place
-                case {"unseen": _}:  # its machine does not see the directory, so send the files
+                case {"unseen": _}:  # its machine cannot access the directory, so send the files
                     self._forget(task.stream)
                     self.shared = False
                     return self.start(task.run_id)
@@ -208,7 +212,7 @@ class _Ray:
             return None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")
-        except (RayTaskError, OSError) as error:  # outside the run: no isolaw there, this disk is full, …
+        except (RayTaskError, OSError) as error:  # e.g. isolaw is not installed there, or this disk is full
             cause = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
             ray.cancel(task.stream, force=True)
             with contextlib.suppress(OSError):
@@ -227,7 +231,7 @@ class _Ray:
         task = next((task for task in self.tasks.values() if task.run_id == run_id), None)
         if task is None:
             return
-        if not task.here:  # the run has not begun
+        if not task.here:  # the run has not started
             ray.cancel(task.stream, force=True)
             return
         place = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)

@@ -1,4 +1,4 @@
-"""The tasks of the executor `ray`: a whole run, or the part of one machine in a run on several."""
+"""Define the tasks of the executor `ray`: a whole run, or one machine's part of a run on several machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def make(
     engines_directory: str, run_id: str, lock_message: str, shared: bool | None, spec: str,
     pieces: list[Any], group: Any, each: Resources,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Execute a run on this machine; yield where it executes, then its events and, if needed, its files."""
+    """Execute a run on this machine, and yield messages for the engine.
+
+    The first message is the place of execution. Events follow and, if the engine must write them, files.
+    """
     nodes = _Nodes(group, each) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
@@ -54,7 +57,7 @@ def make(
 
 
 def _sees(directory: Path, lock_message: str) -> bool:
-    """Return whether this machine sees the engine's directory, and not another one with the same name."""
+    """Return whether a directory on this machine is the engine's, and not another with the same name."""
     with contextlib.suppress(OSError, StoreError):
         return SweepStore(directory).lock_message == lock_message
     return False
@@ -69,7 +72,7 @@ _join = ray.remote(max_retries=0)(launcher.join)
 
 
 class _Nodes:
-    """The `Nodes` of this executor: the bundles of the run's placement group."""
+    """The `Nodes` of this executor, which are the bundles of the run's placement group."""
 
     def __init__(self, group: Any, each: Resources) -> None:
         self.group, self.each, self.count = group, each, each.nodes
@@ -84,5 +87,5 @@ class _Nodes:
 
     def dismiss(self) -> None:
         for task in self.tasks:
-            ray.cancel(task)  # not by force: its processes end with it
+            ray.cancel(task)  # without force, so that the task ends its processes
         self.tasks = []

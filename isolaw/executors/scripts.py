@@ -1,10 +1,10 @@
-"""The executor `scripts`: it writes scripts that start the runs on machines without isolaw.
+"""Implement the executor `scripts`, which writes scripts that start the runs on machines without isolaw.
 
-isolaw writes to ``DIR/scripts``: ``run.sh`` trains the run with a given number, ``slurm.sh`` does the same as
-an array of SLURM jobs, and ``sky.yaml`` as a SkyPilot task. The scripts locate the sweep's folder relative to
-themselves, so the folder can be copied to a cluster and back. The same command then collects the runs that
-have been trained, and writes scripts for the remaining runs. Only runs of the command backend can execute
-this way.
+isolaw writes three scripts to ``DIR/scripts``. ``run.sh`` trains the run with a given number. ``slurm.sh`` is
+an array of SLURM jobs, and ``sky.yaml`` is a SkyPilot task; both call ``run.sh``. The scripts find the
+sweep's folder relative to their own location, so the folder can be copied to a cluster and back. If the user
+repeats the sweep command, it collects the trained runs and writes scripts for the remaining runs. This
+executor supports only the command backend.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ run: |
 def run(
     directory: Path, waiting: Waiting, chosen: ExecutorSection, resources: Mapping[str, Resources]
 ) -> Iterator[Event]:
-    """Collect the runs that a script has trained, and write scripts for the others."""
+    """Collect the runs that a script has trained, and write scripts for the remaining runs."""
     store, left = SweepStore(directory.absolute()), []
     while run_id := waiting.next():
         if command.is_trained(store.run(run_id).out):
@@ -80,11 +80,11 @@ def run(
         lines = command.script(spec, store.run(spec.run_id).out, store.directory)
         cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines), "  ;;"]))
     folder.write("run.sh", _RUN.format(runs=len(left), cases="\n".join(cases)).encode())
-    if not left:  # run.sh reports that; the other scripts would start nothing
+    if not left:  # run.sh reports that no runs remain, and the other scripts would start nothing
         folder.remove("slurm.sh")
         folder.remove("sky.yaml")
         return
-    each = next(iter(resources.values()))  # those of the command, the same for every run
+    each = next(iter(resources.values()))  # every run of the command backend has the same resources
     more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
     more += [f"#SBATCH --partition={chosen.partition}"] * bool(chosen.partition)
     more += [f"#SBATCH --{key}={value}" for key, value in chosen.sbatch.items()]

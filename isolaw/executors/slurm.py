@@ -1,12 +1,12 @@
-"""The executor `slurm`: each run is a SLURM job, submitted through submitit.
+"""Implement the executor `slurm`: each run is a SLURM job, submitted through submitit.
 
-A job executes ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can repeat. Job scripts and
-SLURM's logs are in ``DIR/slurm``. The name of a job identifies its sweep and run, so a new engine finds the
-jobs of a killed engine, and waits for them instead of submitting them again. isolaw submits a job again if it
-ends before its run does (a time-out, a pre-emption, a dead machine), and the run continues.
+A job executes ``isolaw run-one DIR/runs/<run_id>``, which a user can also execute manually. Job scripts and
+SLURM's logs are in ``DIR/slurm``. The name of a job identifies its sweep and run. A new engine therefore
+finds the jobs of a killed engine, and waits for them instead of submitting them again. If a job ends before
+its run (time-out, pre-emption, dead machine), isolaw submits it again, and the run continues.
 
-``squeue`` lists the jobs, and the outcome of a run comes from its folder. isolaw kills a SLURM command that
-does not answer, reports it and repeats it later; jobs do not depend on it.
+``squeue`` lists the jobs, and isolaw reads the outcome of a run from its folder. If a SLURM command does not
+answer, isolaw kills it, prints a warning, and repeats it later. Jobs continue meanwhile.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
-# Seconds between readings of the runs' folders, and between calls of squeue; the last is for when all runs
-# have to end, because the user waits.
+# Seconds between readings of the runs' folders, and between calls of squeue. The last value is for the end of
+# a sweep that was asked to stop, because the user is waiting.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
-# Seconds before the end of a job's time at which its run is asked to save its state and end.
+# A run is asked to save its state and end this many seconds before its job's time limit.
 _SIGNAL_S = 120
-# Seconds to wait for an answer from SLURM, and for the longer answer to a submission, which may hold a lock.
+# Seconds to wait for an answer from SLURM. Submissions can wait for a lock, so they get more time.
 _ANSWER_S, _ACCEPT_S = 30, 60
-_TIMED_OUT = (124, 137)  # `timeout`'s exit status
+_TIMED_OUT = (124, 137)  # exit status of ``timeout`` after a time-out
 
 
 def run(
@@ -72,7 +72,7 @@ def _name(directory: Path, run_id: str) -> str:
 
 
 class _Scripts(SlurmExecutor):  # type: ignore[misc]
-    """submitit's executor, changed so that it writes job scripts on a machine without SLURM, too."""
+    """submitit's executor, changed to also write job scripts on machines without SLURM."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -80,7 +80,7 @@ class _Scripts(SlurmExecutor):  # type: ignore[misc]
 
 
 def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: Any) -> Any:
-    """Return submitit's executor with the resources of a run."""
+    """Return a submitit executor of class ``kind`` with the resources of a run."""
     folder = str(directory.resolve())
     if not folder.isprintable() or "%" in folder:
         raise RunError(f"{folder!r}: a path for SLURM's scripts has no control characters and no %")
@@ -109,12 +109,12 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
 
 
 def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Return a command with a time limit by coreutils' ``timeout``, since submitit would wait for ever."""
+    """Add a time limit to a command with coreutils' ``timeout``, because submitit would wait forever."""
     return lambda path: ["timeout", f"--kill-after={_ANSWER_S}", str(_ACCEPT_S), *command(path)]
 
 
 class _Slurm:
-    """The `Slots` of this executor: a job for each run."""
+    """The `Slots` of this executor, with one SLURM job for each run."""
 
     def __init__(self, directory: Path, chosen: ExecutorSection, each: Mapping[str, Resources]) -> None:
         self.directory, self.store = directory, SweepStore(directory)
@@ -129,7 +129,7 @@ class _Slurm:
         self.any_accepted, self.refused, self.refusal = False, list[str](), ""
         self.answers = self.cancels = True
         self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
-        self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # that pass, or that the user knows
+        self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # temporary or expected reasons
         self.asked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
@@ -140,24 +140,24 @@ class _Slurm:
             return Event(run_id, "warning", cause=f"SLURM job {job} already executes the run; waiting")
         if (holder := run.holder) is not None:
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
-        if self.refused:  # one attempt is enough
+        if self.refused:  # SLURM has just refused another job
             self.refused.append(run_id)
             return None
         run.proceed()
-        run.forget_failure()  # a later failure is this job's
+        run.forget_failure()  # so that a later failure is from this job
         executor = self.executors[self.each[run_id]]
         executor.parameters["job_name"] = name
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error that it raises
                 job = executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
             lines = [re.sub("^(sbatch: )?(error: )?", "", line) for line in str(error).splitlines()]
             if getattr(error.__cause__, "returncode", 0) in _TIMED_OUT and not lines:
                 lines = [f"no answer within {_ACCEPT_S} s"]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
-            if not self.any_accepted:  # SLURM would refuse all jobs
+            if not self.any_accepted:  # SLURM would probably refuse all jobs
                 raise RunError(cause) from error
-            self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is down
+            self.refused.append(run_id)  # the user's job limit is reached, or SLURM is down
             if cause == self.refusal:
                 return None
             self.refusal = cause
@@ -188,14 +188,14 @@ class _Slurm:
             out += self._waits()
             self.asked = time.monotonic()
         for run_id, job in list(self.jobs.items()):
-            if run_id in self.stopping:  # a job that was about to begin missed the first request
+            if run_id in self.stopping:  # repeat, because a job that was just starting misses the request
                 self.store.run(run_id).ask_to_stop()
             ended = job.done() if self.local else _name(self.directory, run_id) not in self.listed
             out += self._events_of(run_id, ended)
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Yield a warning for each reason why SLURM holds jobs back, once, since some reasons never pass."""
+        """Yield one warning for each reason why jobs are pending, because some reasons are permanent."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
@@ -203,7 +203,7 @@ class _Slurm:
                 yield Event(run_id, "warning", cause=f"SLURM job {job} waits: {reason}")
 
     def _events_of(self, run_id: str, ended: bool) -> Iterator[Event]:
-        """Yield the events of a run that its folder shows since the last call."""
+        """Yield the events of a run since the last call, determined from its folder."""
         run = self.store.run(run_id)
         size = run.bytes_recorded
         recorded = run.recorded()
@@ -226,7 +226,7 @@ class _Slurm:
     def ask_to_stop(self, run_id: str) -> None:
         self.stopping.add(run_id)
         self.store.run(run_id).ask_to_stop()
-        if not self.local:  # only SLURM knows whether a job still waits; our list may be old
+        if not self.local:  # SLURM decides which jobs are still pending, because our list can be outdated
             self._cancel(run_id, "--state=PENDING")
 
     def _cancel(self, run_id: str, *options: str) -> None:
@@ -237,7 +237,7 @@ class _Slurm:
             try:
                 _ask("scancel", *options, job)
             except RunError as error:
-                self.cancels = False  # the other calls would wait as long
+                self.cancels = False  # other calls would also wait until the time limit
                 logging.getLogger(__name__).warning(
                     f"{error}: jobs that isolaw wanted to end continue; end them, e.g. with `scancel {job}`"
                 )
@@ -248,7 +248,7 @@ class _Slurm:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
-    """Execute a SLURM command; raise `RunError` if it does not answer."""
+    """Execute a SLURM command; raise `RunError` if it does not answer within the time limit."""
     pipe = subprocess.PIPE
     try:
         return children.run(command, _ANSWER_S, stdout=pipe, stderr=pipe, text=True)
@@ -257,7 +257,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _listed() -> dict[str, tuple[str, str]]:
-    """Return this user's jobs by name: job number, and the reason it waits ("None" while it runs)."""
+    """Return this user's jobs by name: the job number, and why it is pending ("None" for running jobs)."""
     hint = "executor.cluster = 'local' runs the jobs without SLURM"
     try:
         done = _ask("squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid()))
@@ -271,7 +271,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 
 def _why(job: str) -> str:
-    """Return how a job ended, if SLURM's accounting is on."""
+    """Return how a job ended, as text in parentheses; empty without SLURM's accounting."""
     with contextlib.suppress(OSError, RunError):
         done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():

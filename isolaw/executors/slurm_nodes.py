@@ -1,4 +1,4 @@
-"""The machines of a run whose SLURM job has several nodes: the first task starts the work on the others."""
+"""Coordinate the machines of a SLURM job with several nodes: the first task starts the work on the others."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOOK_S = 1.0
 
 
 class SlurmNodes:
-    """The `Nodes` of a SLURM job: the first task calls the others through a file in the run's folder."""
+    """The `Nodes` of a SLURM job; the first task calls the other tasks through a file in the run's folder."""
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
         self.count, self.number = job.num_nodes, job.node
         self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
-        # A job that SLURM restarted ignores the file of its first attempt.
+        # A job that SLURM has restarted must ignore the file of its previous attempt.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         self.calls = 0
 
@@ -43,7 +43,7 @@ class SlurmNodes:
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret
 
     def follow(self) -> None:
-        """Execute this machine's part of each call of the first task, until the job is over."""
+        """Execute this machine's part of each call by the first task, until the first task dismisses it."""
         while True:
             message: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):
@@ -58,7 +58,10 @@ class SlurmNodes:
 
 
 def _address(node: str, *others: str) -> str:
-    """Return the address at which other machines reach this one; ``node`` is SLURM's name for it."""
+    """Return the address at which other machines reach this machine.
+
+    ``node`` is SLURM's name for this machine, and ``others`` are names of other machines of the job.
+    """
     for name in (*others, node, socket.gethostname()):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((name, 9))  # sends nothing

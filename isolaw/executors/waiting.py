@@ -1,4 +1,4 @@
-"""The queue of runs: it chooses the next run to execute, and decides what happens after a run ends."""
+"""Manage the queue of runs: choose the next run to execute, and decide what happens after a run ends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from isolaw.config import ExecutorSection
 from isolaw.executors.event import Event
 from isolaw.store import SweepStore
 
-# Seconds until isolaw tries again to begin a run that another process holds.
+# isolaw retries to start a run that another process has locked after this many seconds.
 _ASK_AGAIN_S = 5.0
 
 
 class Waiting:
-    """The queue of the runs of the sweep in ``directory``; once ``stop`` is set, no run begins.
+    """The queue of runs in the sweep in ``directory``; no run starts after ``stop`` is set.
 
     ``runs`` maps the ids of runs, in order of execution, to their rollouts per batch, and ``gpus`` maps them
-    to the GPUs that they take. None in ``limits`` means no limit. If a run does not fit yet, smaller runs
-    begin before it. After ``same_failures`` consecutive failures with the same cause, no run begins. A run
-    whose process or machine is lost is repeated, up to ``retries`` times without progress.
+    to their numbers of GPUs. None in ``limits`` means no limit. If a run does not fit yet, smaller runs start
+    before it. After ``same_failures`` consecutive failures with the same cause, no more runs start. If the
+    process or machine of a run is lost, the run is repeated up to ``retries`` times without progress.
     """
 
     def __init__(
@@ -38,27 +38,27 @@ class Waiting:
         self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
         self._working: set[str] = set()
-        self._not_before: dict[str, float] = {}  # for runs that were busy
+        self._not_before: dict[str, float] = {}  # earliest retry of busy runs
         self._cause, self._same = "", 0
         self._reached: dict[str, tuple[int | None, int]] = {}
 
     @property
     def at_work(self) -> set[str]:
-        """The ids of the runs that have begun and not ended."""
+        """Ids of the runs that have started and not ended."""
         return set(self._working)
 
     @property
     def halted(self) -> bool:
-        """Whether no more runs begin."""
+        """True if no more runs will start."""
         return self.stop.is_set() or self._same >= self.limits.same_failures
 
     @property
     def open(self) -> bool:
-        """Whether there are runs that have not begun or not ended."""
+        """True if there are active runs, or queued runs that will start."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
     def next(self) -> str | None:
-        """Take from the queue the next run that may begin now; None if none may."""
+        """Remove and return the next run in the queue that can start now, or None if there is none."""
         if len(self._working) >= (self.limits.jobs or math.inf):
             return None
         rollouts = sum(self._rollouts[run_id] for run_id in self._working)
@@ -73,7 +73,7 @@ class Waiting:
         return None
 
     def settle(self, event: Event) -> Iterator[Event]:
-        """Record an event, and yield the events that the engine's user sees."""
+        """Process an event, and yield the events for the engine's caller."""
         if event.kind in ("checkpoint", "warning"):
             yield event
             return
@@ -87,7 +87,7 @@ class Waiting:
             self._queue.append(run_id)
             if not reported:
                 yield Event(run_id, "warning", cause=f"{event.cause}; waiting for its end")
-        elif event.kind == "stopped" and not self.halted:  # asked to make room, not to end
+        elif event.kind == "stopped" and not self.halted:  # interrupted, but the sweep continues
             self._queue.insert(0, run_id)
         elif event.kind in ("busy", "failed"):
             yield from self._failed(run_id, event.cause)
@@ -97,7 +97,7 @@ class Waiting:
             yield event
 
     def _lost(self, run_id: str, cause: str) -> Iterator[Event]:
-        if self.halted:  # it was asked to end
+        if self.halted:  # the run was asked to stop
             yield Event(run_id, "stopped")
             return
         run = self._store.run(run_id)
@@ -117,7 +117,7 @@ class Waiting:
         yield from self._failed(run_id, cause)
 
     def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
-        # Numbers and paths differ between runs that fail for the same reason.
+        # Ignore numbers and run ids, which differ between runs that fail for the same reason.
         kind = re.sub(r"\d[\d.,]*", "#", re.sub(r"[0-9a-f]{64}", "", cause))
         self._same = self._same + 1 if kind == self._cause else 1
         self._cause = kind

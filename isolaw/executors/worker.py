@@ -1,8 +1,8 @@
-"""A worker process: ``python -m isolaw.executors.worker DIR``.
+"""Run a worker process: ``python -m isolaw.executors.worker DIR``.
 
-The worker reads run ids from standard input and writes events to standard output, one per line. When its
-input ends, the engine is gone or has no more work. The worker then exits immediately, which the store
-tolerates at any time.
+The worker reads run ids from standard input and writes events to standard output, one per line. If its input
+ends, the engine has ended or has no more work. The worker then exits immediately, which the store tolerates
+at any time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from isolaw.executors.event import Event
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
-# Seconds between reports of checkpoints: with many short runs, reports would take longer than the runs.
+# Minimum seconds between reports of checkpoints. Without it, reports of short runs would take longer than the
+# runs.
 _REPORT_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
-    """Execute the runs whose ids arrive on standard input, until it ends."""
-    # SIGINT ends a worker at once, without a traceback; its engine blocked the signal until here.
+    """Execute the runs whose ids arrive on standard input, until the input ends."""
+    # SIGINT ends a worker immediately, without a traceback. The engine has blocked the signal up to this
+    # line.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Events keep the original standard output; output of libraries goes to the run's log.
+    # Events use the original standard output. The output of libraries goes to the run's log.
     engine = _Engine(os.dup(1))
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
@@ -57,7 +59,7 @@ def main(directory: str) -> None:
 
 
 class _Engine(logging.Handler):
-    """Sends events and warnings logged within a run to the engine; the worker exits if nobody reads them."""
+    """Sends events and logged warnings of a run to the engine; ends the worker if the engine has ended."""
 
     def __init__(self, number: int) -> None:
         super().__init__(logging.WARNING)
@@ -68,7 +70,7 @@ class _Engine(logging.Handler):
         with self.lock or contextlib.nullcontext():  # the handler's lock: warnings come from any thread
             try:
                 engine_connection.write(self._lines, vars(event))
-            except BrokenPipeError:  # the engine is gone
+            except BrokenPipeError:  # the engine has ended
                 os._exit(0)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -77,9 +79,10 @@ class _Engine(logging.Handler):
 
 @contextlib.contextmanager
 def logged(run: RunStore) -> Iterator[None]:
-    """Redirect standard output and error, including those of libraries and child processes, to the run's log.
+    """Redirect standard output and standard error to the run's log inside the block.
 
-    isolaw's own messages from INFO on go there as well.
+    This includes the output of libraries and child processes. The log also gets isolaw's own messages of
+    level INFO or higher.
     """
     try:
         log = run.open_log()
@@ -106,7 +109,7 @@ def logged(run: RunStore) -> Iterator[None]:
         for number, before in kept.items():
             os.dup2(before, number)
             os.close(before)
-        with contextlib.suppress(OSError):  # a disk that is no longer writable
+        with contextlib.suppress(OSError):  # the disk is no longer writable
             if (status := run.open().status(LOG)) and not status.st_size:
                 run.open().remove(LOG)
 

@@ -1,30 +1,31 @@
-"""A sweep's directory on disk, safe against a kill at any instant.
+"""Store a sweep in a directory that remains valid if isolaw is killed at any time.
 
 ::
 
-    DIR/sweep.toml                     the sweep file as written (if there was one)
+    DIR/sweep.toml                     the sweep file as written by the user, if there was one
     DIR/sweep.json                     the resolved sweep
-    DIR/lock                           held by the one engine that writes
+    DIR/lock                           lock of the only engine that writes
     DIR/runs/<run_id>/spec.json
                       points.jsonl     one line per checkpoint
-                      problems.json    ids of the problems whose results the lines hold, if any
-                      state/<step>/    what continues the run from there
+                      problems.json    ids of the problems with per-problem results, if any
+                      state/<step>/    the state from which the run can resume
                       log              output of the run's libraries, if any
-                      stop             asks the run to save its state and end
-                      DONE             how far it got, or
-                      FAILED.json      why it stopped, and the last lines of the log
+                      stop             a request that the run save its state and end
+                      DONE             the horizon that the run has finished, or
+                      FAILED.json      the cause of a failure, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
-    DIR/problems.parquet               results of single problems, if the backend records them
-    DIR/recorded.parquet               the runs that a replay plays, unless a table of the user's holds them
+    DIR/problems.parquet               per-problem results, if the backend records them
+    DIR/recorded.parquet               the runs that a sweep replays, unless they are in the user's own table
 
-A checkpoint is one appended line. At a run's end, and before that at most once a second and for at most a
-tenth of the time, the lines are synced and the state is written under a temporary name, synced and renamed
-(published). Runs of less than a second are synced together, by the engine, once a second. On resume, lines
-beyond the last published state are cut and a torn last line is dropped. So at most the last second is lost
-(or ten times as long as a state takes to write), and nothing is counted twice. There are no pickles.
+A checkpoint is one appended line. Regularly, and at the end of a run, isolaw syncs the lines and publishes a
+state: it writes the state under a temporary name, syncs it, and renames it. It does this at most once a
+second and for at most a tenth of the time. For runs of less than a second, the engine syncs all runs together
+once a second. When a run resumes, lines after the last published state and an incomplete last line are
+removed. A kill therefore loses at most one second of work, or ten times the time that writing a state takes.
+Nothing is counted twice. There are no pickles.
 
-Below the directory isolaw opens every name through a handle of its folder and follows no link (`folder`), and
-compares what it reads with a checksum (`checksums`). States may be on another disk (`states`).
+Below the directory, isolaw opens every name through a handle of its folder and follows no links (`folder`),
+and it checks all content with checksums (`checksums`). States can be on another disk (`states`).
 """
 
 from isolaw.store.folder import Folder

@@ -1,4 +1,4 @@
-"""Check that entries of a sweep's directory with isolaw's names are of the kind that isolaw creates."""
+"""Check that the entries in a sweep's directory with isolaw's names have the kinds that isolaw creates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from isolaw.store.states import STATE, is_own
 
 # Names in a sweep's directory.
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
-RECORDED = "recorded.parquet"  # the runs that a replay plays, unless a file of the user's holds them
+RECORDED = "recorded.parquet"  # the runs that a sweep replays, unless they are in a table file of the user
 RUNS, RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
 _DEEPEST = 20
 
 
 def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
-    """Raise `NotOurs` for all links, and files and folders in each other's place, in a sweep's directory.
+    """Raise `NotOurs` if entries in a sweep's directory are links or of the wrong kind.
 
-    ``own`` gives the kinds of isolaw's entries in the directory itself; other names are the user's.
+    ``own`` maps the names of isolaw's entries in the directory itself to their kinds. Other names belong to
+    the user and are ignored. The error lists all wrong entries.
     """
 
     def kinds(*place: str) -> tuple[EntryKind, ...]:
@@ -38,7 +39,7 @@ def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
 
 
 def run(folder: Folder) -> None:
-    """Raise `NotOurs` as `sweep` does, for one run alone, since a sweep may have thousands."""
+    """Raise `NotOurs` as `sweep` does, but check only one run, because a sweep can have thousands of runs."""
     _refuse(folder, _kinds_in_run)
 
 
@@ -65,7 +66,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> N
 
 
 def _wrong(folder: Folder, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:
-    """Yield errors; ``kinds`` returns the accepted kinds of an entry, none for the user's entries."""
+    """Yield the errors; ``kinds`` returns the accepted kinds of an entry, or () for the user's entries."""
     for name, kind in sorted(folder.entries().items()):
         accepted = kinds(*above, name)
         if accepted and kind not in accepted:

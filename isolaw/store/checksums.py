@@ -1,11 +1,12 @@
-r"""Checksums of a sweep's files: isolaw detects damage when it reads a file, and ignores damaged content.
+r"""Compute and check checksums of a sweep's files, so that isolaw detects damage and ignores damaged content.
 
-CRC-32 detects every change of up to 32 consecutive bits, and all but one in 2³² of others. It starts from an
-owner (the run's id), so a file of another run counts as damaged, too.
+The checksum is CRC-32, which detects every change of up to 32 consecutive bits, and all but one in 2³² of
+other changes. It is initialised with an owner (the run's id), so a file of another run also counts as
+damaged.
 
-A document is JSON with its checksum under the key ``crc``. ``points.jsonl`` has a checksum on each line that
-continues the checksum of the line before, so all lines after a lost, repeated or misplaced line count as
-damaged. A line that published a state holds the checksum of that state's files as ``state``.
+A document is JSON with its checksum under the key ``crc``. In ``points.jsonl``, each line has a checksum that
+continues the checksum of the previous line. All lines after a lost, repeated or misplaced line therefore
+count as damaged. If a line published a state, its key ``state`` contains the checksum of the state's files.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from isolaw.store.folder import Folder
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 _END = b', "crc": "00000000"}'
 _PIECE_BYTES = 2**20
-# States of at least this many bytes are worth threads: checksums release the GIL.
+# States of at least this many bytes are read by several threads, because checksums release the GIL.
 _LARGE_BYTES = 2**26
 
 
 def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
-    """Return a document of a folder without its checksum; None if there is no such file.
+    """Return a document in a folder without its checksum, or None if the file does not exist.
 
-    Raises `Damaged` for changed content or another owner, and `NotOurs` for a link or anything but a file.
+    Raise `Damaged` for changed content or another owner, and `NotOurs` if the entry is not a regular file.
     """
     content = folder.read(name)
     if content is None:
@@ -52,27 +53,28 @@ def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
 
 
 def write(folder: Folder, name: str, document: Mapping[str, Any], owner: str = "", sync: bool = True) -> None:
-    """Write a document with its checksum."""
+    """Write a document with its checksum to a file in a folder."""
     folder.write(name, f"{json.dumps(sealed(document, owner), indent=1)}\n".encode(), sync)
 
 
 @dataclass
 class Lines:
-    """The checkpoints of a run's ``points.jsonl``, up to the first damage.
+    """The checkpoints in a run's ``points.jsonl``, up to the first damaged line.
 
-    ``damage`` gives the reason why later lines do not count; it is empty if at most a torn last line follows.
+    ``damage`` is the reason why later lines are ignored. It is empty if there are no later lines, or only an
+    incomplete last line.
     """
 
-    crcs: list[int]  # of the run's id, then of each line
+    crcs: list[int]  # checksums of the run's id, and of each line
     checkpoints: list[dict[str, Any]] = field(default_factory=list)  # the lines without checksums
     states: dict[int, str] = field(default_factory=dict)  # checksums of the published states, by step
-    sizes: list[int] = field(default_factory=list)  # bytes of the lines
+    sizes: list[int] = field(default_factory=list)  # sizes of the lines in bytes
     damage: str = ""
-    marker: dict[str, Any] | None = None  # the content of the run's DONE, if it is sound
+    marker: dict[str, Any] | None = None  # the content of the run's DONE, if it is not damaged
 
     @classmethod
     def of(cls, run_id: str, content: bytes = b"", marker: dict[str, Any] | None = None) -> Lines:
-        """Read the content of a run's ``points.jsonl``."""
+        """Parse the content of a run's ``points.jsonl``."""
         out = cls([zlib.crc32(run_id.encode())], marker=marker)
         whole, end, _torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if end else (), 1):
@@ -96,17 +98,17 @@ class Lines:
 
     @property
     def marks(self) -> list[str]:
-        """The checksums as text, after no line, one line, two lines, …"""
+        """Checksums as text: after no line, after one line, after two lines, …"""
         return [f"{crc:08x}" for crc in self.crcs]
 
     @property
     def reached(self) -> int:
-        """The rollouts that the run has generated so far."""
+        """Number of rollouts that the run has generated so far."""
         return int(self.checkpoints[-1]["compute"]) if self.checkpoints else 0
 
     @property
     def done_compute(self) -> int:
-        """The horizon of a finished run; 0 if it is unfinished or the marker belongs to other lines."""
+        """Horizon of a finished run; 0 if it is unfinished, or if the marker belongs to other lines."""
         marker = self.marker
         return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
 
@@ -115,15 +117,15 @@ class Lines:
         return self.done_compute // spec.batch_rollouts >= spec.steps
 
     def up_to(self, step: int | None) -> Lines:
-        """Return the lines of the checkpoints up to a step; none if it is None."""
+        """Return the lines of the checkpoints up to a step (None: no lines)."""
         kept = 0 if step is None else sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
         return Lines(self.crcs[: kept + 1], self.checkpoints[:kept], sizes=self.sizes[:kept])
 
 
 def line(checkpoint: Mapping[str, Any], before: int, state: str | None = None) -> tuple[bytes, int]:
-    """Return a line of ``points.jsonl`` and its checksum, given the checksum of the line before.
+    """Return a line of ``points.jsonl`` and its checksum, given the checksum of the previous line.
 
-    ``state`` is the checksum of the state that this checkpoint publishes, if it publishes one.
+    ``state`` is the checksum of the state that this checkpoint publishes, or None.
     """
     full = {**checkpoint, "state": state} if state else checkpoint
     body = json.dumps(full, allow_nan=False).encode()[:-1]
@@ -136,11 +138,9 @@ def _end(crc: int) -> bytes:
 
 
 def of_state(state: Folder, owner: str, sync: bool = False) -> str:
-    """Return the checksum of ``owner`` and of the names, sizes and contents of a state's files.
+    """Return the checksum over ``owner`` and the names, sizes and contents of a state's files.
 
-    With ``sync`` it also syncs the files to disk.
-
-    Raises `NotOurs` for an entry that is neither file nor folder.
+    With ``sync``, also sync the files to disk. Raise `NotOurs` for an entry that is neither file nor folder.
     """
 
     def content(file: tuple[str, Folder, str]) -> int:

@@ -1,4 +1,4 @@
-"""Find a run by the name that a user gives: its folder, or a sweep's directory and a prefix of its id."""
+"""Find a run by its folder, or by a sweep's directory and a prefix of the run's id."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from isolaw.store.sweep import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
 
 _SHOWN, _MOST = 5, 40
-_CUT = 16  # characters of an id: enough to be unambiguous
+_CUT = 16  # number of characters of an id to show, which is enough to be unambiguous
 
 
 def find_run(name: str | Path) -> RunStore:
-    """Return the run in ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix.
+    """Return the run with the name ``OUT/runs/<run_id>`` or ``OUT/<run_id>``.
 
-    Raises `StoreError` unless exactly one run matches.
+    An unambiguous prefix of the id is enough. Raise `StoreError` unless exactly one run matches.
     """
     folder = Path(name).absolute()
     if not folder.exists():
@@ -37,11 +37,11 @@ def find_run(name: str | Path) -> RunStore:
 
 
 def _runs_of(sweep: SweepStore) -> list[str]:
-    """Return a line for each run, up to `_MOST`; empty if the folder is not a sweep's."""
+    """Return a line of text for each run, up to `_MOST` runs; empty if the folder contains no sweep."""
     if not sweep.exists:
         return []
     axes: list[str] = []
-    with contextlib.suppress(StoreError):  # only the listing suffers from a damaged file
+    with contextlib.suppress(StoreError):  # if the file is damaged, the lines have fewer columns
         axes = list(sweep.read_spec().grid.recipe_axes)
     facts = []
     for run, s in sweep.specs()[0].items():

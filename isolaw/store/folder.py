@@ -1,9 +1,10 @@
-"""`Folder`: an open folder of a sweep, below which no link is ever followed.
+"""Define `Folder`, an open folder of a sweep, below which isolaw follows no links.
 
-The kernel resolves a path anew at each use, so its target can change: a link in place of ``state`` once made
-isolaw remove old states in a user's own folder. Below a sweep's directory isolaw therefore opens every name
-relative to a descriptor of its folder (``openat(2)``) with ``O_NOFOLLOW``, and requires the kind of entry
-that it creates there. The path of the directory itself is the user's, including links.
+The kernel resolves a path at each use, so the target of a path can change. For example, a link in place of
+``state`` once made isolaw remove old states in a user's own folder. Below a sweep's directory, isolaw
+therefore opens every name relative to a descriptor of its folder (``openat(2)``) with ``O_NOFOLLOW``. It also
+requires that the entry has the kind that isolaw creates there. The path of the sweep's directory itself can
+contain links.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ LINKS_HINT = (
 )
 _LARGEST_BYTES = 2**32
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# Opening a pipe would wait for its other end.
+# O_NONBLOCK, because opening a pipe would otherwise wait for its other end.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class SweepFolders(Protocol):
-    """A sweep's directory, as the folders of its runs use it."""
+    """Protocol of the parts of a sweep's directory that the stores of its runs use."""
 
     directory: Path
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a sweep."""
+        """True if the directory contains a sweep."""
 
     def runs(self, make: bool = False) -> Folder:
-        """Open the folder of all runs."""
+        """Open the folder of all runs; ``make`` creates it if it does not exist."""
 
     def states(self) -> Folder | None:
-        """Open the folder of all runs' states; None if they are in the runs' own folders."""
+        """Open the folder of all runs' states, or return None if they are in the runs' own folders."""
 
 
 class Folder:
-    """An open folder; messages use its ``path``, and deleting it closes its ``descriptor``.
+    """An open folder with a ``descriptor``; its ``path`` is used only in messages.
 
-    Methods that open, read or replace a name raise `NotOurs` if they find a link or another kind of entry,
-    and FileNotFoundError with the whole path if they find nothing.
+    The descriptor is closed when the object is deleted. Methods that open, read or replace a name raise
+    `NotOurs` if the entry is a link or of another kind. They raise `FileNotFoundError` with the whole path if
+    the entry does not exist.
     """
 
     __slots__ = ("descriptor", "path")
@@ -62,7 +64,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> Folder:
-        """Open a folder that the user named, following the user's links on the way. Raises OSError."""
+        """Open a folder that the user has named, and follow links in its path; raise `OSError` on failure."""
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def __del__(self) -> None:
@@ -93,7 +95,7 @@ class Folder:
             raise self._named(error, name) from None
 
     def _named(self, error: OSError, name: str) -> OSError:
-        """Return an error about a name in this folder, with the whole path."""
+        """Set the whole path of a name in this folder as the error's file name; return the error."""
         error.filename = str(self.path / name)
         return error
 
@@ -111,7 +113,7 @@ class Folder:
         return descriptor
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None if there is no such file; raise `Damaged` above 4 GiB."""
+        """Return a file's content, or None if it does not exist; raise `Damaged` if it exceeds 4 GiB."""
         try:
             descriptor = self.open(name)
         except FileNotFoundError:
@@ -122,7 +124,7 @@ class Folder:
             return file.read()
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return the status of an entry (of a link itself); None if there is no such entry."""
+        """Return the status of an entry (for a link, of the link itself), or None if it does not exist."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -134,9 +136,9 @@ class Folder:
             return {entry.name: _kind(entry) for entry in found}
 
     def files(self, above: str = "") -> Iterator[tuple[str, Folder, str]]:
-        """Yield all files below: the path from the top, the folder that holds the file, and its name there.
+        """Yield all files below this folder, each as (relative path, folder that contains it, name).
 
-        Raises `NotOurs` for an entry that is neither file nor folder.
+        ``above`` is a prefix for the paths. Raise `NotOurs` for an entry that is neither file nor folder.
         """
         for name, kind in self.entries().items():
             if kind == "folder":
@@ -147,7 +149,7 @@ class Folder:
                 raise self.not_ours(name, "file")
 
     def write(self, name: str, content: bytes, sync: bool = True, mode: int = 0o666) -> None:
-        """Write a file atomically: under a temporary name, which is then renamed."""
+        """Write a file atomically: write it under a temporary name, and then rename it."""
         with self.replacing(name, mode) as descriptor:
             try:
                 with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -159,9 +161,12 @@ class Folder:
 
     @contextlib.contextmanager
     def replacing(self, name: str, mode: int = 0o666) -> Iterator[int]:
-        """Yield the descriptor of a new file that then takes that name; a failure leaves nothing behind."""
+        """Yield the descriptor of a temporary file, and rename it to ``name`` at the end of the block.
+
+        If the block fails, the temporary file is removed.
+        """
         temporary = f".{name}.{os.getpid()}.tmp"
-        self.remove(temporary)  # left by a killed process with the same id
+        self.remove(temporary)  # a killed process with the same process id can have left it
         descriptor = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             yield descriptor
@@ -175,7 +180,7 @@ class Folder:
             os.close(descriptor)
 
     def remove_leftovers(self, own: Iterable[str]) -> None:
-        """Remove the temporary files of these names that a killed writer left."""
+        """Remove temporary files for the names ``own`` that a killed process has left."""
         for name, kind in self.entries().items():
             if kind == "file" and is_leftover(name, own):
                 self.remove(name)
@@ -185,21 +190,21 @@ class Folder:
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists; of a link, only the link itself."""
+        """Remove a file if it exists; if it is a link, remove only the link itself."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with its content, if it exists."""
         if self._expect(name, "folder"):
-            shutil.rmtree(name, dir_fd=self.descriptor)  # follows no links either
+            shutil.rmtree(name, dir_fd=self.descriptor)  # also follows no links
 
     def sync(self) -> None:
-        """Make renames in this folder survive a power cut."""
+        """Sync this folder, so that renames in it survive a power failure."""
         os.fsync(self.descriptor)
 
     def _expect(self, name: str, kind: EntryKind) -> bool:
-        """Return whether an entry of this name exists; raise `NotOurs` if it is of another kind."""
+        """Return whether an entry with this name exists; raise `NotOurs` if it has another kind."""
         found = self._kind(name)
         if found not in (None, kind):
             raise self.not_ours(name, kind)
@@ -210,7 +215,7 @@ class Folder:
         return _KINDS.get(stat.S_IFMT(status.st_mode), "device, pipe or socket") if status else None
 
     def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
-        """Return the error for an entry of another kind."""
+        """Return the error for an entry that does not have the expected kind."""
         found = self._kind(name)
         article = f"a {found}" if found else "nothing"
         target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if found == "symbolic link" else ""
@@ -218,13 +223,13 @@ class Folder:
 
 
 def is_leftover(name: str, own: Iterable[str]) -> bool:
-    """Return whether `Folder.replacing` gives this name to a temporary file for files of these names."""
+    """Return whether this is a name of temporary files of `Folder.replacing` for files named in ``own``."""
     stem, _, token = name.removesuffix(".tmp").rpartition(".")
     return name.endswith(".tmp") and stem.removeprefix(".") in own and stem[:1] == "." and token.isalnum()
 
 
 def _single(name: str) -> str:
-    """Refuse anything but a single name, since `O_NOFOLLOW` covers only the last part of a path."""
+    """Return the name; raise `ValueError` for a path, because `O_NOFOLLOW` covers only its last part."""
     if "/" in name or name in ("", ".", ".."):
         raise ValueError(f"{name!r} is not a single name")
     return name

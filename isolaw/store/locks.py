@@ -1,12 +1,12 @@
-"""Locks on files of a sweep, which several hosts may share.
+"""Lock folders of a sweep, which several hosts can share.
 
-The kernel's lock (`flock`) comes first. It ends with its process, however that ends, so after ``kill -9`` the
-same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with ``flock``. Not every
-mount does, so the holder also has a heartbeat: it touches the file every ``BEAT_S`` seconds. A process that
-gets the kernel's lock is refused if another host touched the file within ``STALE_S``. The file server's clock
-counts.
+The first check is the kernel's lock (`flock`). It always ends with its process, so the same command can start
+immediately after ``kill -9``. Linux forwards the lock over NFS, and over Lustre if mounted with ``flock``.
+Not every mount supports it, so the holder also has a heartbeat: it touches the file every ``BEAT_S`` seconds.
+Even if a process gets the kernel's lock, it is rejected if another host touched the file within the last
+``STALE_S`` seconds, by the file server's clock.
 
-isolaw assumes that a holder without a heartbeat for ``STALE_S`` has ended, or has lost the disk.
+isolaw assumes that a holder without a heartbeat for ``STALE_S`` seconds has ended or has lost the disk.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ BEAT_S = 10.0
 STALE_S = 60.0
 # If the kernel has no locks, the last of two concurrent holders to write within this time wins.
 _SETTLES_S = 1.0
-_LONGEST = 4096  # bytes of a lock's message
+_LONGEST = 4096  # maximum bytes of a lock's message
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
 def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a folder exclusively; its file ``lock`` names the holder.
+    """Lock a folder exclusively inside the block; the folder's file ``lock`` names the holder.
 
-    Raises `InUse` if another process still holds it after ``wait_s``, and OSError for a read-only disk.
+    Raise `InUse` if another process still holds the lock after ``wait_s`` seconds, and `OSError` for a
+    read-only disk.
     """
     until = time.monotonic() + wait_s
     with _opened(folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
@@ -60,20 +61,20 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
             yield
         finally:
             _HEARTBEAT.end(file)
-            with contextlib.suppress(OSError):  # a disk that is no longer writable
+            with contextlib.suppress(OSError):  # the disk is no longer writable
                 if _content(file) == own:
                     _write(file, "")
 
 
 def holder(folder: Folder) -> str | None:
-    """Return the holder of a folder, None if there is none."""
+    """Return a description of the process that has locked a folder, or None if it is not locked."""
     with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _other_holder(folder, file, _take(file, fcntl.LOCK_SH))
     return None
 
 
 def message(folder: Folder) -> str:
-    """Return the unique message of a folder's holder; "" if nobody holds it."""
+    """Return the unique message in a folder's lock; "" if the folder is not locked."""
     with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _content(file)
     return ""
@@ -89,7 +90,7 @@ def _opened(folder: Folder, flags: int) -> Iterator[int]:
 
 
 def _take(file: int, kind: int) -> bool | None:
-    """Take the kernel's lock; return whether that worked, or None if the mount has no locks."""
+    """Try to get the kernel's lock; return whether that succeeded, or None if the mount has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -102,17 +103,17 @@ def _take(file: int, kind: int) -> bool | None:
 
 
 def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
-    """Return the other process that holds a lock, None if there is none; ``taken`` is the kernel's answer."""
+    """Return the other process that holds a lock, or None; ``taken`` is the result of `_take`."""
     name = _first_line(_content(file))
     if taken is False:
         return name or "another process"
     process, _, host = name.removeprefix("process ").partition(" on ")
     if not host or not process.isdecimal():
-        return None  # nobody holds it
+        return None  # no process holds the lock
     if host == socket.gethostname() and (taken or not _is_alive(int(process))):
-        return None  # a process that has ended
+        return None  # the holder has ended
     age = _now(folder) - os.fstat(file).st_mtime
-    if abs(age) > STALE_S:  # a heartbeat in the future does not count either: a clock was wrong
+    if abs(age) > STALE_S:  # a heartbeat in the future is also invalid, because a clock was wrong
         return None
     return f"{name}, last heartbeat {max(age, 0):.0f} s ago; treated as dead after {STALE_S:.0f} s"
 
@@ -126,11 +127,11 @@ def _first_line(text: str) -> str:
 
 
 def _now(folder: Folder) -> float:
-    """Return the time by the clock of the folder's file server."""
+    """Return the current time by the clock of the folder's file server."""
     name = f".{CLOCK}.{secrets.token_hex(8)}.tmp"
     try:
         file = folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except OSError:  # a disk that is not writable
+    except OSError:  # the disk is not writable
         return time.time()
     try:
         return os.fstat(file).st_mtime
@@ -156,7 +157,7 @@ def _write(file: int, text: str) -> None:
 
 
 class _Heartbeat:
-    """The thread that touches all locks that this process holds."""
+    """The thread that regularly touches all locks held by this process."""
 
     def __init__(self) -> None:
         self.held: set[int] = set()

@@ -1,4 +1,4 @@
-"""The responses that a sweep's runs kept at their evaluations, for people to read."""
+"""Read the responses that the runs of a sweep saved at their evaluations, for people to read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.store.sweep import SweepStore
 
 @dataclass(frozen=True)
 class Kept:
-    """The responses of one evaluation of a run."""
+    """The saved responses of one evaluation of a run."""
 
     spec: RunSpec
     step: int
@@ -22,7 +22,7 @@ class Kept:
 
 
 def kept(store: SweepStore) -> Iterator[Kept]:
-    """Yield the evaluations with responses, run by run; as in tables, damaged lines are left out."""
+    """Yield the evaluations with responses, run by run; damaged lines are omitted, as in tables."""
     for run_id, spec in store.specs()[0].items():
         try:
             lines = store.run(run_id).recorded().checkpoints

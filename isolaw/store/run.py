@@ -1,4 +1,4 @@
-"""`RunStore`: the folder of one run."""
+"""Define `RunStore`, which reads and writes the folder of one run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from isolaw.store.states import STATE, States
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
-# Time for a worker to end after its engine was killed.
+# Seconds for a worker to end after its engine was killed.
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
 DONE, FAILED, MEETING = "DONE", "FAILED.json", "meeting.json"
 OUT = "out"
-# Everything that isolaw creates in a run's folder.
+# All entries that isolaw creates in a run's folder.
 OWN: dict[str, EntryKind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
     STATE: "folder",
@@ -43,7 +43,7 @@ OWN: dict[str, EntryKind] = {
 class RunStore:
     """The folder of one run of a sweep.
 
-    ``damage`` lists what `resume` found damaged. Setting ``asked_to_stop`` ends the run from inside.
+    ``damage`` lists the damage that `resume` found. A run in this process stops if ``asked_to_stop`` is set.
     """
 
     def __init__(self, sweep: SweepFolders, run_id: str) -> None:
@@ -53,22 +53,25 @@ class RunStore:
         self.damage: list[str] = []
         self.states = States(sweep, run_id)
         self._opened: Folder | None = None
-        # Number of recorded checkpoints, and step and line checksum of the last one.
+        # Number of recorded checkpoints, and the step and line checksum of the last checkpoint.
         self._checkpoints, self._step, self._crc = 0, 0, 0
         self._continues = False  # whether the run continues from a state
 
     @property
     def folder(self) -> Path:
-        """The folder's path, for messages and for other processes that open it."""
+        """Path of the folder, for messages and for other processes that open it."""
         return self.sweep.directory / "runs" / self.run_id
 
     @property
     def out(self) -> Path:
-        """The folder that a backend's trainer writes to."""
+        """Folder that a backend's trainer writes to."""
         return self.folder / OUT
 
     def open(self, make: bool = True) -> Folder:
-        """Open the folder; without ``make``, raise FileNotFoundError if it does not exist."""
+        """Open the folder, and create it if it does not exist.
+
+        Without ``make``, raise `FileNotFoundError` if it does not exist.
+        """
         if self._opened is None:
             self._opened = self.sweep.runs(make).folder(self.run_id, make)
         return self._opened
@@ -89,26 +92,26 @@ class RunStore:
         return None
 
     def create(self, spec: RunSpec) -> None:
-        """Write ``spec.json`` for a new run, or for a known one with another horizon or schedule."""
+        """Write ``spec.json`` for a new run, or for an existing run with a new horizon or schedule."""
         text = canonical_json(seal.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
         if self._read(SPEC) != text:
-            self.open().write(SPEC, text, sync=False)  # the engine syncs all of them together
+            self.open().write(SPEC, text, sync=False)  # the engine syncs the files of all runs together
 
     def read_spec(self) -> RunSpec:
-        """Return the run's spec; raise `Damaged` if it is missing or changed."""
+        """Return the run's spec; raise `Damaged` if the file is missing or was changed."""
         path = self.folder / SPEC
         document = self._document(SPEC)
         if document is None:
             raise Damaged(f"{path}: missing")
         try:
             return parse_section(RunSpec, document, source=str(path))
-        except InputError as error:  # written by another version
+        except InputError as error:  # the file was written by another version
             raise Damaged(str(error)) from None
 
     def recorded(self) -> Lines:
-        """Return the checkpoints recorded so far, without damaged lines and a torn last line."""
+        """Return the recorded checkpoints, without damaged lines and an incomplete last line."""
         marker = None
-        with contextlib.suppress(Damaged, NotOurs):  # read before the lines, as the run may be active
+        with contextlib.suppress(Damaged, NotOurs):  # read before the lines, because the run can be active
             marker = self._document(DONE)
         try:
             lines = Lines.of(self.run_id, self._read(POINTS) or b"", marker)
@@ -119,17 +122,17 @@ class RunStore:
         return lines
 
     def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints up to the last published state, which a resumed run never removes."""
+        """Return the checkpoints up to the last published state, which resuming the run never removes."""
         return self.recorded().up_to(self.last_state).checkpoints
 
     @property
     def last_state(self) -> int | None:
-        """The step of the last published state, or None."""
+        """Step of the last published state, or None."""
         return next(iter(self.states.steps()), None)
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """The reason why the run stopped, or None."""
+        """Content of ``FAILED.json`` with the cause of the run's failure, or None if it has not failed."""
         content = self._read(FAILED)
         try:
             return None if content is None else parse_json(content)
@@ -138,12 +141,12 @@ class RunStore:
 
     @property
     def bytes_recorded(self) -> int:
-        """The size of ``points.jsonl``."""
+        """Size of ``points.jsonl`` in bytes."""
         return status.st_size if (status := self._status(POINTS)) else 0
 
     @property
     def recorded_at(self) -> float:
-        """The Unix time at which ``points.jsonl`` last changed."""
+        """Unix time of the last change of ``points.jsonl``."""
         return status.st_mtime if (status := self._status(POINTS)) else 0.0
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
@@ -152,27 +155,33 @@ class RunStore:
 
     @property
     def holder(self) -> str | None:
-        """The process that has locked the run, None if no process has."""
+        """Description of the process that has locked the run, or None if it is not locked."""
         with contextlib.suppress(FileNotFoundError):
             return locks.holder(self.open(make=False))
         return None
 
     def ask_to_stop(self) -> None:
-        """Ask the process that holds the run to save its state and end, by a file that any machine sees."""
-        with contextlib.suppress(OSError):  # an unwritable disk stops the run anyway
+        """Ask the process that executes the run, on any machine, to save its state and end.
+
+        The request is the file ``stop`` in the run's folder.
+        """
+        with contextlib.suppress(OSError):  # if the disk is not writable, the run stops anyway
             os.close(self.open().open(STOP, os.O_WRONLY | os.O_CREAT))
 
     def is_asked_to_stop(self) -> bool:
-        """Return whether the run is asked to end."""
+        """Return whether the run was asked to stop."""
         return self.asked_to_stop.is_set() or self.open().status(STOP) is not None
 
     def proceed(self) -> None:
-        """Withdraw the request that `ask_to_stop` made."""
+        """Withdraw the request of `ask_to_stop`."""
         with contextlib.suppress(OSError):  # the run itself reports problems with its folder
             self.open().remove(STOP)
 
     def resume(self) -> tuple[Path | None, float]:
-        """Cut the lines beyond the last sound state; return that state's folder and the seconds spent."""
+        """Remove all lines after the last undamaged state; return its folder and the seconds spent so far.
+
+        The folder is None if there is no such state.
+        """
         here = self.open()
         self.forget_failure()
         here.remove_leftovers((*OWN, locks.CLOCK))
@@ -198,28 +207,29 @@ class RunStore:
         return self.states.folder(step), float(kept.checkpoints[-1]["wall_s"])
 
     def _last_sound(self, lines: Lines) -> tuple[int | None, list[str]]:
-        """Return the last state whose checksum its line confirms, and the problems with later states."""
+        """Return the step of the last state that matches its checksum, and the damage of later states."""
         damage: list[str] = []
         for step in self.states.steps():
             if step in lines.states:
                 if self.states.is_sound(step, lines.states[step]):
                     return step, damage
                 damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
-            elif not lines.damage:  # otherwise a consequence of that damage
+            elif not lines.damage:  # otherwise the missing line is a consequence of that damage
                 damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
         return None, damage
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
-        """Append each checkpoint, publish states at most once a second, and yield the checkpoints.
+        """Append each checkpoint to ``points.jsonl``, and yield it; publish states at most once a second.
 
-        A run that is asked to stop ends with the next checkpoint, and publishes its state.
+        If the run is asked to stop, it publishes a state at the next checkpoint and ends.
         """
         started = time.monotonic() - wall_s
         began = published = time.monotonic()
         took = 0.0
-        # A short run is quickly repeated, so the engine syncs many of them together.
+        # Short runs are not synced individually, because they are quick to repeat. The engine syncs many of
+        # them together.
         self.sync_alone = self._continues
-        # Buffered, since on a full disk the kernel may write part of a line without an error.
+        # Writes are buffered, because on a full disk the kernel can write part of a line without an error.
         with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
@@ -246,7 +256,7 @@ class RunStore:
                     return
 
     def problem_ids(self) -> dict[str, list[str]]:
-        """Return the problem ids of each evaluation set with single results; may raise `Damaged`."""
+        """Return the problem ids of each evaluation set with per-problem results; can raise `Damaged`."""
         return (self._document(PROBLEMS) or {}).get("sets", {})
 
     def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
@@ -260,19 +270,19 @@ class RunStore:
             checksums.write(self.open(), PROBLEMS, {"sets": {**known, **new}}, self.run_id)
 
     def finish(self, compute: int) -> None:
-        """After `resume` and `record`, mark the run as finished to ``compute`` with the lines so far."""
+        """Mark the run as finished at the horizon ``compute``; call this after `resume` and `record`."""
         lines = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
         marker = {"compute": compute, **lines}
         text = json.dumps(seal.sealed(marker, self.run_id)).encode()
         self.open().write(DONE, text + b"\n", sync=self.sync_alone)
 
     def fail(self, cause: str, details: str) -> None:
-        """Record why the run stopped, with the last lines of its log."""
+        """Write the cause of a failure to ``FAILED.json``, with the last lines of the log."""
         failure = {"cause": cause, "details": details, "unix_time": int(time.time()), "log": self._log_tail()}
         self.open().write(FAILED, f"{json.dumps(failure, indent=1)}\n".encode())
 
     def forget_failure(self) -> None:
-        """Remove ``FAILED.json``, in which `fail` recorded a failure."""
+        """Remove the file ``FAILED.json`` that `fail` wrote."""
         self.open().remove(FAILED)
 
     def open_log(self) -> int:

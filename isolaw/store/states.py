@@ -1,9 +1,10 @@
-"""The states that runs continue from: ``state/<step>/`` in a run's folder, or a folder on another disk.
+"""Store the states from which runs resume: in ``state/<step>/`` of a run's folder, or on another disk.
 
 With ``store.states = FOLDER``, a sweep's states are in ``FOLDER/isolaw-<token>/<run_id>/<step>/``. isolaw
-creates that folder and touches nothing else in FOLDER. Its ``isolaw.json`` names the sweep, and the sweep's
-``states.json`` names the folder. isolaw therefore notices a disk that is not mounted. It also notices a copy
-of a sweep's directory, which must neither continue from nor remove the states of the original.
+creates the folder ``isolaw-<token>`` and changes nothing else in FOLDER. The file ``isolaw.json`` in it names
+the sweep, and the sweep's ``states.json`` names the folder. isolaw therefore detects a disk that is not
+mounted. It also detects a copied sweep directory, which must neither resume from nor remove the states of the
+original.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from isolaw.store.folder import Folder, SweepFolders
 
 FORMAT = "isolaw.states/1"
 STATE, WHERE, MARKER = "state", "states.json", "isolaw.json"
-# A published state is a folder named by its step; before it is published, its name begins with a dot.
+# A published state is a folder named after its step. Before a state is published, its name begins with a dot.
 _STATE = re.compile(r"0|[1-9][0-9]*")
 
 
 def is_own(name: str) -> bool:
-    """Return whether isolaw gives this name to folders of states."""
+    """Return whether this is a name that isolaw gives to folders of states."""
     return bool(_STATE.fullmatch(name.removeprefix(".")))
 
 
@@ -47,7 +48,7 @@ class States:
         return self._opened
 
     def steps(self) -> list[int]:
-        """Return the steps of the published states, last first."""
+        """Return the steps of the published states, in descending order."""
         try:
             here = self._folder(make=False)
         except FileNotFoundError:
@@ -71,22 +72,22 @@ class States:
         return self._folder().folder(f".{step}", make=True)
 
     def write(self, step: int, save: Callable[[Path], None], sync: bool) -> str:
-        """Write a state without publishing it, and return its checksum; ``sync`` syncs its files."""
+        """Write a state without publishing it, and return its checksum; with ``sync``, sync its files."""
         folder = self._folder().new_folder(f".{step}")
         try:
             save(folder.path)
             give_usual_modes(folder.path)
         except OSError as error:
-            error.filename = error.filename or str(folder.path)  # names the disk that is full
+            error.filename = error.filename or str(folder.path)  # for example, to name a full disk
             raise
         return checksums.of_state(folder, f"{self._run_id} {step}", sync)
 
     def is_sound(self, step: int, checksum: str) -> bool:
-        """Return whether a published state is unchanged."""
+        """Return whether a published state matches its checksum."""
         return checksums.of_state(self.open(step), f"{self._run_id} {step}") == checksum
 
     def publish(self, step: int, sync: bool) -> None:
-        """Replace the earlier states by the one just written."""
+        """Publish the state that `write` stored, and remove the earlier states."""
         before = self.steps()
         self._folder().rename(f".{step}", str(step))
         if sync:
@@ -95,30 +96,30 @@ class States:
             self._folder().remove_folder(str(old))
 
     def keep(self, step: int | None) -> None:
-        """Remove all states except the published one of ``step``; if it is None, remove all."""
+        """Remove all states except the published state of ``step`` (None: remove all states)."""
         for name in self._folder().entries():
             if is_own(name) and name != str(step):
                 self._folder().remove_folder(name)
 
 
 class ExternalStates:
-    """The folder of a sweep's states on another disk."""
+    """The folder of a sweep's states outside the sweep's directory, if there is one."""
 
     def __init__(self, sweep: Folder) -> None:
         self._sweep = sweep
         self._folder: Folder | None = None
-        self._absent = False  # set once; the choice is final before the first run begins
+        self._absent = False  # True if states are in the runs' folders, which does not change after the start
 
     @property
     def given(self) -> str | None:
-        """``store.states`` when the sweep began; None if states are in the runs' folders."""
+        """Value of ``store.states`` at the start of the sweep; None if states are in the runs' folders."""
         found = checksums.read(self._sweep, WHERE)
         return None if found is None else str(found["folder"])
 
     def folder(self) -> Folder | None:
-        """Open the folder of all runs' states; None if states are in the runs' folders.
+        """Open and return the folder of all runs' states, or None if states are in the runs' folders.
 
-        Raises `StoreError` if the folder is missing or belongs to another sweep.
+        Raise `StoreError` if the folder is missing or belongs to another sweep.
         """
         if self._folder is not None or self._absent:
             return self._folder
@@ -147,9 +148,9 @@ class ExternalStates:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the states as their only engine, and update the marker if the sweep was moved.
+        """Lock the states for this engine, and update the marker if the sweep's directory was moved.
 
-        If a moved sweep has two copies, the first to run keeps the states.
+        If there are two copies of a moved sweep, the first copy to run gets the states.
         """
         self._folder = None
         folder = self.folder()
@@ -158,14 +159,14 @@ class ExternalStates:
             return
         with locks.locked(folder, wait_s=0.3):
             self._folder = None
-            self.folder()  # another copy may have adopted the states meanwhile
+            self.folder()  # check again, because another copy could have adopted the states meanwhile
             token = folder.path.name.removeprefix("isolaw-")
             if checksums.read(folder, MARKER, token) != self._marker():
                 checksums.write(folder, MARKER, self._marker(), token)
             yield
 
     def _is_copied_from(self, owner: Path) -> bool:
-        """Return whether another directory names the same folder for its states."""
+        """Return whether another directory ``owner`` names the same folder for its states."""
         with contextlib.suppress(OSError, StoreError):
             other = not owner.samefile(self._sweep.path)
             return other and Folder.at(owner).read(WHERE) == self._sweep.read(WHERE)

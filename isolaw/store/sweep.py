@@ -1,4 +1,4 @@
-"""`SweepStore`: the directory of one sweep."""
+"""Define `SweepStore`, which reads and writes the directory of one sweep."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
-DECISIONS = "decisions.jsonl"  # of a race
+DECISIONS = "decisions.jsonl"  # the decisions of a race
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
-# Everything that isolaw creates in a sweep's directory; the last three come from libraries that it calls.
+# All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((check.RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
@@ -40,7 +40,10 @@ _LAST_SYNC_S = 5.0
 
 
 class SweepStore:
-    """The directory of one sweep: an existing sweep, an empty folder, or a path that does not exist yet."""
+    """The directory of one sweep.
+
+    It can contain an existing sweep, be an empty folder, or not exist yet.
+    """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -48,10 +51,10 @@ class SweepStore:
 
     @cached_property
     def root(self) -> Folder:
-        """The open directory itself; raises FileNotFoundError if there is none."""
+        """The open directory; raises `FileNotFoundError` if it does not exist."""
         try:
             return Folder.at(self.directory)
-        except NotADirectoryError as error:  # a file, or a path below one
+        except NotADirectoryError as error:  # the path is a file, or is below a file
             raise FileNotFoundError(*error.args) from None
 
     def runs(self, make: bool = False) -> Folder:
@@ -63,8 +66,8 @@ class SweepStore:
         return self._runs
 
     def states(self) -> Folder | None:
-        """Open the folder of all runs' states; None if they are in the runs' own folders."""
-        with contextlib.suppress(FileNotFoundError):  # of the sweep's directory
+        """Open the folder of all runs' states, or return None if they are in the runs' own folders."""
+        with contextlib.suppress(FileNotFoundError):  # the sweep's directory does not exist
             return self._external.folder()
         return None
 
@@ -74,25 +77,26 @@ class SweepStore:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a sweep, even one that lost its ``sweep.json``."""
+        """True if the directory contains a sweep, even if ``sweep.json`` is missing."""
         with contextlib.suppress(OSError, NotOurs):
             return self.root.entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
         return False
 
     @property
     def in_use(self) -> bool:
-        """Whether an engine has locked the directory at the moment."""
+        """True if an engine has currently locked the directory."""
         return locks.holder(self.root) is not None
 
     @property
     def lock_message(self) -> str:
-        """The unique message in the lock of the engine that holds the directory."""
+        """Unique message in the lock of the engine that has locked the directory."""
         return locks.message(self.root)
 
     def claim(self) -> None:
-        """Raise `StoreError` if the path holds something else, `NotOurs` as `check` does.
+        """Check that the directory can be used for a sweep.
 
-        Raises `DataError` if the directory would be part of another sweep.
+        Raise `StoreError` if the path contains something other than a sweep, `NotOurs` as `check` does, and
+        `DataError` if the directory would be inside another sweep.
         """
         d = self.directory
         check_destination(d)
@@ -112,14 +116,14 @@ class SweepStore:
         self.states()
 
     def check(self) -> None:
-        """Raise `NotOurs` listing every link, and every file or folder in place of the other."""
+        """Raise `NotOurs` if isolaw's entries are links or of the wrong kind; the error lists all of them."""
         check.sweep(self.root, _OWN)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the directory for this engine, and release it at the end of the context."""
+        """Lock the directory for this engine inside the block."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Wait longer than another process needs to check the holder.
+        # Wait longer than another process takes to check the holder, which locks the file briefly.
         with locks.locked(self.root, wait_s=0.3), self._external.lock():
             self.root.remove_leftovers(_WRITTEN_HERE)
             yield
@@ -127,7 +131,7 @@ class SweepStore:
     def read_spec(self) -> SweepSpec:
         """Return the resolved spec of the sweep.
 
-        Raises `Damaged` if it is missing or changed, and `StoreError` if it is of another version.
+        Raise `Damaged` if the file is missing or was changed, and `StoreError` if it has another format.
         """
         path = self.directory / SPEC
         try:
@@ -171,15 +175,15 @@ class SweepStore:
 
     @property
     def states_given(self) -> str | None:
-        """``store.states`` when the sweep began; None if states are in the runs' own folders."""
+        """Value of ``store.states`` at the start of the sweep; None if states are in the runs' folders."""
         return self._external.given if self.directory.is_dir() else None
 
     def run(self, run_id: str) -> RunStore:
-        """Return the folder of one run."""
+        """Return the store of one run."""
         return RunStore(self, run_id)
 
     def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
-        """Return the spec of each run by its id, and the cause for runs with results but no spec."""
+        """Return the specs of runs by id, and a cause by id for runs with results but no valid spec."""
         sound, damaged = {}, {}
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
@@ -198,15 +202,16 @@ class SweepStore:
         return sound, damaged
 
     def run_ids(self) -> list[str]:
-        """Return the ids of all runs in the directory, sorted."""
+        """Return the sorted ids of all runs in the directory with a valid spec."""
         return list(self.specs()[0])
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[threading.Event]:
-        """While entered, sync the disks at most once a second, so that results survive a power cut.
+        """Sync the disks at most once a second inside the block, so that results survive a power failure.
 
-        Yields the event to set after a change. ``syncfs``, one call for a whole file system, takes as long as
-        syncing a single file; on a busy file system isolaw does not wait indefinitely for its end.
+        Yield an event that the caller sets after each change. ``syncfs`` syncs a whole file system and takes
+        as long as syncing a single file. At the end of the block, isolaw waits only for a limited time,
+        because the file system can be busy.
         """
         news, ended = threading.Event(), threading.Event()
         places = [folder for folder in (self.root, self.states()) if folder is not None]

@@ -1,4 +1,4 @@
-"""The tables of a sweep: one frame of all runs' lines, and files that isolaw can always rebuild."""
+"""Build the tables of a sweep from the lines of all runs, and write them to files that can be rebuilt."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _HEALS = "The sweep's own command repairs it"
 
 
 class RecordedSweep(Protocol):
-    """A sweep's directory, as its tables use it (`isolaw.store.sweep`)."""
+    """Protocol of the parts of `isolaw.store.sweep.SweepStore` that tables use."""
 
     directory: Path
 
     @property
     def root(self) -> Folder:
-        """The open directory itself."""
+        """The open directory of the sweep."""
 
     def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
-        """Return the spec of each run by its id, and the cause for runs with results but no spec."""
+        """Return the specs of runs by id, and a cause by id for runs with results but no valid spec."""
 
     def run(self, run_id: str) -> RunStore:
-        """Return the folder of one run."""
+        """Return the store of one run."""
 
 
 def collect(store: RecordedSweep) -> Runs:
     """Return all recorded checkpoints of a sweep, including those of unfinished runs.
 
-    Damaged lines, and links in place of isolaw's files, are left out and noted. Raises `StoreError` if no
-    checkpoint is recorded.
+    Damaged lines, and runs with links in place of isolaw's files, are omitted and reported in the notes of
+    the result. Raise `StoreError` if there is no recorded checkpoint.
     """
     records: list[dict[str, Any]] = []
     problems: list[pd.DataFrame] = []
@@ -75,7 +75,7 @@ def collect(store: RecordedSweep) -> Runs:
 
 
 def publish(store: RecordedSweep, runs: Runs) -> None:
-    """Write ``points.parquet``, and ``problems.parquet`` if there are results of single problems."""
+    """Write ``points.parquet``, and ``problems.parquet`` if there are per-problem results."""
     tables = {POINTS: runs.to_parquet}
     if runs.problems is not None:
         tables[PROBLEMS] = runs.problems.to_parquet
@@ -84,7 +84,7 @@ def publish(store: RecordedSweep, runs: Runs) -> None:
 
 
 def keep(store: RecordedSweep, recorded: Runs) -> None:
-    """Write the recorded runs that the sweep replays."""
+    """Write the recorded runs that the sweep replays to ``recorded.parquet``."""
     _write(store, RECORDED, recorded.to_parquet)
 
 
@@ -110,7 +110,7 @@ def _problem_results(
 
 
 def columns_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the table columns that are constant over a run's rows."""
+    """Return the table columns that are constant within a run."""
     return {
         "run_id": spec.run_id,
         "problem_set": spec.problems.set,
@@ -122,7 +122,7 @@ def columns_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return a run's attributes besides its columns: backend, recipe, D, model."""
+    """Return a run's attributes that are not columns: backend, recipe, D and model."""
     recipe = {
         key: _named(value) if isinstance(value, tuple) else value
         for key, value in spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True).items()
@@ -136,6 +136,6 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def _named(values: tuple[Any, ...]) -> str:
-    """Return a tuple as text for selecting runs: ``cispo+staleness``, ``nothing``, ``10240-12288``."""
+    """Return a tuple as text by which users select runs, e.g. ``cispo+staleness`` or ``10240-12288``."""
     numbers = values and not isinstance(values[0], str)
     return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values) or "nothing"

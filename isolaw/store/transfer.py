@@ -1,4 +1,4 @@
-"""Transfer a run, in pieces, to and from a machine that does not see its sweep's directory."""
+"""Transfer a run in pieces to and from a machine that cannot access its sweep's directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE_BYTES = 2**24
 
 
 def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
-    """Yield a run's files up to its last state, in pieces that `accept` reassembles elsewhere."""
+    """Yield a run's files up to its last state, in pieces from which `accept` reassembles them."""
     last = run.last_state
     if last is not None:
         for path, folder, name in run.states.open(last).files():
@@ -27,7 +27,7 @@ def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
 
 
 def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the files that a run writes before an event of this ``kind``, in pieces."""
+    """Yield, in pieces, the files that a run has written before an event of this ``kind``."""
     name = {"done": DONE, "failed": FAILED}.get(kind)
     if name and (content := run.open().read(name)) is not None:
         yield {"write": name, "data": content}
@@ -36,7 +36,7 @@ def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def accept(run: RunStore, piece: dict[str, Any]) -> None:
-    """Accept a piece of a run from elsewhere: part of a file, a whole file, or notice of a whole state."""
+    """Store a piece of a run from another machine: part of a file, a whole file, or the end of a state."""
     match piece:
         case {"publish": step}:
             run.states.publish(step, run.sync_alone)

@@ -1,1 +1,1 @@
-"""Trackers that mirror a sweep. The sweep's own files remain authoritative."""
+"""Mirror a sweep to experiment trackers. The sweep's own files remain authoritative."""

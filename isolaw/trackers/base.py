@@ -1,8 +1,9 @@
-"""`Tracker`: the interface of a tracker's module.
+"""Define `Tracker`, the interface of a tracker's module.
 
-Each module has one `Tracker` called ``TRACKER``. The x axis is the compute in rollouts. The tags are
-``<eval_set>/<metric>``, `STEP`, `SECONDS` and `TOKENS`. Trackers drop or duplicate steps that go backwards,
-so isolaw writes each checkpoint once and in order, after the last checkpoint that the tracker has.
+Each module has one `Tracker` with the name ``TRACKER``. The x axis is the compute in rollouts. The tags are
+``<eval_set>/<metric>``, `STEP`, `SECONDS` and `TOKENS`. Trackers drop or duplicate steps that are not in
+ascending order. isolaw therefore writes each checkpoint once and in order, after the last checkpoint that the
+tracker already has.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ STEP, SECONDS, TOKENS = "isolaw/step", "isolaw/wall_s", "isolaw/tokens"
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run of a sweep in the form that trackers take; a tracker has one run for each ``run_id``.
+    """The description of a run for trackers; a tracker has one run for each ``run_id``.
 
-    ``name`` is for people, as ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is where the tracker writes its
-    files, and ``project`` is the project in the tracker. ``config`` holds B_p, n, the seed and so on in one
-    entry, ``{"isolaw": {…}}``.
+    ``name`` is a readable name such as ``Bp32-n8-seed0-1a2b3c4d``. ``directory`` is the folder in which the
+    tracker writes its files, and ``project`` is the project in the tracker. ``config`` has one entry,
+    ``{"isolaw": {…}}``, with B_p, n, the seed and other settings.
     """
 
     run_id: str
@@ -32,14 +33,14 @@ class TrackedRun:
 
 
 class Writer(Protocol):
-    """A run in a tracker that is open for writing."""
+    """Protocol of a run in a tracker that is open for writing."""
 
     def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
         """Write a checkpoint: its compute (the x axis), its values by tag, and its Unix time."""
         ...
 
     def close(self, finished: bool) -> None:
-        """Write pending values and close the run; ``finished`` is whether the run reached its horizon."""
+        """Write pending values and close the run; ``finished`` tells whether it has reached its horizon."""
         ...
 
 
@@ -47,9 +48,9 @@ class Writer(Protocol):
 class Tracker:
     """The functions that write to one tracker.
 
-    ``name`` is the name of the tracker in ``tracking.to``, and of the extra that installs ``library``, the
-    module that it needs. ``reached`` returns the compute of the last checkpoint that the tracker has of a
-    run, or -1 if it has none. ``open`` opens a new or an existing run.
+    ``name`` is the name of the tracker in ``tracking.to``, and the name of the extra that installs the module
+    ``library``. ``reached`` returns the compute of a run's last checkpoint in the tracker, or -1 if there is
+    none. ``open`` opens a new or an existing run.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""`Mirror`: copies the checkpoints of a sweep's runs from the store to trackers.
+"""Copy the checkpoints of a sweep's runs from the store to trackers.
 
-isolaw copies only checkpoints that a resumed run keeps, each once and in order, after the last checkpoint
-that the tracker has. A run that is killed, continued or extended therefore neither goes backwards nor
-duplicates steps. If a tracker fails, isolaw prints one warning and ignores it for the rest of the sweep; the
-next ``isolaw sweep`` brings it up to date.
+isolaw copies only checkpoints that resuming a run does not remove. It copies each checkpoint once and in
+order, after the last checkpoint that the tracker already has. Steps therefore never go backwards or repeat,
+even if a run is killed, resumed or extended. If a tracker fails, isolaw prints one warning and ignores the
+tracker for the rest of the sweep. The next ``isolaw sweep`` copies the missing checkpoints.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
 from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
 
-EVERY_S = 10.0  # seconds between updates of an active run
+EVERY_S = 10.0  # minimum seconds between updates of an active run
 
 
 def trackers(section: TrackingSection) -> list[Tracker]:
-    """Return the trackers that a sweep names."""
+    """Return the trackers that a sweep's ``[tracking]`` section lists."""
     return [importlib.import_module(f"isolaw.trackers.{name}").TRACKER for name in section.to]
 
 
 def check(section: TrackingSection) -> list[Issue]:
-    """Return the issues of a ``[tracking]`` section, before anything is spent."""
+    """Return the issues of a ``[tracking]`` section; isolaw calls this before any run starts."""
     issues = [
         Issue("tracking.to", f"{own.library} is not installed: {commands.install(f'isolaw[{own.name}]')}")
         for own in trackers(section)
@@ -46,11 +46,11 @@ def check(section: TrackingSection) -> list[Issue]:
 
 def _installed(tracker: Tracker) -> bool:
     found = importlib.util.find_spec(tracker.library)
-    return found is not None and found.origin is not None  # a folder wandb/ is not the library
+    return found is not None and found.origin is not None  # a folder wandb/ is no library
 
 
 class Mirror:
-    """The trackers of one sweep; its engine calls `after` for each event."""
+    """The trackers of one sweep; the sweep's engine calls `after` for each event."""
 
     def __init__(self, section: TrackingSection, store: SweepStore) -> None:
         self._section = section
@@ -69,7 +69,7 @@ class Mirror:
             yield from self.update(event.run_id, ended=ended)
 
     def update(self, run_id: str, *, ended: bool = True) -> Iterator[Event]:
-        """Bring every tracker's copy of a run up to date, and close the copy if the run ``ended``."""
+        """Copy a run's new checkpoints to all trackers, and close the copies if the run ``ended``."""
         for tracker in list(self._trackers):
             try:
                 self._write(tracker, run_id)
@@ -100,7 +100,7 @@ class Mirror:
     def _tracked(self, spec: RunSpec, lines: list[dict[str, Any]]) -> TrackedRun:
         config = {**columns_of(spec), **attributes_of(spec)}
         for name in ("n_problems", "n_samples"):
-            # Some metrics (drift) have no number of problems; a tracker stores one number for the whole run.
+            # Trackers store one number for the whole run. Some metrics (drift) have no number of problems.
             counts = {row.get(name) for line in lines for row in line["rows"]} - {None}
             if len(counts) == 1:
                 config[name] = counts.pop()
@@ -113,7 +113,7 @@ class Mirror:
         )
 
     def close(self) -> None:
-        """Close the runs that an interrupted sweep leaves open."""
+        """Close the runs that are still open after an interrupted sweep."""
         for writer in self._writers.values():
             with contextlib.suppress(Exception):
                 writer.close(finished=False)

@@ -1,7 +1,7 @@
-"""MLflow: the server in ``MLFLOW_TRACKING_URI``, or else a file store in ``<directory>/mlruns``.
+"""Write to MLflow: to the server in ``MLFLOW_TRACKING_URI`` or, if unset, to ``<directory>/mlruns``.
 
 A project is an experiment in MLflow, and each run of isolaw is an MLflow run with the tag ``isolaw.run_id``.
-MLflow accepts no ``@`` in names, so isolaw writes ``_at_``, as veRL does.
+MLflow does not accept ``@`` in names, so isolaw replaces it by ``_at_``, as veRL does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Writer:
     def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
         from mlflow.entities import Metric
 
-        # MLflow writes a batch metric by metric; the step comes last and shows that the batch is complete.
+        # MLflow writes a batch metric by metric. The step is last, so its presence means a complete batch.
         tags = [*(tag for tag in values if tag != STEP), STEP]
         metrics = [Metric(_name(tag), float(values[tag]), int(at * 1000), compute) for tag in tags]
         self._client.log_batch(self._id, metrics=metrics)
@@ -47,8 +47,8 @@ class _Writer:
 
 
 def _find(run: TrackedRun) -> tuple[Any, str | None, str | None]:
-    """Return a client, and the ids of the experiment and the MLflow run; None for one that does not exist."""
-    # Newer versions refuse a file store without this.
+    """Return a client, the id of the experiment and the id of the MLflow run; missing ids are None."""
+    # Newer versions reject a file store without this variable.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 

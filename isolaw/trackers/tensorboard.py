@@ -1,6 +1,6 @@
-"""TensorBoard: ``<directory>/tensorboard/<name>/events.out.tfevents.*``.
+"""Write to TensorBoard files: ``<directory>/tensorboard/<name>/events.out.tfevents.*``.
 
-Values use the 32-bit ``simple_value``, since TensorBoard's data server does not show 64-bit values.
+Values are written as 32-bit ``simple_value``, because TensorBoard's data server does not show 64-bit values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.trackers.base import TrackedRun, Tracker
 
 
 class _Writer:
-    """Writes one event per checkpoint, which is complete or absent."""
+    """Writes one event per checkpoint, so that no checkpoint is written partially."""
 
     def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -27,7 +27,7 @@ class _Writer:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary import text_pb
 
-        if self._config:  # here because TensorBoard's clock starts with the first event
+        if self._config:  # not in __init__, because TensorBoard's relative time starts at the first event
             text = text_pb("config/text_summary", self._config)
             self._file.add_event(Event(step=compute, wall_time=at, summary=text))
             self._config = ""

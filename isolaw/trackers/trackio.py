@@ -1,7 +1,7 @@
-"""Trackio: the project's database in Trackio's own folder, ``TRACKIO_DIR``, for ``trackio show``.
+"""Write to Trackio: to the project's database in ``TRACKIO_DIR``, which ``trackio show`` displays.
 
-isolaw writes directly to Trackio's storage and does not call ``trackio.init``, which allows only one run at a
-time, prints, and hides failures.
+isolaw writes directly to Trackio's storage. It does not call ``trackio.init``, which allows only one run at a
+time, prints messages, and hides failures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.trackers.base import TrackedRun, Tracker
 
 
 class _Writer:
-    """Writes one row per checkpoint, which is complete or absent."""
+    """Writes one row per checkpoint, so that no checkpoint is written partially."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run, self._config = run, dict(run.config)
@@ -25,10 +25,10 @@ class _Writer:
         _storage().bulk_log(
             run.project, run.name, [dict(values)], [compute], [when], self._config, run_id=run.run_id
         )
-        self._config = {}  # Trackio keeps it
+        self._config = {}  # Trackio has stored it
 
     def close(self, finished: bool) -> None:
-        """Trackio has no status of a run, and nothing is pending."""
+        """Do nothing: Trackio stores no status of a run, and no values are pending."""
 
 
 def _storage() -> Any:

@@ -1,7 +1,8 @@
-"""W&B: ``<directory>/wandb/offline-run-*``, for ``wandb sync``; uploaded at once with ``WANDB_MODE=online``.
+"""Write to W&B: to ``<directory>/wandb/offline-run-*``, or directly to the server.
 
-Offline is the default, since a run must not wait for a network. A continued run has another folder with the
-same id; ``wandb sync`` uploads both in order.
+The offline folder is the default, because a run must not wait for the network. The user uploads it with
+``wandb sync``. With ``WANDB_MODE=online``, W&B uploads values immediately. A resumed run has an additional
+folder with the same id, and ``wandb sync`` uploads both in order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Writer:
             mode=mode,
             resume="allow" if mode == "online" else None,
             reinit="create_new",
-            # W&B prints, records and measures nothing in this process.
+            # These settings prevent W&B from printing, capturing output and measuring this process.
             settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )
 
@@ -48,9 +49,9 @@ def _id(run: TrackedRun) -> str:
 
 def _reached(run: TrackedRun) -> int:
     steps = [-1.0]
-    # A second folder within one second has a name that ends in -1.
+    # If two folders are created within one second, the name of the second ends in -1.
     for file in run.directory.glob(f"wandb/*run-*-{_id(run)}*/run-*.wandb"):
-        with contextlib.suppress(DataError):  # begun, but nothing written yet
+        with contextlib.suppress(DataError):  # the file exists but has no content yet
             steps += [step for log in CONTAINER.read(file) for step in log.step]
     return int(max(steps))
 

@@ -1,8 +1,8 @@
-"""The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
+"""Define the bandit backend, which runs sweeps on simulators (`isolaw.simulators`).
 
-``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
-``problems.difficulty`` or, if that is not set, for the problems' mean success before training. isolaw refuses
-settings that a simulator cannot represent.
+``bandit.model`` names the simulator. The defaults of the recipe's lr (η) and KL weight (β) are the preset's
+values for ``problems.difficulty``. If the difficulty is not set, it follows from the problems' mean success
+before training. isolaw rejects settings that a simulator cannot represent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from isolaw.simulators.draws import permutations
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
 
-# The simulators' η is the lr at B = 1 under the square-root rule.
+# The simulators' η is the lr at B = 1 with square-root scaling.
 _LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
 _ROLLOUTS, _EVALUATION = range(2)
-_MOST_INDICES = 2**20  # limit on problem indices that are drawn ahead
+_MOST_INDICES = 2**20  # maximum number of problem indices to draw at a time
 
 
 class Batches:
     """Batches of B_p training problems; a seed gives the same sequence of problems for every B_p and n.
 
-    Without replacement a batch has distinct problems: each epoch is a new permutation of all D, without its
-    incomplete last batch. With replacement every problem is drawn independently. ``rng`` orders the problems,
-    and ``left`` (batches, B_p) are the remaining batches of the epoch.
+    Without replacement, the problems of a batch are distinct. Each epoch is a new permutation of all D
+    problems without its incomplete last batch. With replacement, every problem is drawn independently.
+    ``rng`` determines the order. ``left`` contains the remaining batches of the epoch and has shape
+    (batches, B_p).
 
     >>> [b.tolist() for b in Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
     [[[3, 0], [1, 2]]]
@@ -50,7 +51,7 @@ class Batches:
         self.left = np.empty((0, problems_per_batch), dtype=np.int64)
 
     def take(self, steps: int) -> Iterator[NDArray[np.int64]]:
-        """Yield arrays (some steps, B_p) of limited size, for ``steps`` steps in total."""
+        """Yield arrays of shape (some steps, B_p) of limited size, for ``steps`` steps in total."""
         most = max(1, _MOST_INDICES // self.size)
         while steps > 0:
             wanted = min(steps, most)
@@ -70,16 +71,16 @@ class Batches:
 
 
 class Bandit(Backend):
-    """The `Backend` that simulates runs (`isolaw.simulators`)."""
+    """The `Backend` that simulates runs with `isolaw.simulators`."""
 
     name = "bandit"
     version = 3
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the preset, its lr and KL, the algorithm's advantage, D and V."""
+        """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the sizes of both sets."""
         try:
             return options.resolved(spec, self.version)
-        except SpecError as error:  # check the other options too
+        except SpecError as error:  # also report issues of the other options
             wrong = {issue.where.split(".")[1] for issue in error.issues}
             rest = {key: value for key, value in spec.options.items() if key not in wrong}
             more = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
@@ -122,7 +123,7 @@ BACKEND = Bandit()
 
 
 def update_of(spec: RunSpec) -> Update:
-    """Return a resolved spec's update; lr(B) is η √1024 · `RunSpec.lr_factor`."""
+    """Return the update of a resolved spec; its step size is recipe.lr · √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
     same = ("kl", "entropy", "advantage", "gradient_rollouts", "zero_variance_filter", "staleness")
@@ -131,7 +132,7 @@ def update_of(spec: RunSpec) -> Update:
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
-    """Return the run's random streams by key; order and place of execution do not affect them."""
+    """Return a function from keys to the run's random streams, which do not depend on execution order."""
     run = int(spec.run_id, 16)
     return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 

@@ -23,7 +23,7 @@ _REPRESENTED = {
 
 
 def issues_of(spec: RunSpec) -> list[Issue]:
-    """Return all issues that prevent the simulation of a resolved spec."""
+    """Return all issues of a resolved spec that prevent its simulation."""
     return [*_model(spec), *_problem_set(spec), *_recipe(spec), *_grid(spec), *_evaluation(spec)]
 
 

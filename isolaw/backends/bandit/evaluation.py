@@ -1,19 +1,20 @@
-"""The metrics of a simulated run's checkpoint.
+"""Compute the metrics of a checkpoint of a simulated run.
 
-For each evaluation set, from the success probabilities p_i that the simulator knows:
+For each evaluation set, metrics are computed from the success probabilities p_i, which the simulator knows:
 
 - ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as for a language
-  model; or exactly, with ``samples = 0`` (`isolaw.metrics.expected`);
-- ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact;
+  model. With ``samples = 0`` they are exact (`isolaw.metrics.expected`).
+- ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact.
 - ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
 
-For the whole run, under ``train``: ``drift``, the squared distance of the policy's parameters from their
-start; and optionally ``interference`` and ``spillover``, which measure how a step on some problems changes
-the others. For these the simulator tries one more step, on a set S of B_p training problems with its own
-rollouts, and undoes it. With Δ_i the change of p_i over the training problems outside S::
+For the whole run, metrics of the set ``train`` include ``drift``, the squared distance of the policy's
+parameters from their initial values. Optional metrics are ``interference`` and ``spillover``, which measure
+how a step on some problems changes the other problems. For them, the simulator makes an additional step on a
+set S of B_p training problems with separate rollouts, and then undoes it. Let Δ_i be the change of p_i for
+each training problem outside S. Then ::
 
-    spillover    = mean |Δ_i|                      the size of the others' change
-    interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of it that is a loss; 0 is pure transfer
+    spillover    = mean |Δ_i|                      the size of the change in other problems
+    interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of this change that is a loss; 0: pure transfer
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _BINS = 20
 
 
 class Evaluation:
-    """Measures a run's model; ``stream(part, step)`` gives the random stream of one measurement.
+    """Measures the model of a run.
 
-    Streams are keyed by the step, so results do not depend on the number of evaluations.
+    ``stream(part, step)`` returns the random stream of one measurement. Streams depend on the step, so
+    results do not depend on the number of evaluations.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Evaluation:
         self.histogram, self.interference = ("histogram" in names, "interference" in names)
 
     def rows(self, model: Model, step: int) -> list[Measurement]:
-        """Return all values after ``step`` steps; raise `RunError` if the run diverged."""
+        """Return all measurements after ``step`` steps; raise `RunError` if the run has diverged."""
         rows: list[Measurement] = []
         success = {s: model.success(train=s == "train") for s in EVAL_SETS if s in self.spec.evaluation.sets}
         finite = all(np.isfinite(p).all() for p in success.values())

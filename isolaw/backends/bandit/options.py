@@ -1,4 +1,4 @@
-"""The ``[bandit]`` section: the simulator, its constants and its problems."""
+"""Define the ``[bandit]`` section: the simulator, its constants and its problems."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 
 
 class BanditOptions(BaseModel):
-    """The ``[bandit]`` section.
+    """The keys of the ``[bandit]`` section.
 
-    ``preset`` is a name, or the file of a calibrated population (`isolaw.simulators.presets`), whose problems
-    and D are then the defaults. ``parameters`` are constants that differ from the preset's. ``histograms``
-    names more problem sets by their avg@16 histograms: 17 shares each, or a text file with them.
+    ``preset`` is the name of a preset, or the file of a calibrated population (`isolaw.simulators.presets`).
+    The problems and D of a calibrated population are then the defaults. ``parameters`` overrides constants of
+    the preset. ``histograms`` defines additional problem sets by their avg@16 histograms: each has 17 shares,
+    or the path of a text file with them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -37,12 +38,12 @@ class BanditOptions(BaseModel):
 
 
 def simulator(name: str) -> Any:
-    """Return the simulator's module (`isolaw.simulators.model` describes its interface)."""
+    """Import and return the module of a simulator; `isolaw.simulators.model` describes its interface."""
     return importlib.import_module(f"isolaw.simulators.{name}")
 
 
 def resolved(spec: RunSpec, version: int) -> RunSpec:
-    """Fill in the defaults; raise `SpecError` for a section that does not parse."""
+    """Return a spec with all defaults filled in; raise `SpecError` for an invalid section."""
     options = parse_section(BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
@@ -58,7 +59,7 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     spec = spec.model_copy(update={"options": own, "backend_version": version})
     constants |= changed
     kind = spec.problems.difficulty
-    if kind is None:  # a simulator knows its problems
+    if kind is None:  # a simulator knows the difficulty of its problems
         try:
             kind = "easy" if difficulty_of(spec).easy else "hard"
         except SpecError:
@@ -75,12 +76,12 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
 
 
 def is_calibrated(preset: str) -> bool:
-    """Return whether ``bandit.preset`` names a calibrated population: a shipped one, or a file."""
+    """Return whether ``bandit.preset`` names a calibrated population, either shipped or in a file."""
     return preset in shipped() or preset.endswith(".toml")
 
 
 def _from_calibrated(spec: RunSpec, options: BanditOptions, preset: str) -> tuple[RunSpec, BanditOptions]:
-    """Return spec and section with the content of a calibrated preset instead of its name."""
+    """Return the spec and the section with the content of a calibrated preset instead of its name."""
     try:
         found = read_preset(preset)
     except InputError as error:
@@ -102,7 +103,10 @@ def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
 
 
 def _shares(name: str, given: list[float] | str) -> list[float]:
-    """Return the shares of a histogram; in a file, commas, blanks or new lines separate them."""
+    """Return the shares of a histogram, given as a list or as the path of a text file.
+
+    The file separates numbers by commas or white space.
+    """
     if not isinstance(given, str):
         return given
     try:
@@ -113,12 +117,12 @@ def _shares(name: str, given: list[float] | str) -> list[float]:
 
 
 def difficulty_of(spec: RunSpec) -> Difficulty:
-    """Return the difficulty that a resolved spec names, or raise `SpecError`."""
+    """Return the difficulty that a resolved spec names; raise `SpecError` if it is unknown."""
     return difficulty(spec.problems.set, spec.options.get("histograms", {}))
 
 
 def create(spec: RunSpec) -> Model:
-    """Return the model of a resolved and checked spec, before its first step."""
+    """Return the initial model of a resolved and checked spec."""
     module = simulator(spec.options["model"])
     preset = module.PRESETS[spec.options["preset"]]
     whole = {f.name for f in fields(preset) if f.type == "int"}

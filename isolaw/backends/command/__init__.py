@@ -1,7 +1,7 @@
-"""The command backend: isolaw starts an existing trainer and follows its log.
+"""Define the command backend, which starts an existing trainer and follows its log.
 
-`template` builds the command, with the settings of its framework (`adapters`), `training` starts it, and
-`following` reads its log.
+`template` builds the command, including the settings of its framework (`adapters`). `training` starts the
+command, and `following` reads its log.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from isolaw.machine import visible_gpus
 
 
 class CommandBackend(Backend):
-    """The `Backend` that trains by a command of the user's."""
+    """The `Backend` that trains with the user's own command."""
 
     name = "command"
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the section; keys that decide the training, and hashes of its files, enter the identity."""
+        """Return the spec with the parsed section and an identity.
+
+        The identity includes the keys that affect the training and the hashes of ``command.files``.
+        """
         options = CommandOptions.read(spec)
         identity, others = options.split()
         content, issues = {}, []
@@ -72,14 +75,14 @@ class CommandBackend(Backend):
         return issues
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return the number of runs for which there are GPUs, or else cores."""
+        """Return how many runs fit at a time: by GPUs if a run uses any, otherwise by cores."""
         options = CommandOptions.of(spec)
         if options.gpus:
             return max(1, len(visible_gpus()) // options.gpus)
         return max(1, (os.cpu_count() or 1) // options.cpus)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return the cores and GPUs of a run, as ``command.cpus`` and ``command.gpus`` give them."""
+        """Return the cores and GPUs of a run: the values of ``command.cpus`` and ``command.gpus``."""
         options = CommandOptions.of(spec)
         return Needs(options.cpus, options.gpus)
 
@@ -105,7 +108,7 @@ class CommandBackend(Backend):
         return Outlook(commands=found)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Train by the command, from the start or from ``ctx.state``, and yield checkpoints from its logs."""
+        """Train with the command from the start or from ``ctx.state``; yield the checkpoints in its log."""
         from isolaw.backends.command.training import train
 
         return train(spec, ctx)
@@ -115,23 +118,24 @@ BACKEND = CommandBackend()
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a script has trained the run in this folder to its end."""
+    """Return whether a script has finished training the run in this folder."""
     from isolaw.backends.command.training import ENDED
 
     return any(folder.glob(f"*/{ENDED}"))
 
 
 def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
-    """Return the lines of a script that trains a run, wherever the sweep's folder is when it runs.
+    """Return the lines of a script that trains a run; the sweep's folder can be moved before it runs.
 
-    Its ``begin PLACE FOLDER`` sets ``$out`` to the folder, below the sweep, in which the run continues.
+    The script's function ``begin PLACE FOLDER`` sets ``$out`` to the folder below the sweep in which the run
+    continues.
     """
     from isolaw.backends.command import training
 
     options = CommandOptions.of(spec)
     out, done, checkpoint = training.place(folder, options)
     (out / training.BEGUN).unlink(missing_ok=True)
-    here = "@isolaw-out@"  # placeholder for $out until words are quoted
+    here = "@isolaw-out@"  # replaced by $out when words are quoted
 
     def quoted(word: str) -> str:
         return '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"

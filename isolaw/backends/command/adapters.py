@@ -1,9 +1,9 @@
-"""Adapters: the settings of a framework under which one step is B_p · n rollouts and one update.
+"""Define adapters: settings of a framework under which one step is B_p · n rollouts and one update.
 
-An `Adapter` is a table from the framework's settings to texts with the placeholders of `template.values_of`.
-docs/trainers.md describes each for users. `CHECKED` names the versions whose own parsers accept the settings,
-as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, so its source of 2026-08-21 was
-read instead.
+An `Adapter` maps the framework's settings to texts with the placeholders of `template.values_of`.
+docs/trainers.md describes each adapter for users. `CHECKED` lists framework versions for which
+tests/backends/command/test_adapters.py shows that the framework's parser accepts the settings. prime-rl is
+not on PyPI, so its settings were checked against its source of 2026-08-21.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-VERSION = 1  # version of all tables: a change of what a run trains makes it another run
+VERSION = 1  # version of all adapters, part of a run's identity; increase it if the training changes
 CHECKED = {"veRL": "0.9.1", "TRL": "1.16.0", "OpenRLHF": "0.11.2", "SkyRL": "0.3.0", "ms-swift": "4.6.0"}
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A framework's settings; ``{…}`` are placeholders.
+    """The settings of a framework; ``{…}`` are placeholders.
 
-    Every run gets ``always``; ``fresh`` goes to a run that starts, ``resumed`` to one that continues from a
-    checkpoint, and ``defaults`` apply only if the command does not set them itself. ``recipe`` maps every
-    recipe key that the adapter knows to settings, which a run gets if the sweep file sets the key. A setting
-    with the value ``None`` is a flag.
+    Every run gets the settings in ``always``. A new run also gets ``fresh``, and a run that continues from a
+    checkpoint also gets ``resumed``. Settings in ``defaults`` apply only if the command does not set them.
+    ``recipe`` maps recipe keys to settings; a run gets these settings if the sweep file sets the key. A
+    setting with the value ``None`` is a flag.
     """
 
     style: str  # "key=value" or "--key value"
@@ -35,19 +35,19 @@ class Adapter:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: str = "output"
     checkpoints: str = ""
-    reader: str = ""  # the reader of its logs, if that has another name
+    reader: str = ""  # name of the reader of its logs, if it differs from the framework's name
 
     def settings(self, resumes: bool, recipe: Iterable[str], given: Iterable[str]) -> dict[str, str | None]:
         """Return the settings of a run, with placeholders.
 
-        ``recipe`` are the recipe keys that the sweep sets, ``given`` the settings of its command.
+        ``recipe`` lists the recipe keys that the sweep sets, and ``given`` the settings in its command.
         """
         known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
         defaults = {name: value for name, value in self.defaults.items() if name not in {*given}}
         return {**self.always, **(self.resumed if resumes else self.fresh), **defaults, **known}
 
     def given(self, words: Iterable[str]) -> dict[str, str]:
-        """Return the settings that a command sets itself, and the words that set them.
+        """Return the settings that the command sets itself, each with the word that sets it.
 
         >>> ADAPTERS["TRL"].given(["train.py", "--max_steps=9"]), ADAPTERS["veRL"].given(["+data.seed=1"])
         ({'max_steps': '--max_steps=9'}, {'data.seed': '+data.seed=1'})
@@ -56,7 +56,7 @@ class Adapter:
         return {found[1]: word for word in words if (found := re.fullmatch(pattern, word, re.S))}
 
     def words(self, settings: Mapping[str, str | None]) -> list[str]:
-        """Return settings as words of a command.
+        """Return settings as command-line words.
 
         >>> ADAPTERS["veRL"].words({"trainer.nnodes": "1"}), ADAPTERS["TRL"].words({"seed": "0"})
         (['trainer.nnodes=1'], ['--seed', '0'])
@@ -67,7 +67,7 @@ class Adapter:
         return [word for pair in pairs for word in pair]
 
 
-_TRAINER: dict[str, str | None] = {  # of Hugging Face's Trainer
+_TRAINER: dict[str, str | None] = {  # settings of Hugging Face's Trainer
     "num_generations": "{n}",
     "per_device_train_batch_size": "{micro_batch}",
     "gradient_accumulation_steps": "{accumulation}",
@@ -82,7 +82,7 @@ _TRAINER_DEFAULTS: dict[str, str | None] = {
     "save_strategy": "steps",
     "save_steps": "{every}",
     "eval_steps": "{every}",
-    "num_generations_eval": "2",  # the default is n, which would have to divide the evaluation batch
+    "num_generations_eval": "2",  # the default n would have to divide the evaluation batch
 }
 _TRAINER_RECIPE = {
     "lr": ("learning_rate",),
@@ -131,7 +131,7 @@ ADAPTERS: dict[str, Adapter] = {
             "top_p": ("actor_rollout_ref.rollout.top_p",),
             "max_response_tokens": ("data.max_response_length",),
         },
-        # veRL's file logger empties the file when it starts.
+        # The name includes the step, because veRL's file logger truncates an existing file when it starts.
         environment={"VERL_FILE_LOGGER_PATH": "{out}/metrics-{done}.jsonl"},
         log="{out}/metrics-*.jsonl",
         checkpoints="{out}/global_step_{step}/data.pt",

@@ -1,7 +1,7 @@
-"""`Following`: reads the log of a training while it grows, with the same result as from the complete log.
+"""Read the log of a training run while it grows, with the same result as from the complete log.
 
-A text log is read in the pieces by which it grows. A file that is rewritten as a whole (a trainer's state) or
-a folder (TensorBoard) is read again when it changes, for at most a tenth of the time.
+From a text log, only the appended text is read. A file that the trainer rewrites (a trainer's state) or a
+folder (TensorBoard) is read again when it changes, which takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from isolaw.readers.raw_log import HEAD, RawLog, number, whole
 from isolaw.readers.sources import natural
 from isolaw.readers.stitch import stitch
 
-_PIECE = 32 * 2**20  # bytes that are read at a time
-_SHARE = 0.1  # share of time that reading may take
+_PIECE = 32 * 2**20  # bytes to read at a time
+_SHARE = 0.1  # maximum fraction of time for reading
 _LONGEST_LINE = 2**20
-# Containers that need a whole file; for `_PRINTED`, the whole output since the start.
+# Log formats that must be read as whole files; for `_PRINTED`, all output since the start.
 _PRINTED = "stdout-dicts"
 _WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
 _STEP = ("step", "global_step", "training_step", "iteration")
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
 
-# Facts about the run that a user's own script may log, besides metrics.
+# Facts about the run that a user's own script can log in addition to metrics.
 _OWN_FACTS = {
     "n": "rollouts_per_problem",
     "B_p": "problems_per_batch",
@@ -49,7 +49,7 @@ Values = dict[Target, float]
 
 
 def plain(evaluation_set: str) -> Framework:
-    """Return the `Framework` of a user's own JSON lines with ``step``, in which ``eval/x`` is an evaluation.
+    """Return the `Framework` for a user's own JSON lines with ``step``; ``eval/x`` is an evaluation metric.
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
@@ -65,11 +65,10 @@ def plain(evaluation_set: str) -> Framework:
 
 
 class Following:
-    """The log of one training, which consists of all files that match ``pattern``.
+    """The growing log of one training run, which consists of all files that match ``pattern``.
 
-    Content that already exists was written before the training continued from ``step`` updates. `read`
-    returns the steps of this content up to ``step``, and then the steps that the training adds. Steps up to
-    ``taken`` are no longer needed.
+    Existing content was written before the training continued from ``step`` updates. `read` returns the steps
+    in this content up to ``step``, and then the steps that the training adds. It omits steps up to ``taken``.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -83,8 +82,8 @@ class Following:
         self._values: dict[int, Values] = {}
         self._first: RawLog | None = None  # the beginning, which shows whether steps count from 0
         self._containers: dict[str, Any] = {}
-        self._places: dict[str, int] = {}  # how much of each file was read
-        self._seen: dict[str, tuple[int, int]] = {}  # stamp of each file that is read as a whole
+        self._places: dict[str, int] = {}  # number of bytes read from each growing file
+        self._seen: dict[str, tuple[int, int]] = {}  # modification time and size of files read as a whole
         self._starts: dict[str, int] = {}  # size of each such file when the training began
         self._due = 0.0
         self._gather(final=True)
@@ -119,7 +118,7 @@ class Following:
                 self._grown(path, container, final)
 
     def _again(self, path: Path, container: Any) -> None:
-        """Read a log file again that the trainer rewrites as a whole."""
+        """Read the whole of a log file that the trainer rewrites, if it has changed."""
         status = path.stat()
         mark = status.st_mtime_ns, status.st_size
         if self._seen.get(str(path)) == mark:
@@ -137,7 +136,7 @@ class Following:
         """Read the text that the trainer appended to a log file since the last call."""
         name, size = str(path), path.stat().st_size
         at = self._places.get(name, 0)
-        if size < at:  # rewritten
+        if size < at:  # the file was rewritten
             at = 0
         with path.open("rb") as file:
             while at < size:
@@ -147,17 +146,17 @@ class Following:
                 if not whole:
                     if len(piece) < _LONGEST_LINE:
                         break
-                    whole = piece  # an endless line cannot be a log's
+                    whole = piece  # such a long line is not a log record
                 at += len(whole)
                 if container is None:
                     self._add_lines(whole)
                 else:
-                    with contextlib.suppress(DataError):  # lines without a record
+                    with contextlib.suppress(DataError):  # the lines contain no record
                         self._add(_read_piece(container, path, whole))
         self._places[name] = at
 
     def _add_lines(self, text: bytes) -> None:
-        """Add the checkpoints in JSON lines that a user's own script prints."""
+        """Add the values in JSON lines that a user's own script prints."""
         for line in text.splitlines():
             if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
                 continue
@@ -177,7 +176,7 @@ class Following:
             values = list(record.values())
             found = [values[place] for place in self._which]
             if {*map(type, found)} <= {float, int} and math.isfinite(sum(found)):
-                own.update(zip(self._names, map(float, found), strict=True))  # the usual case
+                own.update(zip(self._names, map(float, found), strict=True))  # fast path for the usual case
             else:
                 for target, read in zip(self._names, map(number, found), strict=True):
                     if read is not None and math.isfinite(read):
@@ -189,7 +188,7 @@ class Following:
                     self._facts[_OWN_FACTS[key]] = Fact(fact, key)
 
     def _learn(self, keys: tuple[str, ...]) -> None:
-        """Learn which keys of a line are metrics; most lines have the same keys."""
+        """Determine and cache which keys of a line are metrics, because most lines have the same keys."""
         for key in keys:
             if key not in self._targets and len(self._targets) < limits.MOST_SETTINGS:
                 self._targets[key] = self.framework.metric(key)
@@ -198,7 +197,7 @@ class Following:
         self._names = [target for key in keys if (target := self._targets.get(key)) is not None]
 
     def _add(self, logs: list[RawLog]) -> None:
-        """Add the checkpoints in the logs of a framework."""
+        """Add the values in the logs of a framework."""
         self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
         before = [] if self._first is None else [self._first]
         curves = stitch([*before, *logs], self.framework)
@@ -209,7 +208,7 @@ class Following:
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
-        """Return the run's facts from the log and a configuration next to it, under isolaw's names."""
+        """Return facts about the run from the log and a configuration next to it, by isolaw's names."""
         found = dict(self._facts)
         for name, container in self._containers.items():
             with contextlib.suppress(DataError):

@@ -1,4 +1,4 @@
-"""The ``[command]`` section: the command that trains, its framework, and the conditions that stop it."""
+"""Define the ``[command]`` section: the training command, its framework, and its stop conditions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 from isolaw.readers.frameworks import FRAMEWORKS
 
-# The keys that affect the training; the others affect its place, and how isolaw follows it.
+# The keys that affect the training; the other keys affect where it runs, and how isolaw follows it.
 IDENTITY = ("run", "shell", "framework", "evaluation_set")
-NOT_FINITE = "nan"  # value of ``stop_if``: any value in the log is NaN or infinite
+NOT_FINITE = "nan"  # condition in ``stop_if`` that holds if any value in the log is NaN or infinite
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
@@ -32,7 +32,7 @@ def _condition(text: str) -> str:
 
 
 def _framework(name: str) -> str:
-    """Accept, in any case, a framework that has an adapter or whose logs isolaw reads."""
+    """Return the spelling of a framework with an adapter or a log reader; upper and lower case are equal."""
     names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
     known = {own.lower(): own for own in names}
     if name.lower() not in known:
@@ -44,33 +44,34 @@ Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], B
 
 
 class CommandOptions(BaseModel):
-    """The ``[command]`` section. `template.values_of` lists the placeholders.
+    """The keys of the ``[command]`` section; `template.values_of` lists the placeholders.
 
     If the framework has an adapter, its settings are appended to the command, or replace ``{settings}``,
-    unless the command itself uses ``{n}`` or ``{B_p}``. The adapter then also locates log and checkpoints.
-    Otherwise, without a ``log``, isolaw reads what the command prints, as JSON lines if there is no
-    framework. ``checkpoints`` is the pattern of a finished checkpoint in the run's folder, with ``{step}``.
+    unless the command uses ``{n}`` or ``{B_p}``. The adapter then also sets the default ``log`` and
+    ``checkpoints``. Otherwise, if ``log`` is not set, isolaw reads the printed output of the command, as JSON
+    lines if there is no framework. ``checkpoints`` is the pattern of a finished checkpoint in the run's
+    folder and contains ``{step}``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    run: Annotated[tuple[str, ...] | Text, Field(min_length=1)]  # a line, or its words
+    run: Annotated[tuple[str, ...] | Text, Field(min_length=1)]  # a command line, or its words
     shell: bool = False  # whether /bin/sh executes the line
-    framework: Annotated[str, AfterValidator(_framework)] = "none"  # the framework whose log it is
+    framework: Annotated[str, AfterValidator(_framework)] = "none"  # framework that writes the log
     log: Text | None = None
     checkpoints: Text | None = None
-    evaluation_set: Text = "validation"  # set of the evaluations that the log does not name
+    evaluation_set: Text = "validation"  # name of the evaluation set if the log does not name it
     files: Annotated[tuple[Text, ...], BeforeValidator(listed)] = ()  # their content is part of the identity
-    folder: Text | None = None  # working directory; by default, where the sweep was started
+    folder: Text | None = None  # working directory; None: the directory in which the sweep was started
     cpus: Count = 1
     gpus: Index = 0
     micro_batch: Count | None = None  # rollouts per GPU and pass, for frameworks that require it
-    stop_if: Conditions = ()  # a run fails once one of these holds
+    stop_if: Conditions = ()  # a run fails as soon as one of these conditions holds
     silent_minutes: Positive = 60.0  # a run fails if its log has no new step for this long
-    limit_hours: Positive | None = None  # limit for one run
+    limit_hours: Positive | None = None  # time limit of a run
 
     @classmethod
     def read(cls, spec: RunSpec) -> CommandOptions:
-        """Return the section of an unresolved spec; raise `SpecError` with everything wrong with it."""
+        """Return the section of an unresolved spec; raise `SpecError` with all issues of the section."""
         if "run" not in spec.options:
             accepted = "the command that trains, as in 'bash train.sh'"
             raise SpecError([Issue("command.run", "missing", accepted=accepted)])
@@ -91,24 +92,26 @@ class CommandOptions(BaseModel):
 
     @property
     def adapter(self) -> Adapter | None:
-        """The adapter whose settings the command gets, None if it gets none."""
+        """Adapter that adds settings to the command, or None."""
         text = self.run if isinstance(self.run, str) else " ".join(self.run)
         says_it_itself = "{settings}" not in text and ("{n}" in text or "{B_p}" in text)
         return None if says_it_itself else ADAPTERS.get(self.framework)
 
     def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the keys that enter a run's identity, without defaults, and the other keys."""
+        """Return the keys that are part of a run's identity, and the other keys; both omit defaults."""
         chosen = self.model_dump(mode="json", exclude_defaults=True)
         identity = {key: value for key, value in chosen.items() if key in IDENTITY}
         return identity, {key: value for key, value in chosen.items() if key not in IDENTITY}
 
     def path(self, name: str) -> Path:
-        """Return a path of the section; relative paths start in the command's working directory."""
+        """Return a path in the section; relative paths are relative to the command's working directory."""
         return Path(os.path.join(self.folder or ".", name))
 
 
 def holds(condition: str, values: dict[str, float]) -> bool:
-    """Return whether a condition of ``stop_if`` holds for the values of a step, by ``eval_set/metric``.
+    """Return whether a condition of ``stop_if`` holds for the values of a step by ``eval_set/metric``.
+
+    The condition `NOT_FINITE` is checked elsewhere, so it returns False here.
 
     >>> holds("train/reward < 0.01", {"train/reward": 0.0}), holds("train/kl >= 1", {"train/reward": 0.0})
     (True, False)

@@ -1,4 +1,4 @@
-"""Turn a run into a command: fill in placeholders, and set environment variables."""
+"""Build the command of a run: fill in its placeholders, and set environment variables."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from isolaw.errors import Issue, nearest
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _SETTINGS = "{settings}"
-# Recipe keys for computing the lr, or that no trainer takes.
+# Recipe keys that determine the lr, or that no trainer accepts.
 _OURS = ("lr", "lr_scaling", "algorithm")
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """The command that isolaw starts: its words, and additions to the environment."""
+    """The command that isolaw starts: its words, and additional environment variables."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """The command as a user would type it in a shell."""
+        """Command as a line that a user could enter in a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.words)])
 
 
 def lr_of(spec: RunSpec) -> float | None:
-    """Return the lr of a run, scaled to its batch (`RunSpec.lr_factor`).
+    """Return the learning rate of a run, scaled to its batch size (`RunSpec.lr_factor`).
 
-    Returns None if the recipe sets no lr, so that the trainer uses its own.
+    Return None if the recipe sets no lr; the trainer then uses its own default.
     """
     return None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
 
@@ -42,12 +42,12 @@ def lr_of(spec: RunSpec) -> float | None:
 def values_of(
     spec: RunSpec, options: CommandOptions, out: str, checkpoint: str = "", done: int = 0
 ) -> dict[str, str]:
-    """Return the placeholders' values; a recipe key that the sweep leaves open has none.
+    """Return the values of the placeholders; recipe keys that the sweep does not set have no value.
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
-    ``evaluation.points`` parts, but at most the horizon that the sweep began with. So extending a run leaves
-    ``every`` unchanged, and in a race ``every`` divides the shorter runs that it begins with. ``micro_batch ·
-    accumulation · max(gpus, 1) = B``.
+    ``evaluation.points`` parts. For an extended run, it divides the original horizon instead, so that
+    extensions do not change ``every``. In a race, the original horizon is that of the initial shorter runs.
+    ``micro_batch`` and ``accumulation`` satisfy ``micro_batch · accumulation · max(gpus, 1) = B``.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
     micro_batch, accumulation = _passes(spec, options)
@@ -71,7 +71,10 @@ def values_of(
 
 
 def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return rollouts per GPU and pass (by default at most 8), and passes; None if they do not divide B."""
+    """Return the rollouts per GPU and pass, and the number of passes; None if they do not divide B.
+
+    By default, a pass has at most 8 rollouts per GPU.
+    """
     share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
     if rest:
         return None, None
@@ -82,9 +85,9 @@ def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | N
 def command_of(
     options: CommandOptions, values: Mapping[str, str], quote: Callable[[str], str] = shlex.quote
 ) -> Invocation:
-    """Return the command of a run with these values of its placeholders.
+    """Return the command of a run with the given values of its placeholders.
 
-    Values become whole words or parts of words, whatever they contain; in a shell line they are quoted.
+    A value never splits into several words, even if it contains spaces. In a shell line, values are quoted.
     """
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
     settings: list[str] = []
@@ -107,12 +110,12 @@ def command_of(
 
 
 def words_of(options: CommandOptions) -> list[str]:
-    """Return the command's words, with placeholders; raise `ValueError` if a quote is left open."""
+    """Return the command's words, with placeholders; raise `ValueError` if a quotation mark is not closed."""
     return shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with its placeholders filled in; ``{{`` and ``}}`` are braces.
+    """Return a text with its placeholders filled in; ``{{`` and ``}}`` become single braces.
 
     >>> fill("--n={n} {{x}}", {"n": "8"})
     '--n=8 {x}'
@@ -134,7 +137,7 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     if options.adapter and options.shell:
         values["settings"] = ""
     elif options.adapter:
-        words = [word for word in words if word != _SETTINGS]  # it is a word of its own
+        words = [word for word in words if word != _SETTINGS]  # allowed only as a separate word
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell takes one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
@@ -148,7 +151,7 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
 
 
 def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[str, str]) -> list[Issue]:
-    """Return the settings of a run that the framework's adapter cannot express."""
+    """Return the issues of settings that the framework's adapter sets itself or cannot express."""
     if not (adapter := options.adapter):
         return []
     out = []

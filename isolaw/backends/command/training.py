@@ -1,11 +1,11 @@
-"""`train`: start, follow, check, stop and continue one training by a command.
+"""Start, follow, check, stop and continue a training run by the user's command.
 
-The run's folder holds ``0``, ``1``, …, one for each start from scratch. Each contains the trainer's own files
-and ``output``, the last `_OUTPUT` bytes or more that the command printed.
+The run's folder contains the folders ``0``, ``1``, …, one for each start from scratch. Each contains the
+trainer's own files and ``output``, which has at least the last `_OUTPUT` bytes that the command printed.
 
-A run continues from the trainer's newest checkpoint, of k updates. Steps up to k come from the existing log;
-later steps come from the log of the new start. A state of the store is written only at steps that such a
-checkpoint covers, so that no resume keeps a step that is trained again.
+A run continues from the trainer's newest checkpoint, which has k updates. Steps up to k are read from the
+existing log, and later steps from the log of the new start. The store writes a state only at steps that a
+trainer's checkpoint covers, so that no resumed run keeps a step that is trained again.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
 
-FIRST = "0"  # the folder of the first start
-COMMAND = "command.sh"  # the file with the started commands
-OUTPUT = "output"  # the file with what they printed
-BEGUN, ENDED = "begun", "ended"  # of a script: it began, its command finished
-_OUTPUT = 64 * 2**20  # size at which ``output`` is rotated; one older part is kept
+FIRST = "0"  # folder of the first start
+COMMAND = "command.sh"  # file of the started commands
+OUTPUT = "output"  # file of their printed output
+BEGUN, ENDED = "begun", "ended"  # files by which a script marks that it began, and that its command finished
+_OUTPUT = 64 * 2**20  # size in bytes at which ``output`` is rotated; one older part is kept
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
 _GRACE_S = 30.0  # time for the command to end after SIGTERM
-_ENDING_S = 600.0  # time for it to end by itself after its last step, as it may write a checkpoint
+_ENDING_S = 600.0  # time for it to exit after its last step, because it may still write a checkpoint
 
 
 def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-    """Train, from the start or from ``ctx.state``.
+    """Train from the start or from ``ctx.state``, and yield the checkpoints.
 
-    Raises `RunError` if the command fails, ends early, is silent for too long, or trains something else.
+    Raise `RunError` if the command fails, ends early, is silent for too long, or trains another setting.
     """
     options = CommandOptions.of(spec)
     done = -1
@@ -94,7 +94,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
 
 
 class _Pace:
-    """The progress of a training: turns values of steps into checkpoints, and notices when none come."""
+    """The progress of a training: turns values of steps into checkpoints, and detects missing progress."""
 
     def __init__(self, spec: RunSpec, out: Path, options: CommandOptions, done: int) -> None:
         self.spec, self.out, self.options, self.done = spec, out, options, done
@@ -103,17 +103,18 @@ class _Pace:
         self._checked = False
 
     def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
-        """Yield steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
+        """Yield a checkpoint for each new step with complete values in the log.
 
-        The run's last step follows once the command has ended, since a trainer's checkpoint may still be
-        written. Raises `RunError` if the log contradicts the request, or if a stop condition holds.
+        Steps up to ``whole`` are complete. Later steps are complete if they are not the last step in the log.
+        The last step of the run is yielded only after the command has ended, because the trainer can still be
+        writing a checkpoint. Raise `RunError` if the log contradicts the spec, or if a stop condition holds.
         """
         found = log.read(final)
         steps = sorted(step for step in found if self.done < step <= self.spec.steps)
         last = max(found, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
-        if self.seen > 0 and not self._checked:  # before any row counts
+        if self.seen > 0 and not self._checked:  # check before yielding any row
             self._checked = True
             _compare(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
@@ -141,7 +142,7 @@ class _Pace:
             yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps, machine=machine)
 
     def is_over(self) -> bool:
-        """Return whether the command has made all steps and has had its time to end by itself."""
+        """Return whether the command has made all steps and has had enough time to exit afterwards."""
         waited = time.monotonic() - self.moved
         return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
 
@@ -156,7 +157,7 @@ class _Pace:
 
 
 def _reader(options: CommandOptions) -> Framework:
-    """Return the framework by which the log's names are read."""
+    """Return the framework that defines the meaning of the names in the log."""
     if options.framework == "none":
         return plain(options.evaluation_set)
     adapter = ADAPTERS.get(options.framework)
@@ -164,7 +165,7 @@ def _reader(options: CommandOptions) -> Framework:
 
 
 def _compare(spec: RunSpec, log: Following) -> None:
-    """Raise `RunError` if the log shows that the command trains something other than requested."""
+    """Raise `RunError` if the log shows that the command trains with other settings than requested."""
     asked = {
         "rollouts_per_problem": ("n", spec.rollouts_per_problem),
         "problems_per_batch": ("B_p", spec.problems_per_batch),
@@ -184,10 +185,10 @@ def _compare(spec: RunSpec, log: Following) -> None:
 
 
 def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
-    """Return updates and path of the trainer's newest finished checkpoint; 0 and "" without one.
+    """Return the updates and the path of the trainer's newest finished checkpoint; 0 and "" if none exists.
 
-    The component of the pattern with ``{step}`` is the checkpoint; a file that the pattern names below it
-    marks the checkpoint as finished.
+    The path component with ``{step}`` in the pattern is the checkpoint. If the pattern names a file below it,
+    the checkpoint is finished when this file exists.
     """
     best = 0, ""
     if not options.checkpoints:
@@ -209,7 +210,7 @@ def _as_regex(pattern: str) -> str:
 def place(
     folder: Path, options: CommandOptions, state: Path | None = None, done: int = -1
 ) -> tuple[Path, int, str]:
-    """Return the folder in which to train, the updates made there, and the checkpoint to continue from."""
+    """Return the folder in which to train, the updates already made, and the checkpoint to continue from."""
     numbers = (
         sorted(int(own.name) for own in folder.iterdir() if own.name.isdecimal()) if folder.is_dir() else []
     )
@@ -227,21 +228,21 @@ def place(
 
 
 def _announce(command: template.Invocation, options: CommandOptions, out: Path) -> None:
-    """Record the started command, so that a user can start it without isolaw."""
+    """Append the started command to the file `COMMAND`, so that a user can start it without isolaw."""
     lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
     with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(lines)
 
 
 def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
-    """Return the glob pattern of the log's files."""
+    """Return the glob pattern that matches the log's files."""
     here = glob.escape(str(out))
     log = template.fill(options.log, {**values, "out": here}) if options.log else OUTPUT
     return os.path.join(here, log)
 
 
 class _Process:
-    """A running command, and the last lines of its output."""
+    """A running command, and the last lines that it has printed."""
 
     def __init__(self, command: template.Invocation, options: CommandOptions, out: Path) -> None:
         self.out = out
@@ -268,7 +269,7 @@ class _Process:
         os.close(self._ended)
 
     def goes_on(self, seconds: float) -> bool:
-        """Wait a moment; return whether the command is still running."""
+        """Wait up to the given seconds; return whether the command is still running."""
         ended, _, _ = select.select([self._ended], [], [], seconds)
         if not ended:
             return True
@@ -276,7 +277,7 @@ class _Process:
         return False
 
     def failure(self, what: str, log: Following) -> RunError:
-        """Return an error with the end of the command and the last lines that it printed."""
+        """Return an error that describes how the command ended, and the last lines that it printed."""
         code = self.process.poll()
         how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         text = f"the command {what}{f' ({how})' if how else ''}"
@@ -286,7 +287,7 @@ class _Process:
         return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
-        """Write the command's output to a file, keeping only its last part."""
+        """Write the command's output to a file in a thread; keep only its last part."""
         path, rest = self.out / OUTPUT, b""
         with contextlib.suppress(OSError, ValueError):
             file = path.open("ab", buffering=0)

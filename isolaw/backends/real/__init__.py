@@ -1,7 +1,8 @@
 """The real backend: GRPO on language models, with vLLM for sampling and DeepSpeed for optimisation.
 
-`train.loop` executes a run. `algorithms` has equations and presets, `rollout` samples and rewards, `train`
-optimises, and `options` is the section ``[real]``. This module imports nothing heavy.
+`train.loop` executes a run. `algorithms` defines the objectives and presets, `rollout` samples and scores
+responses, and `train` optimises the model. `options` parses the ``[real]`` section. Importing this module
+loads neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _STATE_BYTES = 12  # bytes per parameter: weight and both moments in float32
 
 
 class Real:
-    """`Backend` over language models."""
+    """A `Backend` that trains language models."""
 
     name = "real"
     version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the recipe, the keys that depend on this machine, and the hashes of model and problems."""
+        """Fill in the recipe, the machine-dependent keys, and the hashes of the model and the problems."""
         folder, stored, issues = _find_set(spec.problems.set)
         options = None
         try:
@@ -58,14 +59,14 @@ class Real:
                     issues += check(value)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
-        if stored:  # all problems of a part, unless the file says how many
+        if stored:  # use all problems of a part unless the sweep file sets a number
             sizes = {
                 f"n_{part}": getattr(spec.problems, f"n_{part}") or len(stored.parts[part])
                 for part in ("train", "validation")
             }
             problems = spec.problems.model_copy(update={"set": stored.name, **sizes})
             filled = filled.model_copy(update={"problems": problems})
-        if issues or stored is None or options is None:  # `check` will not run: report the rest
+        if issues or stored is None or options is None:  # `check` will not run: report its issues here
             issues += _recipe_issues(filled)
             if stored:
                 issues += [*_size_issues(filled, stored), *_evaluation_issues(filled, stored)]
@@ -74,7 +75,7 @@ class Real:
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in IDENTITY}
         identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
-        if options.generation == "async" and recipe.staleness:  # otherwise no number depends on it
+        if options.generation == "async" and recipe.staleness:  # otherwise it affects no result
             identity["generation"] = placement.pop("generation")
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
@@ -90,11 +91,11 @@ class Real:
         return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on objective terms that the sweep file leaves open, and on LoRA's defaults."""
+        """Return notes on objective terms that the sweep file does not set, and on LoRA's defaults."""
         return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return all issues before a model is loaded."""
+        """Return all issues that can be found without loading the model."""
         options = RealOptions.of(spec)
         folder, stored, issues = _find_set(spec.sources["set"])
         if stored is None:
@@ -114,16 +115,18 @@ class Real:
         ]
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return the number of runs for which there are GPUs and host memory, or else cores."""
+        """Return how many runs fit at a time: by GPUs and host memory, or by cores without GPUs."""
         options = RealOptions.of(spec)
         if gpus := environment.gpus():
             return max(1, min(gpus // options.cores, planner.runs_at_a_time(spec)))
         return max(1, environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core per process, a GPU each if there are GPUs, and disk space for weights and moments.
+        """Return the cores, GPUs and disk space that a run needs.
 
-        So do samplers in processes of their own; machines share both kinds of processes equally.
+        Every process gets one core and, if there are GPUs, one GPU. This includes samplers that run in their
+        own processes. The disk space is for the weights and the optimiser's moments. If a run uses several
+        machines, each gets the same number of trainer processes and the same number of samplers.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
@@ -139,20 +142,20 @@ class Real:
     def on_machines(
         self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
     ) -> AbstractContextManager[None]:
-        """While entered, precision, sampler and placement are chosen for such machines."""
+        """Return a context in which precision, sampler and placement are chosen for such machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
-        """Return the memory plans of the runs, or a note why there are none."""
+        """Return the memory plans of the runs, or a note that says why there are none."""
         unknown = planner.note(runs[0]) if runs else None
         return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
 
     def estimate(self, spec: RunSpec) -> Cost | None:
-        """Return the cost of a run's steps by the sizes of its model, its batch and its GPUs."""
+        """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
         return planner.cost(spec)
 
     def processes(self, spec: RunSpec) -> Processes | None:
-        """Return the processes of a run; None for a single one."""
+        """Return the processes of a run, or None if it uses a single process."""
         options = RealOptions.of(spec)
         if options.processes == 1:
             return None
@@ -160,7 +163,7 @@ class Real:
         return Processes(_prepared(spec), module, options.processes, threaded=on_gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Train, from the start or from ``ctx.state``."""
+        """Train from the start, or resume from ``ctx.state``."""
         spec = _prepared(spec)
         with environment.importing():
             from isolaw.backends.real.train import loop
@@ -172,15 +175,15 @@ BACKEND = Real()
 
 
 def _prepared(spec: RunSpec) -> RunSpec:
-    """Choose memory settings for this machine; raise `RunError` if its GPUs are too small."""
+    """Return the spec with memory settings for this machine; raise `RunError` if its GPUs are too small."""
     environment.prepare()
-    if faults := planner.issues(spec):  # GPUs may have been unknown where the sweep was planned
+    if faults := planner.issues(spec):  # the machine that planned the sweep may not have known these GPUs
         raise RunError("; ".join(map(str, faults)))
     return planner.settled(spec)
 
 
 def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
-    """Return a problem set's folder and content (None if it has issues), and the issues."""
+    """Return a problem set's folder, its content, and its issues; the content is None if there are issues."""
     try:
         folder = models.folder(name, "problems.set")
     except SpecError as error:
@@ -282,7 +285,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return the issues of samplers in their own processes."""
+    """Return the issues of ``generation`` and ``samplers``: settings that asynchronous sampling excludes."""
     wanted, colocated = "async", 'real.generation = "colocated"'
     if options.generation == "colocated":
         note, accepted = "colocated processes sample themselves", f'none, or real.generation = "{wanted}"'
@@ -306,7 +309,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 
 
 def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return the issues of rollouts of several turns, and of keys without effect."""
+    """Return the issues of multi-turn rollouts, and of their keys that have no effect."""
     if options.rollout is None:
         note, accepted = "there is no rollout function", "no such key, or real.rollout"
         out = [
@@ -336,7 +339,7 @@ def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 def _prompt_issues(
     folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stamps: tuple[str, str]
 ) -> tuple[Issue, ...]:
-    """Return issues of prompts, or of an interruption's phrase, with responses of this length."""
+    """Return issues of the prompts or the interruption phrase, given responses of ``longest`` tokens."""
     if not environment.installed("transformers"):
         return ()
     try:

@@ -1,4 +1,7 @@
-"""GPUs, and the variables that torch, vLLM and DeepSpeed read at import. Imports nothing heavy."""
+"""Describe this machine's GPUs, and set the environment variables that torch, vLLM and DeepSpeed read.
+
+Importing this module loads none of these libraries.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from typing import NoReturn
 from isolaw.engine_connection import GROUP, SECRET
 from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
-# vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
-# slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
+# Without a GPU, vLLM gets one process, one thread and no compilation: spinning OpenMP threads on a shared
+# machine are many times slower than one thread. DeepSpeed uses gloo instead of its shared-memory operator.
 _CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -24,9 +27,9 @@ _CPU = {
     "DS_ACCELERATOR": "cpu",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-# vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one. Without a
-# GPU vLLM prints many irrelevant warnings. Batches of varying lengths leave holes that segments of a fixed
-# size never free; vLLM turns expandable segments off for its own pool.
+# vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one. The log
+# level differs from `_CPU` because vLLM prints many irrelevant warnings without a GPU. Batches of varying
+# lengths fragment memory if segments have a fixed size; vLLM disables expandable segments for its own pool.
 _GPU = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -35,7 +38,7 @@ _GPU = {
 _ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights need no copy through another process
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that weights are not copied to another process
     "TOKENIZERS_PARALLELISM": "false",
 }
 _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -43,13 +46,16 @@ _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_
 
 @functools.cache
 def gpus() -> int:
-    """Return the number of NVIDIA GPUs that this process may use, without importing torch."""
+    """Return the number of NVIDIA GPUs visible to this process, without importing torch."""
     return len(visible_gpus())
 
 
 @functools.cache
 def gpu_memory() -> int:
-    """Return the bytes of the smallest GPU visible to this process, from nvidia-smi; 0 without a GPU."""
+    """Return the memory in bytes of the smallest GPU visible to this process; 0 without a GPU.
+
+    The number is from nvidia-smi, or from `on_machines`.
+    """
     if _memory is not None:
         return _memory
     return min((int(row[2]) * 2**20 for row in _listed() if row[2].isdigit()), default=0)
@@ -75,16 +81,16 @@ def _listed() -> list[list[str]]:
 
 @functools.cache
 def host_memory() -> int:
-    """Return the bytes of this machine's own memory, or of its control group; 0 for other machines."""
+    """Return the memory in bytes of this machine or its control group; 0 if planning for other machines."""
     return 0 if _cores else machine_memory()
 
 
 def cores() -> int:
-    """Return the number of cores of this machine."""
+    """Return the number of cores of this machine, or of the machines that `on_machines` describes."""
     return _cores or os.cpu_count() or 1
 
 
-# The machine that runs are planned for, if it is another one.
+# Cores and GPU memory of the machine that runs are planned for; 0 and None mean this machine.
 _cores = 0
 _memory: int | None = None
 _name = ""
@@ -92,10 +98,10 @@ _name = ""
 
 @contextlib.contextmanager
 def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: str = "") -> Iterator[None]:
-    """While entered, `cores`, `gpus`, `gpu_memory` and `gpu_name` describe other machines.
+    """Make `cores`, `gpus`, `gpu_memory` and `gpu_name` describe other machines inside a ``with`` block.
 
-    A login node plans for GPU nodes: it knows the memory and the name of their GPUs only from ``gpu_bytes``
-    and ``gpu``, given here or at an enclosing call. Their host memory is unknown.
+    A login node uses this to plan for GPU nodes. It knows the memory and the name of their GPUs only from
+    ``gpu_bytes`` and ``gpu``, which this call or an enclosing one can give. Their host memory is unknown.
     """
     global _cores, _memory, _name
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory, _name)
@@ -112,7 +118,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: st
 
 
 def forget() -> None:
-    """Forget the GPUs, because the visible ones have changed."""
+    """Clear the cached GPUs and memory sizes, for use after the visible GPUs have changed."""
     for known in (gpus, gpu_memory, gpu_name, host_memory, _listed):
         known.cache_clear()
 
@@ -125,16 +131,16 @@ def prepare() -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-_holding = False  # whether there is a model in this process
+_holding = False  # whether this process has loaded a model
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """`prepare`; while entered, collect no garbage, and exclude the imported objects from later collections.
+    """Call `prepare`, disable garbage collection inside the block, and freeze the imported objects.
 
-    The modules of torch, transformers and vLLM are millions of objects without garbage. Scanning them takes a
-    third of the time of importing them and starting vLLM, which collects several times. After `hold` nothing
-    more is excluded.
+    Importing torch, transformers and vLLM creates millions of objects, none of them garbage. vLLM collects
+    several times while it starts, and scanning these objects takes a third of the time of the imports and the
+    start. Frozen objects are excluded from later collections. After `hold`, objects are no longer frozen.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()
@@ -149,34 +155,34 @@ def importing() -> Iterator[None]:
 
 
 def hold() -> None:
-    """Stop later imports from excluding objects from collection: from here on, weights must be freed.
+    """Stop later imports from freezing objects, so that the weights of a model can be freed.
 
-    The parts of a trainer, and of vLLM, refer to each other, so only the collector can free them.
+    The parts of a trainer refer to each other, as do those of vLLM, so only the garbage collector frees them.
     """
     global _holding
     _holding = True
 
 
 def unranked() -> dict[str, str]:
-    """Return the environment without a rank's variables."""
+    """Return the environment variables of this process, without those that identify a rank."""
     own = (*_DISTRIBUTED, GROUP, SECRET)
     return {n: v for n, v in os.environ.items() if n not in own and not n.startswith("TORCHELASTIC")}
 
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """While entered, a rank's variables are unset, so that a library inside one rank starts alone."""
+    """Unset a rank's variables inside the block, so that a library in one rank starts as a single process."""
     kept = {name: os.environ.pop(name) for name in set(os.environ) - set(unranked())}
     try:
         yield
     finally:
-        for name in _DISTRIBUTED:  # set by the library
+        for name in _DISTRIBUTED:  # the library can have set it
             os.environ.pop(name, None)
         os.environ.update(kept)
 
 
 def leave(status: int) -> NoReturn:
-    """End this process at once, since the destructors of torch, DeepSpeed and vLLM conflict."""
+    """End this process immediately, because the destructors of torch, DeepSpeed and vLLM conflict."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

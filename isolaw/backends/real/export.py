@@ -1,10 +1,10 @@
 """Export a run's model as a folder in Hugging Face format (`isolaw export`).
 
-A state holds whole float32 tensors by name, whatever ZeRO stage and number of processes wrote it (`trainer`).
-The export loads them into the base model in the run's own dtype, which gives the weights that the trainer
-computes with. With LoRA the state holds adapters, and the export merges them, which gives the weights that
-the sampler draws from. Tokenizer and generation config are the base model's. Host memory must hold one copy
-of the model; no GPU is needed.
+A state contains whole float32 tensors by name, regardless of ZeRO stage and number of processes (`trainer`).
+The export loads them into the base model in the run's dtype. The result has the same weights as the trainer
+in its forward pass. With LoRA, the state contains adapters. The export merges them, which gives the weights
+that the sampler draws from. The tokenizer and the generation config are copied from the base model. The
+export needs host memory for one copy of the model, and no GPU.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ _GENERATION = "generation_config.json"
 
 
 def export(run: str | Path, out: str | Path) -> dict[str, Any]:
-    """Write the model of a run at its last saved step as a folder that ``from_pretrained`` loads.
+    """Export the model of a run at its last saved step to a folder that ``from_pretrained`` can load.
 
     Parameters
     ----------
     run
-        the run's folder ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix. If
-        the run is still executing, isolaw exports the last state that it saved.
+        The run's folder ``OUT/runs/<run_id>``, or ``OUT/<run_id>``. An unambiguous prefix of the id is
+        enough. If the run is still executing, isolaw exports the last state that it saved.
     out
-        a folder that does not exist or is empty. It appears whole or not at all.
+        A folder that does not exist or is empty. A failed export leaves no partial folder behind.
 
     Returns
     -------
     dict
-        format, run_id, step, compute (rollouts generated until then), dtype, parameters, directory.
+        The keys format, run_id, step, compute (rollouts generated up to this step), dtype, parameters and
+        directory.
 
     Raises
     ------
     InputError
-        ``out`` is not empty; there is no such run; it trains no model or has no undamaged state; the base
-        model is missing or has changed.
+        If ``out`` is not empty; if the run does not exist, trains no model or has no undamaged state; or if
+        the base model is missing or has changed.
     """
     target = _free(out)
     found = find_run(run)
@@ -68,7 +69,7 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def _free(out: str | Path) -> Path:
-    """Return the folder to write; raise if this could overwrite anything."""
+    """Return the path of the folder to write; raise `SpecError` if writing could overwrite anything."""
     target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = "a folder that is not empty" if target.is_dir() else "a file"
@@ -88,7 +89,7 @@ def _base(spec: RunSpec, run: RunStore) -> Path:
 
 
 def _state(run: RunStore) -> tuple[int, int, Path]:
-    """Return the step of the last state, the rollouts until then, and the file of its weights."""
+    """Return the step of the last state, the rollouts generated up to it, and the path of its weights."""
     while (step := run.last_state) is not None:
         lines = run.recorded()
         try:
@@ -98,19 +99,19 @@ def _state(run: RunStore) -> tuple[int, int, Path]:
         if sound:
             compute = next(int(own["compute"]) for own in lines.checkpoints if own["step"] == step)
             return step, compute, run.states.folder(step) / "model.safetensors"
-        if run.last_state == step:  # otherwise the run continues and has replaced it
+        if run.last_state == step:  # otherwise the run is still executing and has replaced this state
             raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
     raise StoreError(f"{run.folder}: has no state to export; it has not saved one yet, or it was deleted")
 
 
 @contextlib.contextmanager
 def _whole_or_not(target: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes ``target`` at the end; a failure leaves nothing behind."""
+    """Yield a temporary folder and rename it to ``target`` at the end; a failure leaves nothing behind."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        temporary.rename(target)  # replaces an empty folder, and nothing else
+        temporary.rename(target)  # can replace only an empty folder
     except OSError as error:
         raise DataError(f"{error.filename or target}: {error.strerror or error}") from None
     finally:
@@ -129,7 +130,7 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         from isolaw.backends.real.train.adapters import Adapters
 
     logging.disable_progress_bar()
-    # Open the file first: a run that continues removes it, but it stays readable while open.
+    # Open the file first: a run that is still executing can delete it, but an open file stays readable.
     with safe_open(weights, framework="pt") as stored, torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
         parameters = dict(model.named_parameters())
@@ -143,7 +144,7 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         if adapters:
             adapters.remove()
     generation = base / _GENERATION
-    if generation.is_file():  # copied unchanged: transformers refuses to write some that it reads
+    if generation.is_file():  # copied unchanged: transformers refuses to write some configs that it can read
         model.generation_config = GenerationConfig()
     model.save_pretrained(folder)
     if generation.is_file():

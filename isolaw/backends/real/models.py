@@ -1,4 +1,4 @@
-"""The folder of a language model in Hugging Face format: checks and facts without loading it."""
+"""Check the folder of a language model in Hugging Face format, and read facts without loading the model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from isolaw.errors import DataError, Issue, SpecError
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
-# Families that packed rows would compute wrong, by model_type; `train.policy.agrees` finds others.
-# transformers passes `cu_seq_lens_q` to kernels for GPUs (fla, causal-conv1d); its own code ignores it.
+# Model families, by model_type, for which packed rows would give wrong results. `train.policy.agrees` detects
+# others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
 _LINEAR, _SINKS = "linear attention, which passes something on from row to row", "attention with sinks"
 _REFUSED = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
@@ -43,11 +43,11 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
 
 
 def folder(name: str, where: str) -> Path:
-    """Return the absolute path of a name; raise `SpecError` if no path can have it."""
+    """Return the absolute path of a folder's name; raise `SpecError` if no path can have this name."""
     try:
         path = Path(name).resolve()
         path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
+    except (OSError, RuntimeError, ValueError) as error:  # name too long, loop of links, null byte
         why = getattr(error, "strerror", None) or str(error)
         found = f"{name[:80]}…" if len(name) > 80 else name
         raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", found)]) from None
@@ -68,7 +68,7 @@ def _config_faults(model: Path) -> list[str]:
         return ["not a JSON object"]
     faults = []
     named = own.get("architectures")
-    # The language model within a vision model can be loaded alone.
+    # transformers can load the language model of a vision model separately.
     ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in own else []))
     if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
         faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
@@ -106,7 +106,7 @@ def _shapes(folder: str, stamp: str) -> dict[str, list[int]]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a safetensors file has a header and all the bytes that the header lists."""
+    """Return whether a safetensors file has a valid header and all the bytes that the header lists."""
     try:
         start, tensors = _tensors(path)
         ends = [tensor["data_offsets"][1] for tensor in tensors]
@@ -117,10 +117,10 @@ def _is_whole(path: Path) -> bool:
 
 
 def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
-    """Return where the tensors of a safetensors file begin, and the header's entry of each.
+    """Return the byte offset of the tensors in a safetensors file, and the header entry of each tensor.
 
-    The file has the header's length (8 bytes, little-endian), the header (JSON), and the tensors:
-    https://huggingface.co/docs/safetensors
+    The file consists of the header's length (8 bytes, little-endian), the header in JSON, and the tensors.
+    The format is described at https://huggingface.co/docs/safetensors.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -133,7 +133,7 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def context(model: str | Path) -> int:
-    """Return the maximum number of tokens of prompt and response together."""
+    """Return the model's context length: the maximum number of tokens of prompt and response together."""
     own = config(model)
     found = (own.get("text_config") or own)["max_position_embeddings"]
     if type(found) is not int or found < 1:
@@ -142,7 +142,7 @@ def context(model: str | Path) -> int:
 
 
 def digest(model: str | Path) -> str:
-    """Return the SHA-256 over a model's JSON files, weights and tokenizer, by name."""
+    """Return the SHA-256 of a model's JSON files, weights and tokenizer files, in order of their names."""
     return _digest(str(model), stamp(Path(model)))
 
 
@@ -153,10 +153,10 @@ def tokenizer(model: str | Path) -> Any:
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(model))
-    except Exception as error:  # a damaged file may raise anything
+    except Exception as error:  # a damaged file can raise any exception
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{model}: its tokenizer cannot be loaded: {why}") from None
-    # Without its files it has special tokens only.
+    # If its files are missing, the tokenizer has special tokens only.
     if len(loaded) <= len(set(loaded.all_special_tokens)):
         raise DataError(f"{model}: its tokenizer cannot be loaded: the folder has no vocabulary")
     # `prompts.check_lengths` reports prompts that are too long.
@@ -165,7 +165,7 @@ def tokenizer(model: str | Path) -> Any:
 
 
 def stamp(folder: Path) -> str:
-    """Return a key that changes with a folder's files."""
+    """Return a cache key of a folder: the name, size and modification time of each of its files."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 

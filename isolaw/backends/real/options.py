@@ -1,4 +1,4 @@
-"""The ``[real]`` section: model, sampler, and use of the machine."""
+"""Define the ``[real]`` section of a sweep file: model, reward, sampler, and placement on the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
-# Default of logprob_tolerance: above rounding errors.
+# Defaults of logprob_tolerance by dtype, chosen above rounding errors.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-# The keys that affect results; the others decide where and how they are computed.
+# The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
-# Identity keys that are omitted at their default, so that adding them changed no identity.
+# Identity keys that are omitted at their default, so that runs from before these keys keep their identity.
 OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights", "rollout", "rollout_turns")
 
 
@@ -36,7 +36,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
-    """Return which of a run's samplers in processes of their own belong to a rank: they are divided in order.
+    """Return the indices of the sampler processes that belong to a rank; ranks divide them in order.
 
     >>> [list(samplers_of(rank, 2, 3)) for rank in range(2)]
     [[0, 1], [2]]
@@ -46,60 +46,60 @@ def samplers_of(rank: int, ranks: int, samplers: int) -> range:
 
 
 class RealOptions(BaseModel):
-    """The ``[real]`` section.
+    """The keys of the ``[real]`` section.
 
-    `read` or the memory planner fills in keys that are None. No result depends on ZeRO's stage, the place of
-    the optimiser, the size of a micro-batch, or recomputed activations.
+    `read` or the memory planner fills in keys that are None. No result depends on the ZeRO stage, optimiser
+    offloading, the micro-batch size, or activation recomputation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
-    # exact, math, package.module:function, rollout (the number that the rollout function returns), or several
-    # of them, of which the first decides what is correct.
+    # exact, math, package.module:function, rollout (the number that the rollout function returns), or a list
+    # of these. The first reward decides which responses are correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
     reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes that judge responses or roll out, per process of a run
-    reward_timeout: Positive | None = None  # seconds of a call; the reward's own by default
-    # package.module:function, which leads a conversation of several turns (`rollout.function_rollout`).
+    reward_workers: Count = 2  # processes for rewards or rollout functions, per process of a run
+    reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
+    # package.module:function that conducts a multi-turn conversation (`rollout.function_rollout`).
     rollout: Annotated[str, Field(min_length=1)] | None = None
-    rollout_turns: Count | None = None  # most turns of a rollout; None: as many as its tokens allow
-    rollout_timeout: Positive | None = None  # seconds of a rollout, apart from waiting for the model
+    rollout_turns: Count | None = None  # maximum turns of a rollout; None: as many as its tokens allow
+    rollout_timeout: Positive | None = None  # seconds per rollout, without waits for the model
     system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
-    # Arguments of the tokenizer's chat template, e.g. enable_thinking.
+    # Arguments for the tokenizer's chat template, e.g. enable_thinking.
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
         None
     )
     sampler: Literal["vllm", "transformers"] | None = None
-    dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
-    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed's
-    offload_optimizer: bool | None = None  # to host memory
+    dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
+    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage
+    offload_optimizer: bool | None = None  # whether to move the optimiser to host memory
     micro_batch_tokens: Count | None = None  # tokens per forward and backward pass
     gradient_checkpointing: bool | None = None  # whether the backward pass recomputes activations
-    processes: Count = 1  # of one run (data parallel); on GPUs by default `planner.with_processes`
-    # Whether each process alternates between sampling and training, or samplers stream in processes of their
-    # own (`train.pipeline`).
+    processes: Count = 1  # data-parallel trainers of one run; `planner.with_processes` chooses it on GPUs
+    # "colocated": each process alternates between sampling and training. "async": samplers stream rollouts
+    # from their own processes (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
-    samplers: Count | None = None  # such processes of one run; by default `planner.with_processes`
-    tensor_parallel: Count | None = None  # how many processes share one sampler's model
+    samplers: Count | None = None  # sampler processes of one run; None: see `planner.with_processes`
+    tensor_parallel: Count | None = None  # number of processes that share one sampler's model
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
-    timeout_hours: Positive = 4.0  # time that processes of a run wait for each other
-    # Mean |Δ log p| per token between sampler and trainer above which a run stops.
+    timeout_hours: Positive = 4.0  # maximum time that processes of a run wait for each other
+    # A run stops if the mean |Δ log p| per token between sampler and trainer exceeds this value.
     logprob_tolerance: Positive | None = None
-    checkpoint_minutes: Positive = 10.0  # longest time between two points at which a run can continue
+    checkpoint_minutes: Positive = 10.0  # maximum time between two states from which a run can resume
 
     @property
     def cores(self) -> int:
-        """Cores of one run, or its GPUs: one for each process that trains, and for each that samples."""
+        """Cores (or GPUs) of one run: one for each trainer process and each sampler process."""
         return self.processes + self.streaming
 
     @property
     def streaming(self) -> int:
-        """Processes of one run that only sample: by default as many as train."""
+        """Sampler processes of one run; by default one for each trainer process."""
         return (self.samplers or self.processes) if self.generation == "async" else 0
 
     def __hash__(self) -> int:
-        return hash(self.model_dump_json())  # a dictionary has none
+        return hash(self.model_dump_json())  # the field chat_template is a dictionary, which has no hash
 
     def changed(self, **values: Any) -> RealOptions:
         """Return a copy with other values of some keys."""
@@ -107,19 +107,19 @@ class RealOptions(BaseModel):
 
     @property
     def rewards(self) -> tuple[str, ...]:
-        """The names of all rewards."""
+        """Names of all rewards."""
         return (self.reward,) if isinstance(self.reward, str) else self.reward
 
     @property
     def chat(self) -> Chat:
-        """How prompts become conversations."""
+        """Rules that turn prompts into conversations."""
         return Chat.of(self.system, self.chat_template)
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:
-        """Return the section of an unresolved spec with what depends on this machine filled in.
+        """Return the section of an unresolved spec, with the machine-dependent keys filled in.
 
-        Raise `SpecError` with everything wrong with it.
+        Raise `SpecError` with all issues of the section.
         """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])

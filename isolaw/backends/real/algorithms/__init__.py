@@ -1,1 +1,1 @@
-"""Algorithms: presets, advantages, the terms of the loss, and the loss itself."""
+"""RL algorithms: presets, advantages, the terms of the loss, and the loss itself."""

@@ -1,12 +1,12 @@
 """Turn the rewards of a batch into advantages, one number for each rollout.
 
-Rewards are float64, (B_p, n), with one row per problem, and are processed in this order:
+Rewards are float64 arrays of shape (B_p, n), with one row per problem. They are processed in this order:
 
-1. `informative` and `mastered` use the verifier's rewards r, before any penalty, to decide whether a group
-   is kept, and whether its problem is visited again;
-2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl`, with the KL
-   term in the reward);
-3. `advantages` subtracts baselines and scales;
+1. `informative` and `mastered` decide whether a group is kept and whether its problem is visited again. They
+   use the verifier's rewards r, without penalties.
+2. Penalties are applied: r_i + `overlong_penalty` - β · KL_i. The last term is from
+   `algorithms.loss_terms.sequence_kl` and applies only if the KL term is in the reward.
+3. `advantages` subtracts baselines and scales the differences.
 4. `gradient_rows` selects the rollouts that enter the gradient.
 """
 
@@ -15,17 +15,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Added to a standard deviation before division: a group whose rewards differ only by rounding (about 1e-16)
-# then gets advantages of about 1e-10 instead of 1.
+# This is added to a standard deviation before division. If the rewards of a group differ only by rounding
+# (about 1e-16), its advantages are then about 1e-10 instead of 1.
 EPSILON = 1e-6
 
 
 def informative(rewards: Tensor) -> Tensor:
-    """Return for each problem, (B_p,), whether its rewards (B_p, n) differ: equal rewards carry no advantage.
+    """Return for each problem whether its rewards differ; a group with equal rewards has no advantage.
 
-    Dynamic sampling draws problems until the batch is full of informative ones (DAPO, arXiv 2503.14476, eq.
-    11: 0 < number correct < n); the zero-variance filter only leaves the others out of the loss (ScaleRL,
-    arXiv 2510.13786, section 3).
+    ``rewards`` has shape (B_p, n), and the result has shape (B_p,). Dynamic sampling draws problems until the
+    batch is full of informative problems (DAPO, arXiv 2503.14476, eq. 11: 0 < number correct < n). The
+    zero-variance filter only removes the other problems from the loss (ScaleRL, arXiv 2510.13786, section 3).
 
     >>> informative(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
     tensor([ True, False])
@@ -34,10 +34,10 @@ def informative(rewards: Tensor) -> Tensor:
 
 
 def mastered(rewards: Tensor, threshold: float) -> Tensor:
-    """Return for each problem whether its pass rate in this batch reached ``threshold``.
+    """Return for each problem whether its pass rate in this batch is at least ``threshold``.
 
-    Under no-positive-resampling these problems are never drawn again (ScaleRL, arXiv 2510.13786,
-    section 3, with a threshold of 0.9). The pass rate is the mean of rewards in [0, 1].
+    With no-positive-resampling, these problems are never drawn again (ScaleRL, arXiv 2510.13786, section 3,
+    with a threshold of 0.9). The pass rate is the mean reward, for rewards in [0, 1].
 
     >>> mastered(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), 0.9)
     tensor([False,  True])
@@ -53,9 +53,9 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
         0                                    |y| ≤ L - L_buffer
         (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
 
-    where |y| is the response's length, L is ``max_response_tokens`` and L_buffer is ``buffer``, in tokens; a
-    buffer of 0 means no penalty. ScaleRL uses the same penalty for correct responses only (arXiv 2510.13786,
-    eq. 9; ``recipe.overlong_on``).
+    Here |y| is the response's length, L is ``max_response_tokens``, and L_buffer is ``buffer``, in tokens. A
+    buffer of 0 means no penalty. ScaleRL applies the same penalty to correct responses only (arXiv
+    2510.13786, eq. 9; ``recipe.overlong_on``).
 
     >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)
@@ -66,34 +66,34 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
 
 
 def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor:
-    """Return the advantages of a batch, (B_p, n) in float64.
+    """Return the advantages of a batch as a float64 array of shape (B_p, n).
 
-    With r̄ and σ the mean and standard deviation of a group:
+    Let r̄ and σ be the mean and standard deviation of the rewards in a group:
 
     ==================== =========================================================================
     ``group_std``        (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
-    ``group_sample_std`` (r - r̄) / (s + ε), s = σ · √(n / (n - 1)): GRPO as veRL and TRL compute it, for
+    ``group_sample_std`` (r - r̄) / (s + ε) with s = σ · √(n / (n - 1)): GRPO as in veRL and TRL, for
                          replications of their runs
-    ``batch_std``        (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (TRL's
+    ``batch_std``        (r - r̄) / (σ_batch + ε), where σ_batch is over all rewards of the batch (TRL's
                          ``scale_rewards="batch"``), as in the simulators
-    ``advantage_std``    (r - r̄) / (σ_A + ε), σ_A that of all r - r̄ of the batch (ScaleRL, arXiv
+    ``advantage_std``    (r - r̄) / (σ_A + ε), where σ_A is over all r - r̄ of the batch (ScaleRL, arXiv
                          2510.13786, section 4)
     ``centred``          r - r̄, Dr. GRPO (arXiv 2503.20783)
-    ``leave_one_out``    r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
+    ``leave_one_out``    r - (mean of the other rewards) = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
     ``none``             r
     ==================== =========================================================================
 
-    The deviations σ divide by n. With n - 1, as in s, n itself would shorten the step: by 29 % at n = 2 and
-    by 6 % at n = 8.
+    σ, σ_batch and σ_A have the divisor n. The divisor n - 1, as in s, would make the step size depend on n:
+    steps would be 29 % shorter at n = 2 and 6 % shorter at n = 8.
 
-    r̄ and both deviations always use all n rollouts of a group, even if only some of them enter the gradient
-    (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and do not enter
-    σ_batch and σ_A (ScaleRL's effective batch).
+    r̄, σ and s always use all n rollouts of a group, even if only some of them enter the gradient
+    (`gradient_rows`). Groups that the zero-variance filter removes have advantage 0 and do not enter σ_batch
+    and σ_A (ScaleRL's effective batch).
 
-    ``rewards``, (B_p, n), include penalties: a KL penalty makes equal rewards differ, and ``group_std``
-    scales that small difference up to one. ``kept``, (B_p,), are the groups that the filter keeps (None:
-    all). Raise `ValueError` for an unknown ``kind``, and for ``leave_one_out`` or ``group_sample_std`` with
-    n = 1.
+    ``rewards`` has shape (B_p, n) and includes penalties. A KL penalty makes equal rewards differ, and
+    ``group_std`` scales this small difference to a standard deviation of 1. ``kept`` has shape (B_p,) and
+    marks the groups that the filter keeps (None: all). Raise `ValueError` for an unknown ``kind``, and for
+    ``leave_one_out`` or ``group_sample_std`` with n = 1.
 
     >>> advantages(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "group_std")
     tensor([[-1.0000, -1.0000,  1.0000,  1.0000]], dtype=torch.float64)
@@ -114,7 +114,7 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     elif kind == "batch_std":
         spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
         out = centred / (spread + EPSILON)
-    elif kind == "advantage_std":  # their mean is 0
+    elif kind == "advantage_std":  # the mean of the advantages is 0
         spread = centred[kept].square().mean().sqrt() if bool(kept.any()) else 0.0
         out = centred / (spread + EPSILON)
     elif kind == "centred":
@@ -129,11 +129,11 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
 
 def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) -> Tensor:
-    """Return which rollouts enter the gradient, (B_p, n): the first ``gradient_rollouts`` of each kept group.
+    """Return a mask of the rollouts that enter the gradient: the first ``gradient_rollouts`` per kept group.
 
-    All n rollouts estimate a problem's baseline; at most ``gradient_rollouts`` of them (None: all) are
-    trained on. A group's rollouts are exchangeable, so the first ones are a random choice that no reward
-    affects.
+    The mask has shape (B_p, n). All n rollouts estimate a problem's baseline, but at most
+    ``gradient_rollouts`` of them (None: all) enter the gradient. A group's rollouts are exchangeable, so the
+    first rollouts are a random choice that does not depend on rewards.
 
     >>> gradient_rows(torch.tensor([True, False]), n=4, gradient_rollouts=2)
     tensor([[ True,  True, False, False],

@@ -1,8 +1,8 @@
-"""PPO's advantages and the critic's loss (arXiv 1707.06347; GAE: arXiv 1506.02438).
+"""Compute PPO's advantages and the critic's loss (arXiv 1707.06347; GAE: arXiv 1506.02438).
 
-Arrays are (R, T) in float64: R rollouts, with responses padded on the right to T tokens by zeros. The state
-s_t is the prompt and the response before token t, and V_t = V(s_t) is the critic's estimate of the return
-from there. A response ends with its last token, even if it was cut off; V is 0 after that.
+Arrays are float64 of shape (R, T) for R rollouts. Responses are padded on the right with zeros to T tokens.
+The state s_t consists of the prompt and the response before token t. V_t = V(s_t) is the critic's estimate of
+the return from this state. A response ends with its last token, even if it was cut off, and V is 0 after it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _EPSILON = 1e-8  # added to the variance in `whiten`
 
 
 def token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None) -> Tensor:
-    """Return r_it: a rollout's reward, (R,), at its last token, minus each token's penalty, (R, T).
+    """Return the reward r_it of each token: the rollout's reward at its last token, minus token penalties.
 
-    With the KL term in the reward, the penalty is β · k_it (RLHF, arXiv 2203.02155, eq. 2).
+    ``rewards`` has shape (R,), ``penalties`` and the result have shape (R, T). If the KL term is in the
+    reward, the penalty is β · k_it (RLHF, arXiv 2203.02155, eq. 2).
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]]))
     tensor([[0., 1., 0.]], dtype=torch.float64)
@@ -29,14 +30,15 @@ def token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None
 
 
 def gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
-    """Return the generalised advantage estimate of each token, (R, T).
+    """Return the generalised advantage estimate (GAE) of each token, as an array of shape (R, T).
 
     ::
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1}
 
-    (arXiv 1506.02438, eq. 16), with the discount γ = ``gamma`` and λ = ``lam``. A_t + V_t is the critic's
-    target: for λ = 1 the discounted sum of future rewards, for λ = 0 the one-step target r_t + γ V_{t+1}.
+    This is eq. 16 of arXiv 1506.02438, with the discount γ = ``gamma`` and λ = ``lam``. A_t + V_t is the
+    critic's target. For λ = 1 it is the discounted sum of future rewards, and for λ = 0 the one-step target
+    r_t + γ V_{t+1}.
 
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.75]]), gamma=1.0, lam=1.0)
     tensor([[0.5000, 0.2500]], dtype=torch.float64)
@@ -51,10 +53,10 @@ def gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
 
 
 def whiten(advantages: Tensor, mask: Tensor, mean: float, variance: float) -> Tensor:
-    """Return (A - mean) / sqrt(variance + 1e-8), with zeros in the padding.
+    """Return the whitened advantages (A - mean) / sqrt(variance + 1e-8), with zeros in the padding.
 
-    Mean and variance are over all tokens of the batch. The variance is divided by their number minus one, as
-    in TRL and verl: unlike a group's n, that number is large.
+    ``mean`` and ``variance`` are over all N tokens of the batch. The variance has the divisor N - 1, as in
+    TRL and verl. Unlike the size n of a group, N is so large that the choice hardly matters.
     """
     return ((advantages - mean) * (variance + _EPSILON) ** -0.5).masked_fill(~mask, 0.0)
 
@@ -62,14 +64,15 @@ def whiten(advantages: Tensor, mask: Tensor, mean: float, variance: float) -> Te
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, weights: Tensor, clip: float | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the critic's loss of a micro-batch and the sums of its metrics, as `objective.loss` does.
+    """Return the critic's loss on a micro-batch and the sums of its metrics, as `objective.loss` does.
 
     ::
 
         L = Σ_i Σ_t w_i · ½ max((V - R)², (clip(V, V_old - ε, V_old + ε) - R)²)
 
-    with the targets R and V_old from the start of the batch (arXiv 2005.12729, section 3; TRL, verl); without
-    ``clip`` (ε) the second term is left out. ``values`` are (R, T) with a gradient, ``weights`` (R,).
+    The targets R and the values V_old are from the start of the batch (arXiv 2005.12729, section 3; TRL,
+    verl). ε is ``clip``; if it is None, the loss omits the second argument of max. ``values`` has shape
+    (R, T) and a gradient, ``weights`` has shape (R,).
 
     >>> one = torch.ones(1, 1)
     >>> value_loss(one, 0 * one, 2 * one, one.bool(), one[0], clip=None)[0]

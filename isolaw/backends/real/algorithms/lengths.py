@@ -1,12 +1,13 @@
-"""Length control: forced interruptions, and penalties on the reward of long responses.
+"""Set the length control of responses: forced interruptions, and reward penalties on long responses.
 
-A response that has not ended after ``interrupt_at`` tokens gets ``interrupt_phrase`` appended, and then
-``answer_tokens`` more tokens to end in (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). With
-[first, last], the position is drawn for each response, as in the paper. The phrase counts neither as
-generated nor toward ``max_response_tokens`` = last + ``answer_tokens``.
+If a response has not ended after ``interrupt_at`` tokens, isolaw appends ``interrupt_phrase``. The model then
+has ``answer_tokens`` more tokens to finish (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). If
+``interrupt_at`` is [first, last], the position is drawn at random for each response, as in the paper. The
+phrase counts neither as generated tokens nor toward ``max_response_tokens`` = last + ``answer_tokens``.
 
-The paper uses 10,240 to 12,288 tokens of thinking, 2,048 of answer, and a penalty over the last 2k of 14k.
-Defaults use the same shares of ``max_response_tokens``. This module imports nothing heavy.
+The paper uses 10,240 to 12,288 tokens of thinking, 2,048 tokens of answer, and a penalty over the last 2k of
+14k tokens. The defaults are the same fractions of ``max_response_tokens``. Importing this module does not
+load torch.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from isolaw.config import Recipe
 from isolaw.errors import Issue
 
 PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
-_ANSWER_PART = 7  # share of the response: 2,048 of 14,336
-_FIRST = 10 / 12  # first position of an interruption over the last
+_ANSWER_PART = 7  # max_response_tokens / answer_tokens: 14,336 / 2,048
+_FIRST = 10 / 12  # first position of an interruption divided by the last position
 KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
 
 
 def penalty_tokens(longest: int) -> int:
-    """Return the number of tokens before the limit over which ScaleRL's length penalty falls."""
+    """Return how many tokens before the limit ScaleRL's length penalty begins."""
     return max(1, longest // _ANSWER_PART)
 
 
 def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
-    """Return all keys of an interruption, given those that a recipe sets.
+    """Return the values of all interruption keys, given the keys that a recipe sets.
 
-    ``longest`` is ``max_response_tokens`` unless the other keys decide it.
+    ``longest`` is the default of ``max_response_tokens``, used if ``given`` does not determine this key.
 
     >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
     (10240, 12288)

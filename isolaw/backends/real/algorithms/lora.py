@@ -1,11 +1,13 @@
-"""LoRA: which layers get adapters, and their size. Imports nothing heavy; see also `train.adapters`.
+"""Choose the layers that get LoRA adapters, and count the adapters' parameters; `train.adapters` adds them.
 
     y = W x + (α / r) B A x,    A (r, inputs), B (outputs, r), W frozen      (arXiv 2106.09685, eq. 3)
 
-Here x and y are a layer's input and output, r is the rank and α a scale. A starts as in the paper's code
-(Kaiming, from the run's seed) and B at 0, so training starts at the base model. α is 32 by default at any r:
-the best lr then hardly depends on r (https://thinkingmachines.ai/blog/lora, "LoRA Without Regret", which also
-finds that lr ten times the best for full fine-tuning, and adapters on all layers better than on attention).
+Here x and y are a layer's input and output, r is the rank, and α is a scale. A is initialised as in the
+paper's code (Kaiming, from the run's seed) and B as 0, so training starts at the base model. α is 32 by
+default for any r, because the best lr then hardly depends on r ("LoRA Without Regret",
+https://thinkingmachines.ai/blog/lora). In the same study, the best lr for LoRA is ten times the best lr for
+full fine-tuning, and adapters on all layers work better than adapters on attention layers only. Importing
+this module does not load torch.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from isolaw.errors import Issue, nearest
 
 ALPHA = 32.0
 _PACKAGES = ("peft", "accelerate")
-KEYS = ("lora_alpha", "lora_targets")  # these have no effect without a rank
+KEYS = ("lora_alpha", "lora_targets")  # these keys have no effect without a rank
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """The adapters of a run; ``targets`` are suffixes of their layers' names, None for all linear layers."""
+    """The LoRA adapters of a run.
+
+    ``targets`` are suffixes of the names of the adapted layers; None means all linear layers.
+    """
 
     rank: int
     alpha: float = ALPHA
@@ -35,13 +40,15 @@ class LoRA:
 
     @classmethod
     def of(cls, recipe: Recipe, seed: int = 0) -> LoRA | None:
-        """Return the adapters of a recipe; None for full fine-tuning."""
+        """Return the adapters of a recipe, or None for full fine-tuning."""
         if recipe.lora_rank is None:
             return None
         return cls(recipe.lora_rank, recipe.lora_alpha or ALPHA, recipe.lora_targets, seed)
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return the layers that get adapters, among the numbered ones, which excludes embedding and head.
+        """Return the names of the layers that get adapters.
+
+        Only numbered layers can get adapters, which excludes the embedding and the output head.
 
         >>> LoRA(8, targets=("q_proj",)).chosen(["layers.0.attn.q_proj", "layers.0.attn.xq_proj", "head"])
         ['layers.0.attn.q_proj']
@@ -53,13 +60,16 @@ class LoRA:
         return [name for name in numbered if f".{name}".endswith(ends)]
 
     def numbers(self, model: str) -> int:
-        """Return the number of parameters of the adapters for the model in a folder."""
+        """Return the number of adapter parameters for the model in the folder ``model``."""
         shapes = linear_layers(model)
         return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
 
 
 def linear_layers(model: str) -> dict[str, tuple[int, int]]:
-    """Return outputs and inputs of each matrix by name, from a model's files or else its configuration."""
+    """Return the (outputs, inputs) shape of each weight matrix by name.
+
+    The shapes are from the model's weight files or, if there are none, from its configuration.
+    """
     found = {
         name.removesuffix(".weight"): (shape[0], shape[1])
         for name, shape in models.shapes(model).items()
@@ -71,7 +81,7 @@ def linear_layers(model: str) -> dict[str, tuple[int, int]]:
 
 
 def issues(recipe: Recipe, model: str) -> list[Issue]:
-    """Return LoRA's issues: missing packages, a rank above full rank, and targets that match no layer."""
+    """Return LoRA's issues: missing packages, a rank above full rank, or targets that match no layer."""
     if recipe.lora_rank is None:
         return []
     missing = [name for name in _PACKAGES if not environment.installed(name)]
@@ -92,7 +102,7 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
 
 
 def unchosen(recipe: Recipe) -> list[str]:
-    """Return notes on LoRA's defaults for keys that the recipe leaves open.
+    """Return notes on the defaults of LoRA keys that the recipe does not set.
 
     >>> unchosen(Recipe()), unchosen(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
     ([], [])

@@ -1,7 +1,7 @@
-"""The terms of the objective, each with its equation; `algorithms.objective` adds them up.
+"""Compute the terms of the objective; `algorithms.objective` adds them up.
 
-Arrays are (R, T): R rollouts, with responses padded on the right to T tokens. Log-probabilities are natural
-logs at the sampling temperature, on all sides.
+Arrays have shape (R, T) for R rollouts, with responses padded on the right to T tokens. Log-probabilities of
+trainer, sampler and reference are natural logarithms at the sampling temperature.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from isolaw.config import Recipe
 
 
 def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None) -> Tensor:
-    """Return the estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
+    """Return an estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
 
     With u = log π_ref - log π at a token that π sampled,
 
         k1 = -u,    k3 = exp(u) - u - 1 ≥ 0
 
-    The mean of both is the KL divergence. As a term of the *loss* their gradients differ from its
-    gradient (arXiv 2510.01555; 2512.21852): E[∇k1] = E[∇ log π] = 0, so k1 only adds noise, and
-    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π), the reverse divergence, equal to first order about
-    π = π_ref. k1 in the *reward* has the right gradient (`sequence_kl`); k3 has it less ∇ KL(π_ref ‖ π).
+    The mean of either estimate is the KL divergence. As terms of the *loss*, however, they do not have its
+    gradient (arXiv 2510.01555; 2512.21852). E[∇k1] = E[∇ log π] = 0, so k1 only adds noise.
+    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π) is the gradient of the reverse divergence, which agrees to
+    first order around π = π_ref. In the *reward* (`sequence_kl`), k1 gives the correct gradient, and k3 gives
+    the correct gradient minus ∇ KL(π_ref ‖ π).
 
     >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), "k3")
     tensor([0.3679, 0.0000])
@@ -39,11 +40,12 @@ def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | N
 
 
 def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str) -> Tensor:
-    """Return Σ_t k_it, (R,) in float64; a rollout's reward loses β times this sum.
+    """Return the KL estimate of each rollout, Σ_t k_it, as a float64 array of shape (R,).
 
-    R_i = r_i - β · log π(y_i) / π_ref(y_i) (with k1 as in RLOO, arXiv 2402.14740). The sum precedes the
-    baseline, since an advantage belongs to a whole response. ``logprobs`` are the trainer's, for the policy
-    that sampled.
+    The caller subtracts β times this sum from the rollout's reward. With k1 this gives
+    R_i = r_i - β · log π(y_i) / π_ref(y_i), as in RLOO (arXiv 2402.14740). The penalty is subtracted before
+    the baseline, because an advantage belongs to a whole response. ``logprobs`` are the trainer's
+    log-probabilities under the policy that sampled.
     """
     logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
     return kl_estimate(logprobs, reference_logprobs, estimator).sum(1)
@@ -52,14 +54,14 @@ def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, esti
 def importance_weights(
     old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, level: str, cap: float
 ) -> Tensor:
-    """Return the truncated importance weights between sampler μ and trainer π_old, (R, T), without gradient.
+    """Return the truncated importance weights between sampler μ and trainer π_old, without gradient.
 
         token     c_it = min(π_old(y_it) / μ(y_it), ρ)
         sequence  c_it = min(Π_s π_old(y_is) / μ(y_is), ρ)
 
-    where y_it is token t of rollout i and ρ the cap. Without a cap, ``sequence`` makes the gradient unbiased
-    for any sampler; ``token`` corrects each token but not its prefix (F. Yao et al. 2025,
-    fengyao.notion.site/off-policy-rl; the truncation is Ionides' 2008).
+    Here y_it is token t of rollout i, and ρ is the cap. The result has shape (R, T). Without a cap,
+    ``sequence`` makes the gradient unbiased for any sampler, while ``token`` corrects each token but not its
+    prefix (F. Yao et al. 2025, fengyao.notion.site/off-policy-rl). The truncation is from Ionides (2008).
     """
     difference = clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)
     if level == "sequence":
@@ -72,24 +74,25 @@ def importance_weights(
 def policy_term(
     recipe: Recipe, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, advantages: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the policy term p_it, its ratios, and where clipping changed it; each (R, T).
+    """Return the policy term p_it, its ratios, and a mask of the tokens that clipping changed.
 
-    With ratio s_it = π(y_it) / π_old(y_it), ε and ε' the recipe's ``clip_low`` and ``clip_high``:
+    Each result has shape (R, T). Let s_it = π(y_it) / π_old(y_it) be the ratio, and let ε and ε' be the
+    recipe's ``clip_low`` and ``clip_high``:
 
     - ``grpo``, ``dr_grpo``, ``dapo``, ``ppo``: p = -min(s A, clip(s, 1 - ε, 1 + ε') A)
       (arXiv 2402.03300, eq. 3; ε' > ε is DAPO's clip-higher, arXiv 2503.14476, eq. 10).
-    - ``gspo``: the same with one ratio for the response, the geometric mean of its tokens',
-      s_i = exp(1/len_i Σ_t log s_it) (arXiv 2507.18071, eq. 7). It is written in the paper's token form
-      (section 4.3), s_it = sg[s_i] · π / sg[π] with sg[·] the stop-gradient: equal in value and, summed over
-      a response, in gradient, and a weight c_it of a single token keeps its meaning.
-    - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5): a clipped
-      token still has a gradient.
-    - ``scale_rl``: ``cispo``'s with π_old the sampler's policy (arXiv 2510.13786, section 4); with ``cispo``
-      in ``recipe.without``, ``dapo``'s with that π_old.
+    - ``gspo``: the same, with one ratio per response, the geometric mean of its token ratios:
+      s_i = exp(1/len_i Σ_t log s_it) (arXiv 2507.18071, eq. 7). The code uses the paper's token form
+      (section 4.3), s_it = sg[s_i] · π / sg[π], where sg[·] stops the gradient. This form has the same value
+      and, summed over a response, the same gradient. It also allows a separate weight c_it for each token.
+    - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5). A clipped token
+      still has a gradient.
+    - ``scale_rl``: the term of ``cispo``, where π_old is the sampler's policy (arXiv 2510.13786, section 4).
+      With ``cispo`` in ``recipe.without``, it is the term of ``dapo`` with the same π_old.
 
-    A bound that is None does not bind. On-policy (π_old = π) every s is 1, and the gradient of all of
-    them is -A ∇ log π. Log-probabilities and mask are (R, T), free of NaN, advantages (R,) or, of each token,
-    (R, T).
+    A bound of None means no bound. On-policy (π_old = π), every s is 1, and the gradient of every term is
+    -A ∇ log π. Log-probabilities and mask have shape (R, T) and contain no NaN. Advantages have shape (R,),
+    or (R, T) if each token has its own.
     """
     low = 0.0 if recipe.clip_low is None else 1 - recipe.clip_low
     high = math.inf if recipe.clip_high is None else 1 + recipe.clip_high
@@ -106,5 +109,5 @@ def policy_term(
 
 
 def clean(mask: Tensor, values: Tensor) -> Tensor:
-    """Return float64 values with zeros where the mask is False, which stops gradients and NaN from there."""
+    """Return values in float64, with zeros where the mask is False, to block gradients and NaN from there."""
     return values.masked_fill(~mask, 0.0).double()

@@ -1,17 +1,17 @@
-"""The objective: the loss of one step, written for a micro-batch of any size.
+"""Compute the loss of one training step, for micro-batches of any size.
 
-It is a sum over the response tokens t of the step's rollouts i,
+The loss is a sum over the response tokens t of the step's rollouts i:
 
     L = Σ_i Σ_t w_i · ℓ_it,    ℓ_it = c_it · p_it + β · k_it - α · H_it
 
-where w_i is the rollout's weight in the *whole* batch (`row_weights`), so that any split into micro-batches
-and ranks adds up to the same loss and gradient. `algorithms.loss_terms` has the policy term p
+Here w_i is the rollout's weight in the *whole* batch (`row_weights`), so any split into micro-batches and
+ranks adds up to the same loss and gradient. `algorithms.loss_terms` defines the policy term p
 (`policy_term`), the truncated importance weight c between sampler and trainer (`importance_weights`), and the
 estimate k of the KL divergence to the reference (`kl_estimate`). H is the entropy of the next token
-(`train.head`); β and α weight the KL term and the entropy bonus.
+(`train.head`). β and α weight the KL term and the entropy bonus.
 
-Values in the padding never matter, not even NaN. Arithmetic is in float64, so the order of summation changes
-the result by less than 1e-12 of it.
+Values in the padding never affect the result, even if they are NaN. Arithmetic is in float64, so the order of
+summation changes the result by a relative error below 1e-12.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from isolaw.config import Recipe
 def row_weights(
     lengths: Tensor, rows: Tensor, aggregation: str, max_response_tokens: int | None = None
 ) -> Tensor:
-    """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch, (B_p, n).
+    """Return the weight w_i of each token of rollout i, given the response lengths of the whole batch.
 
-    Counts are of the rollouts that enter the gradient; the others have weight 0:
+    All arrays have shape (B_p, n). ``rows`` marks the rollouts that enter the gradient
+    (`algorithms.advantages.gradient_rows`). Other rollouts have weight 0, and the formulas do not count them:
 
     ================ ======================================================================
     ``token``        1 / tokens in the batch (the code of DAPO, arXiv 2503.14476)
@@ -38,8 +39,8 @@ def row_weights(
     ``fixed_length`` 1 / (rollouts · max_response_tokens), Dr. GRPO (arXiv 2503.20783)
     ================ ======================================================================
 
-    With the first three, Σ_i w_i · len_i = 1; all weights are 0 when no rollout enters. ``rows``, (B_p, n),
-    are the rollouts that enter (`algorithms.advantages.gradient_rows`).
+    With the first three aggregations, Σ_i w_i · len_i = 1. If no rollout enters the gradient, all weights
+    are 0.
 
     >>> lengths, rows = torch.tensor([[1, 3], [2, 2]]), torch.ones(2, 2, dtype=torch.bool)
     >>> row_weights(lengths, rows, "sequence")
@@ -74,26 +75,28 @@ def loss(
     reference_logprobs: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of a micro-batch, a term of the sum over micro-batches and ranks, and its metrics.
+    """Return the loss of a micro-batch and its metrics.
 
-    The loss is a float64 scalar, the metrics float64 sums for `merge` and `means`, whose keys depend on the
-    recipe and on which arguments are None.
+    The sum of these losses over micro-batches and ranks is the loss of the step. Each loss is a float64
+    scalar. The metrics are float64 sums for `merge` and `means`; their keys depend on the recipe and on which
+    arguments are None.
 
     Parameters
     ----------
     logprobs
-        (R, T), the trainer's for the current policy, with a gradient; at least one row.
+        The trainer's log-probabilities under the current policy, of shape (R, T) with R ≥ 1, with a gradient.
     mask
-        (R, T), bool: True for tokens of the response.
+        A boolean array of shape (R, T) that is True for tokens of the response.
     advantages, weights
-        (R,), from `algorithms.advantages.advantages` and `row_weights`; advantages of each token, from
-        `algorithms.gae`, are (R, T). A row of weight 0 counts for nothing.
+        Arrays of shape (R,) from `algorithms.advantages.advantages` and `row_weights`. Token advantages from
+        `algorithms.gae` have shape (R, T). Rows of weight 0 are ignored.
     old_logprobs
-        (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
-        their gradient, so that ratios are 1 to the last digit.
+        The trainer's log-probabilities under the policy that sampled, of shape (R, T). None means on-policy:
+        the loss uses ``logprobs`` without their gradient, so that ratios are exactly 1.
     sampler_logprobs, reference_logprobs, entropy
-        (R, T); ScaleRL's ratio, importance sampling, the KL term and the entropy bonus raise `ValueError`
-        without the one they need. If no term needs an array, it is only measured.
+        Arrays of shape (R, T), or None. ScaleRL's ratio, importance sampling, the KL term and the entropy
+        bonus raise `ValueError` if the array that they need is None. An array that no term needs contributes
+        to the metrics only.
 
     Examples
     --------
@@ -158,7 +161,7 @@ def loss(
 
 
 def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Merge the sums of two parts of a batch; a key that ends in ``_max`` is a maximum.
+    """Return the merged metric sums of two parts of a batch; keys that end in ``_max`` merge by maximum.
 
     >>> merge({"kl": torch.tensor(1.0), "ratio_max": torch.tensor(3.0)},
     ...       {"kl": torch.tensor(2.0), "ratio_max": torch.tensor(2.0)})
@@ -171,11 +174,11 @@ def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]
 
 
 def means(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Return the metrics of a batch from its sums: means over tokens, and maxima.
+    """Return the metrics of a batch, given its sums: means over tokens, and maxima.
 
-    ``clip_fraction``; ``ratio`` and ``ratio_max``, of the current to the sampling policy (the response's
-    for GSPO); ``mismatch`` and ``mismatch_max``, |Δ log p| between trainer and sampler;
-    ``importance_weight``; ``kl``, by k3, and ``entropy``, in nats per token.
+    The keys are ``clip_fraction`` and ``importance_weight``; ``ratio`` and ``ratio_max``, between the current
+    and the sampling policy (per response for GSPO); ``mismatch`` and ``mismatch_max``, which are |Δ log p|
+    between trainer and sampler; and ``kl`` (the k3 estimate) and ``entropy``, in nats per token.
 
     >>> means({"tokens": torch.tensor(4.0), "kl": torch.tensor(1.0), "ratio_max": torch.tensor(1.5)})
     {'kl': 0.25, 'ratio_max': 1.5}

@@ -1,9 +1,10 @@
-"""The defaults of a recipe's algorithm, and the recipes that isolaw refuses. Imports nothing heavy.
+"""Define the defaults of each algorithm, and check recipes for invalid keys.
 
-`resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`), then
-from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which
-regularises by ``problems.difficulty`` (`EASY`). A key without effect stays None, and `recipe_issues` refuses
-it if it is set: otherwise equal runs would have two identities, and idle keys could be axes.
+`resolve_recipe` fills in the keys that a recipe does not set: first from its algorithm's paper
+(`ALGORITHMS`), then from the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`). The
+Playbook's regularisation depends on ``problems.difficulty`` (`EASY`). A key without effect stays None, and
+`recipe_issues` rejects a recipe that sets it. Otherwise equal runs could have two identities, and a sweep
+could use a key without effect as an axis. Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from isolaw.config import ProblemsSpec, Recipe
 from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
 
-# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which matters only
-# off-policy; clip_low = 1 means no lower bound.
+# The keys that each algorithm sets. Ratios are clipped to [1 - clip_low, 1 + clip_high], which has an effect
+# only off-policy. clip_low = 1 means no lower bound.
 _WITHOUT_TERMS = {"kl": 0.0, "entropy": 0.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
@@ -25,26 +26,26 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dr_grpo": {"advantage": "centred", "aggregation": "fixed_length", "clip_low": 0.2, "clip_high": 0.2}
     | _WITHOUT_TERMS,
     # arXiv 2503.14476, section 3: clip-higher, dynamic sampling, token mean, soft overlong penalty; no KL.
-    # Its equation takes the token mean within a problem, its code (as here) within the batch.
+    # Its equation averages over the tokens of a problem; its code averages over the batch, as isolaw does.
     "dapo": {"advantage": "group_std", "aggregation": "token", "clip_low": 0.2, "clip_high": 0.28}
     | {"dynamic_sampling": True, **_WITHOUT_TERMS},
     # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
     "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
     | _WITHOUT_TERMS,
-    # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. It does not print the upper bound; a cap of 5 is
-    # from ScaleRL (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
+    # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. The paper does not give the upper bound; the cap
+    # of 5 is from ScaleRL (arXiv 2510.13786). Both papers divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
     | _WITHOUT_TERMS,
-    # arXiv 1707.06347 with the values of TRL (0.25); its advantages are GAE's (`algorithms.gae`).
+    # arXiv 1707.06347 with the defaults of TRL 0.25 and advantages from GAE (`algorithms.gae`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
     # arXiv 2510.13786; `recipe.without` removes parts.
     scale_rl.NAME: scale_rl.settings(),
 }
 CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # keys that only PPO has
-_CRITIC_LR = 10  # multiple of lr: common (verl, OpenRLHF)
+_CRITIC_LR = 10  # multiple of lr; a common value (verl, OpenRLHF)
 
-# The IsoCompute Playbook's recipe: on-policy, with TIS. Values marked "common" are not from it.
+# The IsoCompute Playbook's recipe: on-policy, with TIS. Values marked "common" are not from the Playbook.
 PLAYBOOK: dict[str, Any] = {
     "lr": 1e-6,
     "warmup_steps": 10,
@@ -56,25 +57,27 @@ PLAYBOOK: dict[str, Any] = {
     "max_grad_norm": 1.0,  # common
     "max_response_tokens": 1024,  # depends on model and problems: set it
 }
-# Weights of the terms with problems.difficulty = "easy"; else both are 0. The paper does not print them;
-# these are common values (KL: arXiv 2501.12948).
+# Weights of both terms with problems.difficulty = "easy"; otherwise they are 0. The paper does not give the
+# weights; these are common values (KL: arXiv 2501.12948).
 EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
-# DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
+# max_response_tokens divided by overlong_buffer. DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_PART = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
-    """Fill in every open key of a recipe that has an effect; resolving it again changes nothing.
+    """Return the recipe with every key filled in that has an effect; resolving it again changes nothing.
 
-    With ``difficulty`` (``problems.difficulty``) ``"easy"`` the KL term and the entropy bonus are on (`EASY`)
-    unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).
+    ``difficulty`` is ``problems.difficulty``. With ``"easy"``, the KL term and the entropy bonus are on
+    (`EASY`), unless the algorithm's paper excludes them. With ``"hard"`` and None they are off (arXiv
+    2603.12151, section 3).
 
-    None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` and
-    ``interrupt_at`` off; ``overlong_on`` all responses; ``clip_low`` and ``clip_high`` (on-policy),
-    ``value_clip`` (one update on a batch), ``importance_cap`` (no importance sampling), ``kl_estimator`` and
-    ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no interruption), ``without`` (not
-    ScaleRL), the critic's keys (no PPO), LoRA's keys (full fine-tuning; ``lora_targets``: all layers) and
-    ``advantage`` (PPO) nothing.
+    Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
+    ``no_positive_resampling`` and ``interrupt_at`` are off, ``overlong_on`` applies to all responses, and
+    ``lora_targets`` are all layers. Other keys are None because they have no effect: ``clip_low`` and
+    ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
+    sampling), ``kl_estimator`` and ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no
+    interruption), ``without`` (not ScaleRL), the critic's keys (not PPO), LoRA's keys (full fine-tuning), and
+    ``advantage`` (PPO).
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
@@ -89,7 +92,7 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     if recipe.algorithm == scale_rl.NAME:
         recipe = scale_rl.taken_out(recipe)
     given = {key: value for key, value in recipe.model_dump().items() if value is not None}
-    algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown algorithm is refused later
+    algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # unknown algorithms are rejected later
     if recipe.algorithm == scale_rl.NAME:
         algorithm = scale_rl.settings(recipe.without or ())
     terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
@@ -105,8 +108,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     if not full["overlong_buffer"] and "overlong_on" not in given:
         full.pop("overlong_on", None)
     if full["kl"]:
-        # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740),
-        # with PPO into each token's (arXiv 2203.02155).
+        # GRPO adds k3 to the loss (arXiv 2402.03300, eq. 4). RLHF subtracts k1 from the reward (arXiv
+        # 2402.14740), and with PPO from each token's reward (arXiv 2203.02155).
         full.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
         full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
     if recipe.algorithm == "ppo":
@@ -121,7 +124,7 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
 
 
 def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
-    """Return a note if neither the recipe nor ``problems.difficulty`` chooses the regularisation.
+    """Return a list with one note if neither the recipe nor ``problems.difficulty`` sets the regularisation.
 
     >>> unchosen(Recipe(kl=0.0), ProblemsSpec()), unchosen(Recipe(), ProblemsSpec(difficulty="hard"))
     ([], [])
@@ -138,10 +141,10 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
 
 
 def on_policy(recipe: Recipe) -> bool:
-    """Return whether every ratio is 1, that is whether a batch is sampled by the policy that it updates.
+    """Return whether every ratio is 1, that is, whether every batch updates the policy that sampled it.
 
-    It is not with staleness or several updates per batch. ScaleRL's ratios are to the sampler, which differs
-    from the trainer by rounding.
+    This is False with staleness, with several updates per batch, and for ScaleRL. ScaleRL's ratios compare
+    the trainer with the sampler, which differ by rounding.
     """
     return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != scale_rl.NAME
 
@@ -152,7 +155,7 @@ def _updates(recipe: Recipe) -> int:
 
 
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
-    """Return all issues of a resolved recipe: unknown values, and keys without effect or sense.
+    """Return all issues of a resolved recipe: unknown values, and keys that have no effect or make no sense.
 
     >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):

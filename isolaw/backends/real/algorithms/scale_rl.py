@@ -1,18 +1,19 @@
-"""ScaleRL (Khatri et al., arXiv 2510.13786, section 4), whole or without some of its parts.
+"""The ScaleRL recipe (Khatri et al., arXiv 2510.13786, section 4) and its ablations.
 
     L = -1/P Σ_x 1/Σ_i |y_i| Σ_i Σ_t sg[min(π(y_it) / μ(y_it), 5)] A_i log π(y_it),    A_i = (r_i - r̄) / σ_A
 
-over the P problems x of a batch whose rewards r_i differ, where y_i are the responses to x with mean reward
-r̄, sg stops the gradient, π is the trainer's policy, μ the *sampler's* when it drew the token, and σ_A the
-standard deviation of r - r̄ in the batch. The ratio is thus the only importance weight. A problem with a pass
-rate of 0.9 is not sampled again, logits are float32 in trainer and sampler, batches are up to 8 updates old,
-and responses are interrupted (`algorithms.lengths`).
+The sum is over the P problems x of a batch that have at least two different rewards r_i. The y_i are the
+responses to x, and r̄ is their mean reward. σ_A is the standard deviation of r - r̄ in the batch, and sg
+stops the gradient. π is the trainer's policy, and μ is the *sampler's* policy when it drew the token, so the
+ratio is the only importance weight. Problems with a pass rate of at least 0.9 are not sampled again. Trainer
+and sampler compute logits in float32. Batches are up to 8 updates old, and long responses are interrupted
+(`algorithms.lengths`).
 
-The paper's leave-one-out comparison reverts one part at a time to its baseline (section 2 and A.2; `PARTS`);
-in isolaw, ``recipe.without`` does this. One baseline differs: the paper replaces PipelineRL-8 by
-PPO-off-policy-8; here the batch updates the policy that sampled it.
+The paper's leave-one-out ablation reverts one part at a time to its baseline (section 2 and A.2; `PARTS`).
+In isolaw, ``recipe.without`` does this. One baseline differs: the paper replaces PipelineRL-8 by
+PPO-off-policy-8, whereas in isolaw each batch then updates the policy that sampled it.
 
-This module imports nothing heavy.
+Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ NAME = "scale_rl"
 
 
 class Ablation(NamedTuple):
-    """The recipe keys of a part, and their values without it."""
+    """The recipe keys that a part of ScaleRL sets, and their values without this part."""
 
     keys: dict[str, Any]
     instead: dict[str, Any]
 
 
 PARTS: dict[str, Ablation] = {
-    # The paper's cap on the ratio is one of 4, 5 and 8 (A.17.2). Baseline: DAPO's loss, clipped as in A.16.
+    # The paper tries caps of 4, 5 and 8 on the ratio (A.17.2). Baseline: DAPO's loss, clipped as in A.16.
     "cispo": Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
-    # Baseline: the mean over each response first, as in GRPO.
+    # Baseline: first average over the tokens of each response, as in GRPO.
     "prompt_aggregation": Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
     # Baseline: the group's standard deviation, as in GRPO.
     "batch_normalization": Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
     "zero_variance_filter": Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
     "no_positive_resampling": Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
     "float32_head": Ablation({"float32_head": True}, {"float32_head": False}),
-    # Baseline: the length penalty on correct responses (eq. 9). Both depend on max_response_tokens.
+    # Baseline: the length penalty on correct responses (eq. 9). Interruptions and penalty both depend on
+    # max_response_tokens.
     "interruptions": Ablation({}, {"overlong_on": "correct"}),
     "staleness": Ablation({"staleness": 8}, {"staleness": 0}),
 }
-# Keys that configure a part, and have no effect without it.
+# Keys that configure a part and have no effect without this part.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "no_positive_resampling": ("no_positive_resampling",),
     "interruptions": lengths.KEYS,
@@ -57,7 +59,7 @@ _COMMON: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 
 
 
 def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys that ScaleRL sets, without some of its parts.
+    """Return the recipe keys and values of ScaleRL, with the parts in ``without`` at their baselines.
 
     >>> settings()["staleness"], settings(("staleness", "cispo"))["clip_high"]
     (8, 0.26)
@@ -69,9 +71,9 @@ def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def taken_out(recipe: Recipe) -> Recipe:
-    """Return a recipe without the settings of the parts that it removes; responses keep their length.
+    """Return a recipe without the settings of the parts in ``recipe.without``; keep the response length.
 
-    This lets one file configure the parts and have ``without`` as an axis.
+    This allows one sweep file to configure the parts and use ``without`` as an axis.
 
     >>> less = taken_out(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
     >>> less.staleness, less.without
@@ -86,12 +88,12 @@ def taken_out(recipe: Recipe) -> Recipe:
 
 
 def has(recipe: Recipe, part: str) -> bool:
-    """Return whether a recipe is ScaleRL with that part."""
+    """Return whether a recipe is ScaleRL and includes ``part``."""
     return recipe.algorithm == NAME and part not in (recipe.without or ())
 
 
 def issues(recipe: Recipe) -> list[Issue]:
-    """Return the keys of a resolved recipe that contradict ``recipe.without`` or ScaleRL's ratio.
+    """Return issues of a resolved recipe's keys that contradict ``recipe.without`` or ScaleRL's ratio.
 
     >>> for issue in issues(Recipe(algorithm="scale_rl", **settings() | {"float32_head": False})):
     ...     print(issue)

@@ -1,19 +1,19 @@
-"""``isolaw doctor --gpu``: run every part of the real backend on this machine, on a model of random weights.
+"""Implement ``isolaw doctor --gpu``: test every part of the real backend on this machine with random weights.
 
-Each stage is a module of this package and runs in a process of its own with a time limit (`__main__`), so
-that a crash or a hang does not stop the other stages.
+Each stage is a module of this package. It runs in its own process with a time limit (`__main__`), so that a
+crash or a hang does not stop the other stages.
 
 ========== ===================================================================================
-devices    driver, libraries, a matrix product on each GPU
+devices    driver, libraries, and a matrix product on each GPU
 collective all-reduce over all GPUs (NCCL) or two processes (gloo): sums and bandwidth
-gradients  the trainer in bfloat16 at ZeRO 0 to 3 against float32 on the CPU
+gradients  the trainer in bfloat16 at ZeRO 0 to 3, compared with float32 on the CPU
 cycles     20 × sample, sleep, update, reload, wake: mismatch of log-probabilities, memory
-peaks      planned against measured memory
-speed      tokens per second of sampling and training, MFU
-resume     a sweep that is killed and resumed, against an uninterrupted one
+peaks      planned memory, compared with measured memory
+speed      tokens per second of sampling and training, and MFU
+resume     a sweep that is killed and resumed, compared with an uninterrupted sweep
 ========== ===================================================================================
 
-This module imports nothing heavy; the stages do, in their processes.
+Importing this module does not load torch. The stages load it in their processes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from isolaw.machine import visible_gpus
 
 FORMAT = "isolaw.checkup/1"
 OUT = "isolaw-gpu-report.json"
-LIMIT_S = 900.0  # limit of all stages together
-_LOG_LINES = 30  # log lines that are shown of a failed stage
+LIMIT_S = 900.0  # time limit for all stages together
+_LOG_LINES = 30  # number of log lines to report for a failed stage
 _STOPPING_S = 5.0
 _GOOD = ("passed", "skipped")
 
 
 @dataclass(frozen=True)
 class SelftestStage:
-    """One stage: its time limit, and its expected seconds on one H200 and on two busy cores."""
+    """A stage: its time limit, and its expected duration on one H200 and on two busy cores."""
 
     name: str
     limit_s: float
@@ -56,7 +56,7 @@ class SelftestStage:
     all_gpus: bool = False
 
     def expected_s(self, device: str) -> float:
-        """Return the expected seconds on a device."""
+        """Return the expected duration on a device, in seconds."""
         return self.cpu_s if device == "cpu" else self.gpu_s
 
 
@@ -75,7 +75,7 @@ NAMES = tuple(stage.name for stage in _STAGES)
 
 @dataclass(frozen=True)
 class StageProgress:
-    """A stage that begins (``status`` is None) or has ended, and the expected seconds left."""
+    """A stage that starts (``status`` is None) or has ended, and the expected remaining seconds."""
 
     stage: str
     number: int
@@ -86,7 +86,7 @@ class StageProgress:
 
 
 def check_out(path: Path) -> None:
-    """Raise `DataError` unless a report can be written to ``path``: a new file, or an older report."""
+    """Raise `DataError` unless a report can be written to ``path``, a new file or an older report."""
     check_replaceable(path, "a report of isolaw doctor --gpu", OUT, _is_report)
 
 
@@ -116,11 +116,11 @@ def run(
     notify: Callable[[StageProgress], None],
     so_far: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> dict[str, Any]:
-    """Run all stages, or those that ``only`` names, and return the report.
+    """Run all stages, or only the stages named in ``only``, and return the report.
 
-    ``device`` is ``cuda`` or ``cpu``, ``facts`` come from `isolaw.doctor.to_dict`, and ``notify`` is called
-    when a stage begins and ends. ``so_far`` receives the report after every stage, so that a process that
-    ends loses one stage only.
+    ``device`` is ``cuda`` or ``cpu``, and ``facts`` is the result of `isolaw.doctor.to_dict`. ``notify`` is
+    called when a stage starts and when it ends. ``so_far`` receives the report after every stage, so that at
+    most one stage is lost if this process is killed.
     """
     began, started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     chosen = [stage for stage in _STAGES if not only or stage.name in only]
@@ -143,7 +143,7 @@ def _in_turn(
     until: float,
     notify: Callable[[StageProgress], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield each stage's result; if the model stage fails, no other stage runs."""
+    """Run the stages one after another and yield their results; stop if the model stage fails."""
     for number, stage in enumerate(stages):
         left = sum(later.expected_s(device) for later in stages[number:])
         notify(StageProgress(stage.name, number, len(stages), left))
@@ -173,7 +173,7 @@ def _in_turn(
 
 
 def _execute(stage: SelftestStage, folder: Path, device: str, limit_s: float, log: Path) -> tuple[str, str]:
-    """Run a stage in its own process; return its status and the reason, however the process ends."""
+    """Run a stage in its own process; return its status, and the reason if it did not pass."""
     gpus = visible_gpus() if device == "cuda" else []
     visible = ",".join(gpus if stage.all_gpus else gpus[:1])
     with log.open("wb") as output:
@@ -204,6 +204,6 @@ def _command(stage: SelftestStage, folder: Path, device: str) -> list[str]:
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:
-    """Write a report in one step; raise as `check_out` does."""
+    """Write a report atomically; raise `DataError` in the same cases as `check_out`."""
     check_out(path)
     write_json(path, report)

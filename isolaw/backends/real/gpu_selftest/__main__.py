@@ -1,4 +1,4 @@
-"""The process of one stage: ``python -m isolaw.backends.real.gpu_selftest NAME FOLDER DEVICE``."""
+"""Run one stage in a process: ``python -m isolaw.backends.real.gpu_selftest NAME FOLDER DEVICE``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from isolaw.errors import IsolawError
 
 
 def main(name: str, folder: str, device: str) -> None:
-    """Run a stage; exit status 1 if it ended early."""
-    # Processes that the stage has started end with it.
+    """Run a stage and end the process, with exit status 1 if the stage raised an error."""
+    # Exit on SIGTERM, so that the processes that the stage has started end with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     environment.prepare()
     record = Record.of(Path(folder), name)

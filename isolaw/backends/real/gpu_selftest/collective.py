@@ -1,6 +1,6 @@
-"""All-reduce: NCCL over all GPUs of this machine, or gloo over two processes.
+"""Test all-reduce with NCCL over all GPUs of this machine, or with gloo over two processes.
 
-This module is also the program of its processes.
+The test's processes also execute this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAITING_S = 60.0
 
 
 def run(work: Workload, record: Record) -> None:
-    """Start a process for each GPU, or two on the CPU."""
+    """Start one process for each GPU, or two processes on the CPU, and record their results."""
     count = environment.gpus() if work.on_gpu else 2
     out = work.folder / "all-reduce.json"
     command = [sys.executable, "-m", __name__, str(out), work.device]
@@ -49,7 +49,7 @@ def run(work: Workload, record: Record) -> None:
 
 
 def main(out: str, device: str) -> None:
-    """Reduce arrays that differ by rank and compare the result with the known sum, in each process."""
+    """Reduce arrays that differ between ranks, and compare the result with the known sum in each process."""
     import torch
     import torch.distributed as dist
 
@@ -60,12 +60,12 @@ def main(out: str, device: str) -> None:
     if device == "cuda":
         place, wait = torch.device("cuda", rank), torch.cuda.synchronize
         torch.cuda.set_device(place)
-    # Time that a process waits for one that has ended.
+    # The time limit matters if another process has ended.
     process_group.start(_WAITING_S / 3600, "nccl" if device == "cuda" else "gloo")
     world = dist.get_world_size()
     rows = []
     for size in _SIZES[device]:
-        pattern = torch.arange(size // 4, device=place).remainder(251).float()  # sums are whole numbers
+        pattern = torch.arange(size // 4, device=place).remainder(251).float()  # sums are exact
         seconds = []
         for _ in range(_REPEATS):
             values = pattern * (dist.get_rank() + 1)
@@ -77,7 +77,7 @@ def main(out: str, device: str) -> None:
             seconds.append(time.perf_counter() - began)
         wrong = (values != pattern * (world * (world + 1) // 2)).sum()
         dist.all_reduce(wrong)
-        # Bus bandwidth as nccl-tests define it: the traffic of each link, for any number of processes.
+        # Bus bandwidth as in nccl-tests: the traffic per link, comparable for any number of processes.
         traffic = 2 * (world - 1) / world * size / 1e9 / min(seconds)
         bandwidth = round(traffic, 3) if world > 1 else None
         rows.append({"bytes": size, "seconds": min(seconds), "bus_gb_per_s": bandwidth, "wrong": int(wrong)})

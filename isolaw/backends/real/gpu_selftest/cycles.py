@@ -1,7 +1,8 @@
-"""Sample, sleep, update, reload and wake twenty times: do weights arrive, and does memory stay constant?
+"""Sample, sleep, update, reload and wake 20 times, to check the transfer of weights and the memory use.
 
-The run is `train.loop`'s own, with vLLM and one step of staleness, so that the loop also measures how much an
-update moves log-probabilities (``ratio_max``). The weights have arrived if the mismatch is far below that.
+The run is executed by `train.loop`, with vLLM and one step of staleness. With staleness, the loop also
+measures how much an update changes log-probabilities (``ratio_max``). If the mismatch is far below this
+change, the sampler has received the weights.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 CYCLES = 20
-_RESPONSE = 128  # tokens: the checks do not depend on the length, and drawing takes most of a cycle
-# Mismatch with correct weights, as in the first cycle; large weights round coarsely in bfloat16.
+_RESPONSE = 128  # maximum tokens; checks do not depend on the length, and drawing takes most of a cycle
+# Limits of the mismatch with correct weights, as in the first cycle. Large bfloat16 weights round coarsely.
 _MISMATCH = {"float32": 1e-4, "bfloat16": 0.15}
 _WORSE = 1.25
 _GROWTH_MIB = 128.0
@@ -26,7 +27,7 @@ _KEPT = ("mismatch", "mismatch_max", "ratio_max", "grad_norm", "response_length"
 
 
 def run(work: Workload, record: Record) -> None:
-    """Make the run and check each of its steps."""
+    """Execute the run, and check the measurements of its steps."""
     environment.prepare()
     from isolaw.backends.real.train import loop
 
@@ -52,7 +53,7 @@ def run(work: Workload, record: Record) -> None:
     what = "mean |Δ log p| between sampler and trainer, largest of all cycles"
     first = rows[0]["mismatch"] if rows else None
     record.at_most(what, largest, _MISMATCH[work.dtype])
-    if work.on_gpu:  # in float32 both are rounding alone, within a tight limit
+    if work.on_gpu:  # on a CPU (float32), both values are only rounding, and the limit above is tight
         worse = largest / first if largest is not None and first else None
         record.at_most("the same, relative to the first cycle", worse, _WORSE)
     moved = math.log(ratio) if ratio else None
@@ -64,7 +65,10 @@ def run(work: Workload, record: Record) -> None:
 
 
 def _timed_waking() -> dict[str, float]:
-    """Add up the seconds in which vLLM maps its memory again, by part; "sync" includes them."""
+    """Measure the time that vLLM takes to map its memory again.
+
+    Return a dictionary of seconds by part, which later wake-ups update. The time of "sync" includes them.
+    """
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
     seconds: dict[str, float] = {}
@@ -80,7 +84,10 @@ def _timed_waking() -> dict[str, float]:
 
 
 def growth(rows: list[dict[str, Any]], kind: str) -> float | None:
-    """Return the growth of a memory's maximum, after five cycles that fill caches."""
+    """Return how much the maximum use of a memory grows, from cycles 6 to 10 to the last 5 cycles.
+
+    The first 5 cycles are excluded, because they fill caches.
+    """
     early, late = (_largest(part, kind) for part in (rows[5:10], rows[-5:]))
     return None if early is None or late is None else late - early
 
@@ -91,7 +98,11 @@ def _largest(rows: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _memory(work: Workload) -> dict[str, float]:
-    """Return MiB in use: of the process, and of a whole GPU (torch would count sleeping memory, too)."""
+    """Return the memory in use in MiB, of this process and of the GPU.
+
+    The GPU's memory is measured for the whole device, because torch would include the memory of a sleeping
+    vLLM.
+    """
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     out = {"host_mib": round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)}
     if work.on_gpu:

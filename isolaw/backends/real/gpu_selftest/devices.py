@@ -1,4 +1,4 @@
-"""Check driver and libraries, and whether each GPU multiplies matrices correctly."""
+"""Check the driver and the libraries, and check that each GPU multiplies matrices correctly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 _SIDE = {"cuda": 8192, "cpu": 256}
-# Of a product of bfloat16 matrices summed in float32, against float64.
+# Accepted error of a product of bfloat16 matrices summed in float32, compared with float64.
 _ROUNDING = 2.0**-8
 
 
 def run(work: Workload, record: Record) -> None:
-    """Import the libraries and multiply matrices."""
+    """Import the libraries, multiply matrices on each device, and record the results."""
     machine = doctor.examine()
     findings = doctor.diagnose(machine) + doctor.try_imports(machine)
     faults = [f"{finding.what} (mend: {finding.mend})" for finding in findings if finding.fault]
@@ -58,7 +58,7 @@ def _facts(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _product(torch: Any, device: Any) -> tuple[float, float | None]:
-    """Return the largest error of a product relative to its largest entry, and TFLOP/s on a GPU."""
+    """Return the maximum error of a matrix product relative to its largest entry, and TFLOP/s on a GPU."""
     side = _SIDE[device.type]
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(side, side, generator=generator, device=device).bfloat16() for _ in range(2))

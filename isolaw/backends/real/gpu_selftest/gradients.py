@@ -1,6 +1,7 @@
-"""Compare the trainer's bfloat16 gradient at each ZeRO stage with float32 on the CPU, on the same rollouts.
+"""Compare the trainer's bfloat16 gradient at each ZeRO stage with a float32 gradient computed on the CPU.
 
-This module is also the program that computes the reference, in a process without a GPU.
+Both gradients are for the same rollouts. A process without a GPU also executes this module, to compute the
+float32 gradient.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
 _RESPONSE = {"cuda": 64, "cpu": 16}
-# bfloat16 has 8 significant bits, and rounding adds up over the layers: 0.02 in the tiny model on a CPU, and
-# 0.145 in the one of 24 layers on an H200.
+# bfloat16 has 8 significant bits, and rounding errors add up over the layers. The relative error is 0.02 for
+# the tiny model on a CPU, and 0.145 for the model of 24 layers on an H200.
 _ACCEPTED = {"float32": 1e-3, "bfloat16": 0.2}
 _LIMIT_S = 150.0
 _STAGES = (0, 1, 2, 3)
@@ -26,7 +27,7 @@ _ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
 
 
 def run(work: Workload, record: Record) -> None:
-    """Draw one batch and compare its gradients."""
+    """Draw one batch, and compare its gradients at all ZeRO stages with the reference."""
     environment.prepare()
     from isolaw.backends.real.train.loop import Run
 
@@ -41,13 +42,13 @@ def run(work: Workload, record: Record) -> None:
     from safetensors.torch import load_file
 
     exact = load_file(work.folder / "gradient.safetensors")
-    # In float32 a GPU runs rows side by side, not the packed code of bfloat16.
+    # In float32, a GPU uses padded blocks of rows instead of bfloat16's variable-length attention kernel.
     for dtype, stage in [("float32", 0)] * work.on_gpu + [("bfloat16", stage) for stage in _STAGES]:
         what = f"ZeRO {stage}: ‖gradient in {dtype} - float32 on the CPU‖ / ‖float32 on the CPU‖"
         limit = _ACCEPTED[dtype]
         try:
             found, paths = gradient(work, dtype, stage, profiled=(dtype, stage) == ("bfloat16", 0))
-        except Exception as error:  # the next stage may work
+        except Exception as error:  # the next ZeRO stage can still work
             record.check(f"{what}: {type(error).__name__}: {error}", None, f"at most {limit:g}", False)
             continue
         record.at_most(what, _difference(found, exact), limit)
@@ -56,7 +57,7 @@ def run(work: Workload, record: Record) -> None:
 
 
 def _spec(work: Workload, dtype: str, stage: int) -> Any:
-    # The precision of sampling may differ from that of training.
+    # The tolerance is large because sampling and training can differ in precision.
     real = {"dtype": dtype, "zero_stage": stage, "sampler": "transformers", "logprob_tolerance": 1.0}
     return work.spec(1, real=real, recipe={"max_response_tokens": _RESPONSE[work.device]})
 
@@ -64,7 +65,7 @@ def _spec(work: Workload, dtype: str, stage: int) -> Any:
 def gradient(
     work: Workload, dtype: str, stage: int, profiled: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the gradient of a step on the drawn batch and, if ``profiled``, the attention kernels."""
+    """Return the gradient of a step on the saved batch and, if ``profiled``, the attention kernels' names."""
     import torch
 
     from isolaw.backends.real.train.batch import Batch
@@ -93,7 +94,7 @@ def gradient(
 
 
 def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return ‖x - y‖ / ‖y‖ over all tensors together."""
+    """Return the relative difference ‖x - y‖ / ‖y‖ over all tensors, NaN if their names differ."""
     if one.keys() != other.keys():
         return math.nan
     square = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)
@@ -101,7 +102,7 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def main(folder: str, device: str) -> None:
-    """Write the float32 gradient of the batch."""
+    """Compute the float32 gradient of the saved batch, and write it to the folder."""
     environment.prepare()
     from safetensors.torch import save_file
 

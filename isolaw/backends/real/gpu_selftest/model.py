@@ -1,4 +1,4 @@
-"""The first stage: create models with random weights, character-level tokenizers, and sums as problems."""
+"""Run the first stage: create random models, character-level tokenizers, and sums as problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.utils import logging  # noqa: E402
 CHARACTERS = "0123456789+-*="
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 _CONTEXT = 4096
-# The shapes of Qwen2.5-0.5B (its config.json), and a model whose state takes 60 MB.
+# The shapes of Qwen2.5-0.5B (from its config.json), and of a small model with a state of 60 MB.
 _HALF_BILLION = {
     "vocab_size": 151_936,
     "hidden_size": 896,
@@ -39,9 +39,9 @@ _SMALL = {
 
 
 def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a token for each character of arithmetic, which puts ``<bos>`` before a text.
+    """Return a tokenizer with one token for each character of arithmetic; it prepends ``<bos>`` to texts.
 
-    Tokens beyond these, up to ``size``, are ``<17>``, ``<18>``, …; no text contains them.
+    It is filled up to ``size`` tokens with ``<17>``, ``<18>``, …, which no text contains.
 
     >>> tokenizer = make_tokenizer()
     >>> tokenizer("17+25=").input_ids
@@ -51,7 +51,7 @@ def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
     """
     known = (*SPECIAL, *CHARACTERS)
     vocabulary = {token: i for i, token in enumerate((*known, *(f"<{i}>" for i in range(len(known), size))))}
-    # Byte pairs without merges: what `AutoTokenizer` makes of a Qwen2 model's file anyway.
+    # Byte pairs without merges: `AutoTokenizer` would convert the file of a Qwen2 model to this anyway.
     tokenizer = Tokenizer(BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.ByteLevel()
@@ -63,24 +63,25 @@ def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         bos_token="<bos>",
         eos_token="<eos>",
-        unk_token="<pad>",  # by default it would add a token without an embedding
+        unk_token="<pad>",  # the default would add a token without an embedding
         padding_side="left",
         model_max_length=context,
     )
 
 
 def make_model(seed: int = 0, dtype: torch.dtype = torch.float32, **shapes: object) -> Qwen2ForCausalLM:
-    """Return a Qwen2 model with random weights, without ``shapes`` a tiny one of 0.13 M parameters.
+    """Return a Qwen2 model with random weights; without ``shapes`` it is tiny, with 0.13 M parameters.
 
-    The usual initial standard deviation of 0.02 would make the next token nearly uniform over a large
-    vocabulary: stale weights would not show, and a tiny model would learn slowly.
+    Weights are larger than usual. With the usual initial standard deviation of 0.02, the next token would be
+    nearly uniform over a large vocabulary. Stale weights would then go unnoticed, and a tiny model would
+    learn slowly.
     """
     tiny = {
         "vocab_size": len(SPECIAL) + len(CHARACTERS),
         "hidden_size": 64,
         "intermediate_size": 256,
         "num_hidden_layers": 2,
-        "num_attention_heads": 2,  # of size 32: vLLM's attention on a CPU needs 32 or more
+        "num_attention_heads": 2,  # heads of size 32: vLLM's attention on a CPU needs at least 32
         "num_key_value_heads": 2,
         "max_position_embeddings": 32,
         "initializer_range": 0.1,

@@ -1,4 +1,4 @@
-"""Planned against measured peaks of a GPU's memory."""
+"""Compare the planned peak memory of training on a GPU with the measured peak."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACCEPTED = 0.15
 
 
 def run(work: Workload, record: Record) -> None:
-    """Make two updates and compare the largest allocation of the second with the plan."""
+    """Make two updates, and compare the peak memory of the second with the plan."""
     if not work.on_gpu:
         record.skip("torch counts a process's allocations on GPUs only")
         return
@@ -26,7 +26,7 @@ def run(work: Workload, record: Record) -> None:
     spec = work.spec(2, real={"sampler": "transformers", "logprob_tolerance": 1e3})
     run = Run(spec)
     batch = run.generate()
-    # Drawn once, so that both updates have the same shapes; in the second it is no longer the policy's.
+    # Use one batch twice, so that both updates have the same shapes. The second update is then off-policy.
     run.generate = lambda: batch  # type: ignore[method-assign]
     run.advance()  # creates AdamW's moments
     sampler: Any = run.worker.sampler
@@ -36,7 +36,7 @@ def run(work: Workload, record: Record) -> None:
     run.advance()
     peak = torch.cuda.max_memory_allocated() - others
     own = planner.plan(spec)
-    plan = own.footprint.tensors() if own else None  # bytes of training, without the sampler's
+    plan = own.footprint.tensors() if own else None  # bytes of training, without the sampler
     record.measure(
         measured_gib=round(peak / GIB, 3),
         between_updates_gib=round(between / GIB, 3),

@@ -1,4 +1,4 @@
-"""The measurements and checks of a stage, in a file that grows with it, so that a crash loses none."""
+"""Record the measurements and checks of a stage in a file as they occur, so that a crash loses none."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from isolaw.files import replacing
 
 @dataclass
 class Record:
-    """The measurements and checks of a stage; another process reads them with `of`."""
+    """The measurements and checks of a stage; other processes read them with `Record.of`."""
 
     path: Path
-    # What must hold (`what`), what was `found`, what is `accepted`, and `passed`.
+    # Each check has the keys `what` (the condition), `found`, `accepted` and `passed`.
     checks: list[dict[str, Any]] = field(default_factory=list)
-    measured: dict[str, Any] = field(default_factory=dict)  # by name, with the unit in the name
-    skipped: str = ""  # why there was nothing to do on this machine
-    error: str = ""  # what ended the stage
+    measured: dict[str, Any] = field(default_factory=dict)  # values by name; names include the unit
+    skipped: str = ""  # the reason if the stage does not apply to this machine
+    error: str = ""  # the error that ended the stage
 
     @classmethod
     def of(cls, folder: Path, stage: str) -> Record:
-        """Return the record of a stage so far, which may be empty."""
+        """Return the current record of a stage, which can be empty."""
         record = cls(folder / f"{stage}.json")
         if record.path.is_file():
             found = read_json(record.path)
@@ -36,16 +36,16 @@ class Record:
         return record
 
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:
-        """Add a check."""
+        """Add a check and its result."""
         one = {"what": what, "found": found, "accepted": accepted, "passed": bool(passed)}
         self._write(checks=[*self.checks, one])
 
     def at_most(self, what: str, found: float | None, limit: float) -> None:
-        """Check that a number exists and is at most ``limit``; NaN is not."""
+        """Add a check that a number exists and is at most ``limit``; NaN fails."""
         self.check(what, found, f"at most {limit:g}", found is not None and found <= limit)
 
     def measure(self, **values: Any) -> None:
-        """Add measurements."""
+        """Add measurements by name."""
         self._write(measured=self.measured | values)
 
     def skip(self, why: str) -> None:
@@ -62,7 +62,7 @@ class Record:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON atomically: a reader sees a complete file, the new or the previous one."""
+    """Write JSON atomically, so that a reader always gets a complete file, either the old or the new one."""
     text = to_json(document, indent=1, inf_nan_mode="null")  # JSON has no NaN
     with replacing(path) as temporary:
         temporary.write_bytes(text + b"\n")

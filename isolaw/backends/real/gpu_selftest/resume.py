@@ -1,7 +1,7 @@
-"""A short sweep, killed halfway and resumed: its curve must equal that of an uninterrupted sweep.
+"""Kill a short sweep halfway, resume it, and compare its curve with the curve of an uninterrupted sweep.
 
-On a CPU both are equal to the last digit. On GPUs sums depend on the order of threads; there the rows are the
-same, and rewards agree within the error of an evaluation.
+On a CPU, both curves must be exactly equal. On GPUs, sums depend on the order of threads. There, the curves
+must have the same rows, and rewards must agree within the error of an evaluation.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from isolaw.backends.real.gpu_selftest.workload import Workload
 
 _STEPS = 16
 _KEYS = ["run_id", "step", "eval_set", "metric"]
-# 32 problems × 4 samples: three standard errors of the difference of two evaluations.
+# Three standard errors of the difference between two evaluations with 32 problems × 4 samples.
 _ACCEPTED = 0.2
 _LIMIT_S = 140.0
 
 
 def run(work: Workload, record: Record) -> None:
-    """Make the sweep twice."""
+    """Run the sweep twice, with and without an interruption, and compare the results."""
     file = work.folder / "sweep.toml"
     processes = environment.gpus() if work.on_gpu else 1
     b, n = processes * work.batch[0], work.batch[1]
@@ -57,7 +57,10 @@ def _lines(out: Path) -> int:
 
 
 def _kill(command: list[str], out: Path) -> int:
-    """Start the sweep, kill all its processes halfway, and return the number of its checkpoints."""
+    """Start the sweep, kill all its processes halfway, and return the number of checkpoints it has written.
+
+    Return 0 if the sweep was not killed.
+    """
     process = children.start(command)
     until = time.monotonic() + _LIMIT_S
     try:

@@ -12,11 +12,11 @@ from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.machine import card_speed
 
-_STEPS = 3  # the first warms up
+_STEPS = 3  # the first step is a warm-up
 
 
 def run(work: Workload, record: Record) -> None:
-    """Make a short run at each n; the sampler stays for the next."""
+    """Measure a short run at each n; the next run reuses the sampler."""
     environment.prepare()
     from isolaw.backends.real.train import loop
 
@@ -54,7 +54,7 @@ def _rate(tokens: float, seconds: float) -> float | None:
 
 
 def _mfu(work: Workload, tokens: float, length: float, seconds: float) -> float | None:
-    """Return the share of the card's peak that training uses, None for an unknown card."""
+    """Return the MFU of training, the share of the GPU's peak FLOP/s, or None for an unknown GPU."""
     if not work.on_gpu:
         return None
     import torch

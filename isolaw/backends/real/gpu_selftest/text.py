@@ -1,4 +1,4 @@
-"""The report of ``isolaw doctor --gpu`` as text, to paste into an issue."""
+"""Format the report of ``isolaw doctor --gpu`` as text, to paste into an issue."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The runs of the stages: small trainings on models of random weights and generated problems, in one folder.
+"""Define the runs of the stages: short trainings of models with random weights on generated problems.
 
-On GPUs the model has the shapes of Qwen2.5-0.5B. The sweep that is killed has a smaller model, so that
-writing its state takes no time. On a CPU both are tiny.
+On GPUs, the model has the shapes of Qwen2.5-0.5B. The sweep of stage resume has a smaller model, so that
+its state is written quickly. On a CPU, both models are tiny.
 
-The reward is the parity of a response's length in characters: about half of the responses of random weights
-earn it, so that advantages and gradients are not 0.
+The reward is 1 for responses with an even number of characters. A model with random weights earns it for
+about half of its responses, so that advantages and gradients are not 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isolaw.errors import SpecError
 
 
 def parity(prompt: Any, response: str, answer: str) -> float:
-    """Return 1 for a response of an even number of characters, else 0."""
+    """Return 1 for a response with an even number of characters, else 0."""
     return float(len(response) % 2 == 0)
 
 
@@ -27,7 +27,8 @@ class Workload:
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder, self.device, self.on_gpu = folder, device, device == "cuda"
-        # (B_p, n) of a batch, and of those of stage speed; tokens of a response, and of one of stage speed.
+        # (B_p, n) of a batch, and of the batches of stage speed. Then the maximum tokens of a response, and
+        # of a response in stage speed.
         self.batch = (8, 8) if self.on_gpu else (4, 4)
         self.speed_batches = ((32, 8), (1, 512)) if self.on_gpu else ((4, 8), (1, 64))
         self.response, self.long_response = (512, 512) if self.on_gpu else (8, 16)
@@ -35,24 +36,25 @@ class Workload:
         self.model, self.small, self.problems = (folder / name for name in ("model", "small", "problems"))
 
     def sections(self, **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return a sweep file as data; each argument changes keys of a section."""
+        """Return the content of a sweep file; each argument replaces keys of the section with its name."""
         data: dict[str, dict[str, Any]] = {
             "sweep": {"backend": "real", "seeds": [0]},
             "grid": {"problems_per_batch": [self.batch[0]], "rollouts_per_problem": [self.batch[1]]},
             "limits": {"max_batch_rollouts": 65_536},
-            # The lr moves log-probabilities by far more than rounding does, so that stale weights show.
+            # This lr changes log-probabilities far more than rounding does, so that stale weights are
+            # noticed.
             "recipe": {"lr": 2e-4 if self.on_gpu else 5e-4, "lr_scaling": "constant", "warmup_steps": 1}
             | {"kl": 0.0, "entropy": 0.0, "temperature": 1.0, "max_response_tokens": self.response},
             "problems": {"set": str(self.problems), "n_validation": 4},
             "evaluation": {"points": 2, "samples": 1, "metrics": ["avg@1"]},
             "real": {"model": str(self.model), "reward": f"{__name__}:parity", "dtype": self.dtype}
-            | {"checkpoint_minutes": 1e-9},  # a checkpoint after every step; not every stage writes it
+            | {"checkpoint_minutes": 1e-9},  # a checkpoint after every step
             "executor": {"kind": "inline"},
         }
         return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
 
     def spec(self, steps: int, **more: dict[str, Any]) -> RunSpec:
-        """Return a single run of ``steps`` steps, resolved; raise `SpecError` if it cannot be made here."""
+        """Return the resolved spec of a run of ``steps`` steps; raise `SpecError` if it cannot run here."""
         data = self.sections(**more)
         (b,), (n,) = data["grid"]["problems_per_batch"], data["grid"]["rollouts_per_problem"]
         run = {

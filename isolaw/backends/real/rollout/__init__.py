@@ -1,1 +1,1 @@
-"""Rollouts: problems, prompts, samplers and rewards."""
+"""Draw and score rollouts: problems, prompts, samplers and rewards."""

@@ -1,17 +1,20 @@
-"""Sort problems into sets by how often a base model solves them (`isolaw problems`).
+"""Sort problems into sets by a base model's pass rate on them (`isolaw problems`).
 
-As in the IsoCompute Playbook (arXiv 2603.12151, App. A), with c correct of K = 16 samples of a problem ::
+The sets are those of the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K = 16
+samples of a problem, they are ::
 
     easy             0.3 ≤ c / K ≤ 0.6
     hard             c / K ≤ 0.0625, and solved at least once
-    extremely hard   never solved, neither in these 16 samples nor in 128 more: pass@128 = 0
+    extremely hard   never solved in these 16 samples or in 128 more: pass@128 = 0
 
-Other problems belong to no set. Since the same samples choose the problems, a set's avg@16 regresses to the
-pool's when measured again (the tiny model's hard set: 0.029 when chosen, then 0.07).
+Other problems belong to no set. The same samples select the problems and measure avg@16. A set's avg@16
+therefore regresses to the mean of the pool when measured again. For example, the tiny model's hard set has
+0.029 at selection and 0.07 in new samples.
 
-A folder holds the sets, ``split.json`` (the settings, and at the end the report) and ``counts.jsonl`` (each
-problem's samples and correct answers, written as they come). Samples are seeded by the problem, so the same
-command continues an interrupted split with the same result.
+The folder of a split contains the sets, ``split.json`` and ``counts.jsonl``. The file ``split.json`` has the
+settings and, after the end, the report. The file ``counts.jsonl`` has each problem's samples and correct
+answers, written as they are measured. The seeds of samples are derived from the problem, so the same command
+continues an interrupted split with the same result.
 """
 
 from __future__ import annotations
@@ -34,36 +37,37 @@ from isolaw.files import check_destination, replacing
 
 EASY_LEAST, EASY_MOST, HARD_MOST = 0.3, 0.6, 0.0625
 SETS = ("easy", "hard", "extremely-hard")
-VALIDATION = 300  # as many as the paper holds out, but at most a fifth
+VALIDATION = 300  # held-out problems of a set, as in the paper, but at most a fifth of the set
 _FORMAT = "isolaw.split/1"
 _ROLLOUTS_AT_ONCE = 4096
 
-# Sample responses: problems and the seeds of each in, the responses' texts out, a problem's together.
+# A function that samples responses. Arguments: the problems, and the seeds of each problem. Returns the texts
+# of the responses, grouped by problem.
 Draw = Callable[[Sequence[Problem], Sequence[Sequence[int]]], list[str]]
 
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """The settings that decide the result of a split."""
+    """The settings that determine the result of a split."""
 
-    model: str  # content hash
+    model: str  # content hash of the model
     pool: str  # content hash of the problems
-    reward: str  # its name; a response with a reward of at least 1 solves a problem
+    reward: str  # name of the reward; a response with a reward of at least 1 solves a problem
     sampler: str  # vllm and transformers draw different samples from the same seed
     temperature: float
     max_response_tokens: int
-    samples: int = 16  # of each problem
-    more_samples: int = 128  # of each that is never solved
-    validation: int | None = None  # problems held out of each set; by default 300, but at most a fifth
-    seed: int = 0  # of the samples
+    samples: int = 16  # samples of each problem
+    more_samples: int = 128  # additional samples of each unsolved problem
+    validation: int | None = None  # held-out problems of each set; None: 300, but at most a fifth
+    seed: int = 0  # seed of the samples
     system: str | None = None  # a system message before each prompt
-    chat_template: dict[str, Any] | None = None  # arguments of the tokenizer's chat template
+    chat_template: dict[str, Any] | None = None  # arguments for the tokenizer's chat template
 
 
 def difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
-    """Return the set of a problem with ``correct`` of ``samples``, None if it belongs to none.
+    """Return the set of a problem with ``correct`` of ``samples`` solved, or None if it belongs to no set.
 
-    ``later`` is the number of correct answers in the further samples of an unsolved problem.
+    ``later`` is the number of correct answers in the additional samples of an unsolved problem.
 
     >>> [difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
     [None, 'easy', 'easy', None, None, 'hard']
@@ -79,27 +83,28 @@ def difficulty(correct: int, samples: int, later: int | None = None) -> str | No
 
 
 class SplitFolder:
-    """A split in a folder, complete or not; of problems with the same prompt only the first counts.
+    """A complete or incomplete split in a folder.
 
-    A folder that holds sets, or a split with other settings, raises `DataError` and stays unchanged.
+    Only the first of several problems with the same prompt is used. Raise `DataError` if the folder already
+    contains sets, or a split with other settings; the folder is then left unchanged.
     """
 
     def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: SplitSettings) -> None:
         self.folder, self.settings = Path(folder), settings
         for name in ("split.json", "counts.jsonl", "split.log"):
-            check_destination(self.folder / name)  # any of them may be a link
-        self._stages = (settings.samples, settings.more_samples)  # samples of a problem
+            check_destination(self.folder / name)  # any of these files could be a link
+        self._stages = (settings.samples, settings.more_samples)  # samples of a problem in each stage
         self.problems = list({words(p.prompt): p for p in reversed(problems)}.values())[::-1]
         self.repeated = len(problems) - len(self.problems)
         self._file, self._counts_file = self.folder / "split.json", self.folder / "counts.jsonl"
         self.report = self._read_header()
-        # Of each problem, by its id: correct answers of the first samples, and of the further ones.
+        # Correct answers in the first and the additional samples, by the id of the problem.
         self.counts: dict[str, list[int]] = {}
         if self._counts_file.exists():
             self._read_counts()
 
     def _read_header(self) -> dict[str, Any] | None:
-        """Return the report of a complete split; raise if the folder is not this split's."""
+        """Return the report of a complete split, else None; raise `DataError` if it has other data."""
         if not os.path.lexists(self._file):
             names = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:
@@ -117,7 +122,7 @@ class SplitFolder:
         return report
 
     def _read_counts(self) -> None:
-        """Read the counts, except a last line that was cut."""
+        """Read the counts; skip an incomplete last line."""
         try:
             content = _whole_lines(self._counts_file)
         except OSError as error:
@@ -136,19 +141,19 @@ class SplitFolder:
 
     @property
     def left(self) -> int:
-        """Rollouts left, as far as known: each problem that is never solved adds more."""
+        """Number of remaining rollouts known so far; each unsolved problem adds more."""
         return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
 
     def _todo(self, stage: int) -> list[Problem]:
-        """Return the problems without samples (stage 0), or those never solved by their first (1)."""
+        """Return the problems without samples (stage 0), or unsolved in their first samples (stage 1)."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:
-        """Sample the remaining problems; after each portion yield the rollouts done and the known total."""
+        """Sample the remaining problems; after each batch, yield the number of rollouts done and in total."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():
             self._write_header()
-        if self._counts_file.exists():  # drop a line that was cut
+        if self._counts_file.exists():  # remove an incomplete last line
             os.truncate(self._counts_file, len(_whole_lines(self._counts_file)))
         done = 0
         with self._counts_file.open("a", encoding="utf-8") as file:
@@ -170,11 +175,11 @@ class SplitFolder:
                     yield done, done + self.left
 
     def write(self) -> dict[str, Any]:
-        """Write the sets and return the report."""
+        """Write the problem sets and the report, and return the report."""
         if self.report is None:
             samples = self.settings.samples
             sets: dict[str, list[Problem]] = {name: [] for name in SETS}
-            for problem in sorted(self.problems, key=lambda p: p.digest):  # any order that is not the pool's
+            for problem in sorted(self.problems, key=lambda p: p.digest):  # independent of the pool's order
                 first, *later = self.counts[problem.id]
                 if name := difficulty(first, samples, *later):
                     sets[name].append(problem)
@@ -198,7 +203,7 @@ class SplitFolder:
         if not 0 < held_out < len(problems):
             return summary | {"written": False}
         folder, new = self.folder / name, self.folder / f".{name}.new"
-        if not folder.exists():  # it does if a run was killed before the report
+        if not folder.exists():  # it exists if an earlier call was killed before it wrote the report
             write_set(new, {"validation": problems[:held_out], "train": problems[held_out:]})
             new.replace(folder)
         return summary | {"written": True, "train": len(problems) - held_out, "validation": held_out}
@@ -215,6 +220,6 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
-    """Return seeds of a problem's samples, below 2^63, from its content rather than its position."""
+    """Return seeds below 2^63 for a problem's samples, derived from its content and not its position."""
     stream = np.random.SeedSequence([seed, int(problem.digest[:16], 16), stage])
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]

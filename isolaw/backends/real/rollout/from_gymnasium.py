@@ -1,4 +1,4 @@
-"""Rollout functions of text environments with Gymnasium's interface (gymnasium.farama.org).
+"""Make rollout functions from text environments with Gymnasium's interface (gymnasium.farama.org).
 
 ::
 
@@ -6,7 +6,7 @@
     from isolaw.backends.real.rollout.from_gymnasium import rollout_of
     rollout = rollout_of(lambda problem: Guess(int(problem.answer)))
 
-An action is what the model wrote in a turn, an observation the text, or the messages, that follow it.
+An action is the model's text in one turn. An observation is the text or the messages that follow the action.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from isolaw.backends.real.rollout.problems import Problem
 def rollout_of(make: Callable[[Problem], Any]) -> Callable[[Problem, Any], Awaitable[Any]]:
     """Return the rollout function of the environment that ``make`` returns for a problem.
 
-    The conversation begins with the problem's prompt and the observation of ``reset``, whose seed depends on
-    the problem alone. It ends when ``step`` reports the end, or at a limit. The reward is the sum of the
-    steps' rewards. ``reset`` and ``step`` run in threads, so that a slow one does not hold up other rollouts.
+    The conversation begins with the problem's prompt and the observation from ``reset``, which is called with
+    a seed that depends only on the problem. It ends when ``step`` reports termination or truncation, or when
+    the rollout reaches a limit. The reward is the sum of the rewards of all steps. ``reset`` and ``step`` run
+    in threads, so that a slow call does not delay other rollouts.
 
     >>> rollout_of(lambda problem: None).__name__
     'rollout'

@@ -1,4 +1,4 @@
-"""Rollout functions of the environments of `verifiers` 0.4 (github.com/primeintellect-ai/verifiers).
+"""Make rollout functions from environments of `verifiers` 0.4 (github.com/primeintellect-ai/verifiers).
 
 ::
 
@@ -6,11 +6,11 @@
     from isolaw.backends.real.rollout.from_verifiers import rollout_of
     rollout = rollout_of({"taskset": {"id": "gsm8k-v1"}, "agent": {"runtime": {"type": "subprocess"}}})
 
-``rollout_of`` takes an environment's configuration, the section ``[env]`` of verifiers. Its problems are
-those of `problems_of`: a task each. The environment plays an episode with its own agents, tools and harness.
-Their model is an endpoint of the chat completions API in this process, where `generate` answers. The reward
-is the environment's. An episode has one conversation: with several agents, all but one need a client of
-their own.
+``rollout_of`` accepts an environment's configuration: the section ``[env]`` of verifiers. `problems_of` turns
+each task of the environment into a problem. The environment plays an episode with its own agents, tools and
+harness. The agents' model is a chat completions endpoint in this process, which answers with `generate`. The
+reward is from the environment. An episode has one conversation, so with several agents all but one need
+their own client.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import Any
 from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
 
-# How Qwen and Hermes write a call of a tool.
+# The format of tool calls of Qwen and Hermes.
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 def problems_of(environment: dict[str, Any], count: int | None = None) -> Iterator[Problem]:
-    """Yield the tasks of an environment as problems, for `problems.write_set`; the answer is their key."""
+    """Yield an environment's tasks as problems for `problems.write_set`; the answer is the task's key."""
     taskset = vf().load_taskset(vf().resolve_env_config(environment).taskset)
     for task in taskset if count is None else taskset.take(count):
         yield Problem(task.key, task.data.prompt_text or "-", task.key, {"task": task.data.idx})
@@ -43,7 +43,7 @@ def problems_of(environment: dict[str, Any], count: int | None = None) -> Iterat
 def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitable[Any]]:
     """Return the rollout function of an environment, given its configuration.
 
-    Raise `ImportError` without verifiers 0.4 or newer: then isolaw refuses the sweep.
+    Raise `ImportError` if verifiers 0.4 or newer is not installed; isolaw then rejects the sweep.
     """
     if not importlib.util.find_spec("verifiers"):
         raise ImportError(f"verifiers is not installed: {commands.install('verifiers')}")
@@ -52,17 +52,17 @@ def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitabl
     played: asyncio.Future[tuple[Any, dict[int, Any]]] | None = None
 
     async def started() -> tuple[Any, dict[int, Any]]:
-        """Return the environment and its tasks, which all rollouts of a process share."""
+        """Return the environment and its tasks by index, which all rollouts of a process share."""
         nonlocal played
         if played is None:
             played = starting = asyncio.get_running_loop().create_future()
             try:
                 own = vf().load_environment(vf().resolve_env_config(environment))
-                await own.serving().__aenter__()  # until the process ends
-            except BaseException as error:  # also of a limit: who waits fails, the next tries again
+                await own.serving().__aenter__()  # never exited: it serves until the process ends
+            except BaseException as error:  # including time limits: waiting rollouts fail, later ones retry
                 played = None
                 starting.set_exception(RuntimeError(f"the environment did not start: {error!r}"))
-                starting.exception()  # seen, even if nobody waits
+                starting.exception()  # marks the exception as retrieved, even if no rollout waits
                 raise
             starting.set_result((own, {task.data.idx: task for task in own.taskset}))
         return await played
@@ -85,12 +85,12 @@ def rollout_of(environment: dict[str, Any]) -> Callable[[Problem, Any], Awaitabl
 
 
 def vf() -> Any:
-    """Return the library's module."""
+    """Import and return the module ``verifiers.v1``."""
     return importlib.import_module("verifiers.v1")
 
 
 class _Chat:
-    """An endpoint of the chat completions API that continues one conversation."""
+    """A chat completions endpoint that continues one conversation."""
 
     def __init__(self, generate: Any) -> None:
         self.generate = generate
@@ -99,7 +99,7 @@ class _Chat:
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        """While entered, serve on this machine alone, under a path that is a secret; yield the URL."""
+        """Serve on localhost under a secret path until the block ends; yield the URL."""
         from aiohttp import web
 
         app, path = web.Application(), f"/{secrets.token_urlsafe()}/v1"
@@ -123,7 +123,7 @@ class _Chat:
                 raise ValueError("the agent changed its conversation; a rollout only appends to it")
             added = messages[known:]
             written = await self.generate([*self.conversation, *added], tools=body.get("tools"))
-        except Exception as error:  # which ends the rollout; the environment sees a refusal
+        except Exception as error:  # ends the rollout; the environment gets an error response
             self.error = self.error or error
             return web.json_response({"error": {"message": str(error)}}, status=400)
         self.conversation += [*added, {"role": "assistant", "content": written}]
@@ -141,7 +141,10 @@ class _Chat:
 
 
 def _same(message: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Return whether a message came back; the model's own come back with its calls taken apart."""
+    """Return whether a message equals an earlier one.
+
+    The content of assistant messages is not compared, because the agent returns them with parsed tool calls.
+    """
     return message == own or message["role"] == own["role"] == "assistant"
 
 
@@ -154,7 +157,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(written: str) -> dict[str, Any]:
-    """Return what the model wrote as a message's content and calls of tools.
+    """Parse the model's text into the content and the tool calls of a message.
 
     >>> _parsed('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')["tool_calls"][0]["function"]
     {'name': 'add', 'arguments': '{"a": 1}'}

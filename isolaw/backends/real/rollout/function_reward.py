@@ -1,16 +1,17 @@
-"""The reward of a user's function, in worker processes with a time limit (`workers`).
+"""Compute rewards by a user's function, in worker processes with a time limit (`workers`).
 
 ========================================  =========================================  ====================
-the function                              is called with                             ``limit`` is of
+function                                  arguments of a call                        ``limit`` applies to
 ========================================  =========================================  ====================
-``def f(prompt, response, answer)``       one response                               a call
-``async def f(prompt, response, answer)`` up to `AT_ONCE` responses side by side     a call
-``def f(prompts, responses, answers)``    a list of up to `AT_ONCE`; returns a list  a call, of all of them
-``async def f(prompts, …)``               the same                                   the same
+``def f(prompt, response, answer)``       one response                               one call
+``async def f(prompt, response, answer)`` one; up to `AT_ONCE` calls are concurrent  one call
+``def f(prompts, responses, answers)``    lists of up to `AT_ONCE`; returns a list   the call for all
+``async def f(prompts, …)``               as above                                   as above
 ========================================  =========================================  ====================
 
-A function of these plural names is batched. It has to score each response by itself: isolaw chooses which
-responses are in a batch. An asynchronous function has one event loop for a worker's life.
+A function whose parameters have these plural names is batched. It must score each response independently,
+because isolaw chooses the responses of a batch. The calls of an asynchronous function share one event loop
+for the lifetime of a worker.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ from isolaw.errors import RunError
 LIMIT_S = 60.0
 AT_ONCE = 64
 _BATCH = ["prompts", "responses", "answers"]
-_SLACK_S = 1.0  # time for an event loop to end late calls by itself
+_SLACK_S = 1.0  # time for the event loop to cancel late calls before the alarm kills the process
 
 
 class Function(Reward):
-    """The numbers that a user's function returns; a failure gives 0.
+    """A reward that is the number returned by a user's function, or 0 if the call fails.
 
-    A call fails after ``limit`` seconds, or if the function ends its process. Raises `RunError` if the
-    function raises or returns anything but finite numbers, and after `workers.IN_A_ROW` consecutive failures.
+    A call fails after ``limit`` seconds, or if the function ends its process. Raise `RunError` if the
+    function raises or returns anything except finite numbers, and after `workers.IN_A_ROW` consecutive
+    failures.
     """
 
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
@@ -54,7 +56,7 @@ class Function(Reward):
             is_batched(function) or inspect.iscoroutinefunction(function),
         )
         code = (
-            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # where the trainer found the module
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # the trainer's module search path
             f"from {__name__} import serve; serve(sys.argv[2], {limit})"
         )
         arguments = (json.dumps(sys.path), name)
@@ -64,7 +66,7 @@ class Function(Reward):
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
         rows = [(p.prompt, response, p.answer) for p, response in zip(problems, responses, strict=True)]
-        # Batches do not depend on the number of workers; single calls are distributed to keep all busy.
+        # Batches do not depend on the number of workers. Single calls are spread to keep all workers busy.
         at_once = AT_ONCE if self.pool.whole else min(AT_ONCE, -(-len(rows) // (4 * self.workers)) or 1)
         replies = self.pool.replies(rows, at_once)
         for problem, (_, response, _), reply in zip(problems, rows, replies, strict=True):
@@ -76,24 +78,27 @@ class Function(Reward):
         return [0.0 if reply is None else reply for reply in replies]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self.pool.close()
 
 
 def is_batched(function: Callable[..., Any]) -> bool:
-    """Return whether a function takes lists, by the names of its parameters.
+    """Return whether a function accepts lists, judging by the names of its parameters.
 
     >>> is_batched(lambda prompts, responses, answers: [1.0]), is_batched(lambda p, r, a: 1.0)
     (True, False)
     """
     try:
         return list(inspect.signature(function).parameters) == _BATCH
-    except ValueError:  # a function written in C may have no signature
+    except ValueError:  # functions written in C can lack a signature
         return False
 
 
 def serve(name: str, limit: float) -> None:
-    """Score rows of prompt, response and answer: a number, None if late, or an error as text."""
+    """Score rows of prompt, response and answer in a worker.
+
+    The reply to a row is a number, None for a late call, or an error message.
+    """
     channel = processes.Channel()
     function = function_of(name)
     batched, asynchronous = is_batched(function), inspect.iscoroutinefunction(function)
@@ -144,12 +149,12 @@ def _of_batch(found: Any, count: int) -> list[float | str | None]:
 
 
 def _checked(value: Any) -> float | str | None:
-    """Return a call's result as a number, None for a late call, or else an error as text."""
+    """Return a call's result as a number, None for a late call, or an error message for any other result."""
     if isinstance(value, TimeoutError):
         return None
     if isinstance(value, BaseException):
         return f"it raised {type(value).__name__}: {value}"
     number = math.nan
-    with contextlib.suppress(OverflowError):  # an integer that no float holds
+    with contextlib.suppress(OverflowError):  # an integer too large for a float
         number = float(value) if isinstance(value, numbers.Real | np.bool_) else math.nan
     return number if math.isfinite(number) else f"it returned {value!r}; expected a finite number"

@@ -1,4 +1,4 @@
-"""A user's rollout function, in worker processes with a time limit (`workers`).
+"""Run a user's rollout function in worker processes with a time limit (`workers`).
 
 ::
 
@@ -12,14 +12,15 @@
             conversation.append(calculate(written))     # the environment's
         return conversation                             # or: return conversation, reward
 
-A conversation is a list of texts, or of chat messages ``{"role": …, "content": …}``; a prompt that is a list
-of messages counts as its messages. A rollout only appends to its conversation, and what the model wrote
-follows what it was asked with. So every token keeps the id and the log-probability it was drawn with:
-isolaw never tokenises what the model wrote, and tokenises what the environment adds once.
+A conversation is a list of texts or of chat messages ``{"role": …, "content": …}``. A list of messages within
+this list, such as a prompt, counts as its messages. A rollout can only append to its conversation, and each
+text of the model must follow the conversation that `generate` was called with. Every token therefore keeps
+the id and log-probability that it was drawn with. isolaw never tokenises the model's texts, and it tokenises
+the environment's texts once.
 
-All rollouts of a process share one event loop. They advance together: each one until it asks the model or
-ends. The time limit is a rollout's own, without its waits for the model. A function that blocks the loop for
-longer ends its process, and all rollouts in it fail.
+All rollouts of a process share one event loop. They advance together, each until it calls `generate` or ends.
+The time limit applies to each rollout and excludes waits for the model. If a function blocks the loop for
+longer than the limit, its process is killed, and all rollouts in this process fail.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ from isolaw.backends.real.rollout.reward import check_function, function_of
 from isolaw.errors import Issue
 
 LIMIT_S = 300.0
-_MOST_ADDED = 500_000  # characters of JSON that a rollout adds in a turn; a process's reply has a limit, too
-_SLACK_S = 1.0  # time for an event loop to end late rollouts by itself
+_MOST_ADDED = 500_000  # characters of JSON that a rollout can add in a turn; `workers` limits replies to 1 MB
+_SLACK_S = 1.0  # time for the event loop to cancel late rollouts before the alarm kills the process
 Reply = dict[str, Any]
 
 
 class Written(str):
-    """What the model wrote in a turn, without special tokens; ``finished`` is False if it was cut off."""
+    """The model's text in one turn, without special tokens; ``finished`` is False if it was cut off."""
 
     finished: bool = True
 
 
 class LimitReached(Exception):
-    """`generate` has no turn or token left for this rollout; the function may still return."""
+    """Raised by `generate` if a rollout has no turn or token left; the function can catch it and return."""
 
 
 class RolloutFunction:
-    """A user's function in ``workers`` processes; its rollouts take at most ``limit`` seconds each."""
+    """A user's rollout function in ``workers`` processes, with ``limit`` seconds for each rollout."""
 
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or LIMIT_S
         code = (
-            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # where the trainer found the module
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # the trainer's module search path
             f"from {__name__} import serve; serve(sys.argv[2], {limit})"
         )
         command = [sys.executable, "-P", "-c", code, json.dumps(sys.path), name]
@@ -69,11 +70,12 @@ class RolloutFunction:
         self._threads = ThreadPoolExecutor(workers)
 
     def advance(self, told: dict[int, Any]) -> dict[int, Reply]:
-        """Tell rollouts, by number, what they wait for; return what each one says next.
+        """Send rollouts, by number, the input they wait for; return the reply of each.
 
-        A new rollout is told its problem, a later one what the model wrote (text, and whether it is
-        finished), or None if its limit is reached. Each replies with ``added`` (to the conversation, and it
-        waits for the model) and ``tools``, with its ``reward``, or with how it ``failed``.
+        The input of a new rollout is its problem. Later inputs are the model's text and whether it is
+        finished, or None if the rollout has reached its limit. A reply has one of three forms. With ``added``
+        (the messages added to the conversation) and ``tools``, the rollout waits for the model. With
+        ``reward`` it has ended, and with ``failed`` (the reason) it has failed.
         """
         count = len(self._workers)
         shares = [{key: value for key, value in told.items() if key % count == k} for k in range(count)]
@@ -87,7 +89,7 @@ class RolloutFunction:
         return dict(zip(told, [*replies, *lost], strict=True))
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._threads.shutdown()
         for worker in self._workers:
             worker.end()
@@ -103,7 +105,7 @@ def check(name: str, where: str = "real.rollout") -> list[Issue]:
 
 
 def serve(name: str, limit: float) -> None:
-    """Advance rollouts, as `RolloutFunction.advance` asks."""
+    """Serve the requests of `RolloutFunction.advance` in a worker process."""
     channel = processes.Channel()
     function = function_of(name)
     rollouts: dict[int, _Rollout] = {}
@@ -112,7 +114,7 @@ def serve(name: str, limit: float) -> None:
         for number, told in rows:
             if isinstance(told, dict):
                 rollouts[number] = _Rollout(function, Problem(**told), limit)
-            elif number in rollouts:  # not of a process that has ended
+            elif number in rollouts:  # otherwise it was lost with an earlier process
                 rollouts[number].told.put_nowait(told)
         lost = {"failed": "lost with its process"}
         return [await rollouts[number].says.get() if number in rollouts else lost for number, _ in rows]
@@ -126,7 +128,7 @@ def serve(name: str, limit: float) -> None:
 
 
 class _Rollout:
-    """A rollout in its process: the function's task, and its conversation so far."""
+    """A rollout in its worker process: the function's asyncio task, and the conversation so far."""
 
     def __init__(self, function: Any, problem: Problem, limit: float) -> None:
         self.told: asyncio.Queue[Any] = asyncio.Queue()
@@ -148,17 +150,17 @@ class _Rollout:
             self.says.put_nowait({"failed": said[:2000]})
 
     async def generate(self, conversation: Any, tools: Sequence[Any] | None = None) -> Written:
-        """Return what the model writes after a conversation.
+        """Return the model's next text for a conversation.
 
-        ``tools``, of the first call, are those that the chat template lists. Raise `LimitReached` if no turn
-        or token is left, and `ValueError` if the conversation has changed.
+        The chat template lists the ``tools`` of the first call. Raise `LimitReached` if no turn or token is
+        left, and `ValueError` if earlier parts of the conversation have changed.
         """
         if self.waiting or self.cut:
             why = "its limit is reached" if self.cut else "a rollout asks the model once at a time"
             raise RuntimeError(f"generate: {why}")
         items = _flat(conversation)
         added = self._added(items)
-        if len(json.dumps((added, tools))) > _MOST_ADDED:  # what JSON lacks raises TypeError, here alone
+        if len(json.dumps((added, tools))) > _MOST_ADDED:  # raises TypeError for values that JSON lacks
             raise ValueError(f"a turn's messages have more than {_MOST_ADDED:,} characters")
         loop, deadline = asyncio.get_running_loop(), self.clock.when()
         assert deadline is not None
@@ -175,11 +177,11 @@ class _Rollout:
             raise LimitReached("the rollout has no turn or token left")
         written = Written(told[0])
         written.finished = told[1]
-        self.conversation = [*copy.deepcopy(items), written]  # a message may be edited in place
+        self.conversation = [*copy.deepcopy(items), written]  # the user's code can edit messages in place
         return written
 
     def _added(self, items: list[Any]) -> list[Any]:
-        """Return what the environment appended; raise `ValueError` if it changed what was before."""
+        """Return the items that the environment appended; raise `ValueError` if it changed earlier items."""
         known = len(self.conversation)
         for place, (item, own) in enumerate(zip(items, self.conversation, strict=False)):
             same = _content(item) == own if isinstance(own, Written) else item == own
@@ -202,7 +204,7 @@ class _Rollout:
 
 
 def _flat(conversation: Any) -> list[Any]:
-    """Return a conversation as texts and messages; raise `TypeError` for anything else."""
+    """Return a conversation as a flat list of texts and messages; raise `TypeError` for anything else."""
     if isinstance(conversation, str | dict):
         conversation = [conversation]
     if not isinstance(conversation, list):
@@ -215,5 +217,5 @@ def _flat(conversation: Any) -> list[Any]:
 
 
 def _content(item: Any) -> Any:
-    """Return the text of the model's own item, which may stand in a message."""
+    """Return the content of an item if it is an assistant's message, else the item."""
     return item.get("content") if isinstance(item, dict) and item["role"] == "assistant" else item

@@ -1,13 +1,12 @@
-"""Data sets of the Hugging Face Hub that exist on this machine, as problem pools: ``hf:NAME``.
+"""Read problem pools from local data sets of the Hugging Face Hub, by the name ``hf:NAME``.
 
-NAME is a path (a folder that ``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, or one
-such file), or the name of a data set in the Hub's cache: a snapshot that ``hf download`` fetched, or what
-``load_dataset`` prepared. Nothing is ever downloaded, and neither `datasets` nor `huggingface_hub` is needed:
-their files are Parquet, JSON lines and Arrow streams.
+NAME is a path or the name of a data set in the Hub's cache. A path can be a folder that
+``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, or one such file. The cache contains
+snapshots from ``hf download`` and data sets that ``load_dataset`` prepared. isolaw downloads nothing. It
+needs neither `datasets` nor `huggingface_hub`, because their files are Parquet, JSON lines and Arrow streams.
 
-The *parts* of a data set are its files without shard numbers, such as ``main/train`` for
-``main/train-00000-of-00002.parquet``, and the splits that ``datasets`` wrote. If there are several parts, the
-user has to name one.
+The *parts* of a data set are the splits that ``datasets`` wrote, or its files without shard numbers, such as
+``main/train`` for ``main/train-00000-of-00002.parquet``. If there are several parts, the user must name one.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def read_pool(
 ) -> list[Problem]:
     """Return the problems of a file, or of a part of a data set ``hf:NAME``.
 
-    ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's names, with dots for nested fields
-    (``answer=reward_model.ground_truth``). Rows with the same prompt and no id are different problems, of
-    which a split uses the first. Raises `SpecError` with everything wrong with them.
+    ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's column names, with dots for nested
+    fields (``answer=reward_model.ground_truth``). In a data set, rows with the same prompt and no id are
+    different problems; a split uses only the first of them. Raise `SpecError` with all issues.
     """
     if not name.startswith(PREFIX):
         if part is not None:
@@ -56,7 +55,7 @@ def read_pool(
 
 
 def find(name: str, where: str) -> Path:
-    """Return the file or folder of a data set; raise `SpecError` that names what is in the cache."""
+    """Return the file or folder of a data set; raise `SpecError` with the cached names if it is unknown."""
     path = Path(name).expanduser()
     if path.exists():
         return path
@@ -81,14 +80,14 @@ def find(name: str, where: str) -> Path:
 
 
 def _cache(variable: str, name: str) -> Path:
-    """Return a folder of the Hub's cache, as its own libraries locate it."""
+    """Return a folder of the Hub's cache, located as by the Hub's own libraries."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{home}/huggingface"
     return Path(os.environ.get(variable) or f"{home}/{name}").expanduser()
 
 
 def parts_of(place: Path) -> dict[str, list[Path]]:
-    """Return the files of each part of a data set, in their order."""
+    """Return the files of each part of a data set, in the order of their names."""
     if place.is_file():
         return {place.stem: [place]}
     parts: dict[str, list[Path]] = defaultdict(list)
@@ -103,7 +102,7 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
             name = own
         parts[name].append(path)
     for name, paths in list(parts.items()):
-        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # prepared twice
+        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # two prepared copies
             del parts[name]
             for path in paths:
                 parts[f"{path.parent.relative_to(place)}/{name.rpartition('/')[2]}"].append(path)
@@ -111,7 +110,7 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
 
 
 def _written_by_datasets(path: Path, place: Path) -> str | None:
-    """Return the part that an Arrow file belongs to; None for an intermediate result."""
+    """Return the part that an Arrow file belongs to, or None for an intermediate file of ``datasets``."""
     state, info = _json(path.with_name("state.json")), _json(path.with_name("dataset_info.json"))
     folder = path.parent.relative_to(place)
     if "_data_files" in state:  # save_to_disk: a folder for each split

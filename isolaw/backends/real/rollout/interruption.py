@@ -1,14 +1,14 @@
-"""Forced interruptions: a response that exceeds its thinking budget has to answer.
+"""Interrupt responses that exceed their thinking budget, so that they end in an answer.
 
     draw up to a position in `Interruption.span`
     append the phrase to each response that has not ended
     draw the rest
 
-The phrase is only context for what follows: `Rollouts.inserted` records its position, and it enters no
-log-probability, gradient or count of generated tokens. Draws depend only on a rollout's own seed.
+The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. It does not
+enter log-probabilities, gradients or the count of generated tokens. Draws depend only on the rollout's seed.
 
-If the phrase ends in a special token, such as ``</think>``, it closes a section of the response; a response
-that has already left that section continues without the phrase.
+If the phrase ends in a special token such as ``</think>``, it closes a section of the response. A response
+that already contains this token continues without the phrase.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from isolaw.backends.real.rollout.prompts import encode_phrase
 from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, Seeds
 from isolaw.config import Recipe
 
-# Random streams of a rollout's seed; the sampler uses the seed itself.
+# Keys of random streams that are derived from a rollout's seed; the sampler uses the seed itself.
 _PLACE, _ANSWER = 1, 2
 
 
 @dataclass(frozen=True)
 class Interruption:
-    """The position of an interruption, its tokens, and the number of tokens after it."""
+    """The position of an interruption, the tokens of its phrase, and the number of tokens after it."""
 
-    span: tuple[int, int]  # first and last position, in tokens
+    span: tuple[int, int]  # first and last possible position, in tokens
     phrase: list[int]
     answer_tokens: int
-    end: int | None = None  # the phrase's last token, if it is a special one
+    end: int | None = None  # the phrase's last token if it is a special token
 
     @classmethod
     def of(cls, recipe: Recipe, tokenizer: Any) -> Interruption | None:
@@ -45,7 +45,7 @@ class Interruption:
         return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
 
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
-        """Draw rollouts like `Sampler.generate`, with interruptions; ``how`` are temperature and top_p."""
+        """Draw rollouts as `Sampler.generate` does, with interruptions; ``how`` is temperature and top_p."""
         own = [seed for some in seeds for seed in some]
         first, last = self.span
         places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]

@@ -1,7 +1,7 @@
-"""The reward ``math``: math-verify in worker processes (`workers`).
+"""Implement the reward ``math``: math-verify in worker processes (`workers`).
 
-Some expressions keep sympy busy for ever, and math-verify's own time limits need SIGALRM in the main thread
-of the trainer.
+Worker processes are necessary because sympy never finishes with some expressions, and math-verify's own time
+limits need SIGALRM in the main thread of the trainer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from isolaw.errors import RunError
 
 LIMIT_S = 5.0
 _TOO_LARGE = "too large"
-_MEMORY = 4 * 2**30  # bytes of address space for a worker: 9^9^9^9 ends there, not in the trainer's memory
+_MEMORY = 4 * 2**30  # bytes of address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
 
 
 class Math(Reward):
-    """1 if math-verify finds the answer's expression in the response within ``limit`` seconds, else 0.
+    """A reward of 1 if math-verify finds the answer's expression in the response, else 0.
 
-    ``failures`` counts responses that took too long or ended their worker.
+    math-verify gets ``limit`` seconds per response. ``failures`` counts responses that took too long, were
+    too large, or ended their worker.
     """
 
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:
@@ -31,9 +32,9 @@ class Math(Reward):
         self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
-        """Return the reward of each response, judging equal responses to a problem once.
+        """Return the reward of each response; judge equal responses to a problem only once.
 
-        Raise `RunError` if math-verify cannot read an answer: then no response could be right.
+        Raise `RunError` if math-verify cannot read an answer, because no response could then be correct.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
         distinct = list(dict.fromkeys(pairs))
@@ -45,12 +46,12 @@ class Math(Reward):
         return [float(found[pair] is True) for pair in pairs]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self.pool.close()
 
 
 def serve(limit: float) -> None:
-    """Judge pairs of answer and response: True, False, "unreadable" or "too large"."""
+    """Judge pairs of answer and response; replies are True, False, "unreadable" or "too large"."""
     import logging
     import resource
 
@@ -58,7 +59,7 @@ def serve(limit: float) -> None:
 
     from math_verify import parse, verify  # type: ignore[import-untyped,import-not-found]
 
-    logging.disable(logging.CRITICAL)  # it warns that its own time-outs are off
+    logging.disable(logging.CRITICAL)  # math-verify warns that its own time-outs are off
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
     def judge(answer: str, response: str) -> bool | str:
@@ -73,9 +74,9 @@ def serve(limit: float) -> None:
             try:
                 with processes.alarm(limit):
                     reply = judge(answer, response)
-            except Exception:  # of an expression too large or too deep for sympy
+            except Exception:  # the expression is too large or too deep for sympy
                 reply = _TOO_LARGE
             yield reply
 
-    judge("1", "1")  # the first one takes longer
+    judge("1", "1")  # warm-up: the first call takes longer
     channel.serve(replies)

@@ -1,4 +1,7 @@
-"""Open samplers: vLLM, transformers, or either in its own processes; each imports its own library."""
+"""Open a sampler: vLLM or transformers, in this process or in separate processes.
+
+Only the library of the opened sampler is imported.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from isolaw.backends.real.rollout.samplers import (
 def open_sampler(settings: SamplerSettings) -> Sampler:
     """Return a sampler, reusing the previous one if it has the same settings."""
     if settings not in opened:
-        close_samplers()  # first: vLLM's parts find each other through globals of the process
+        close_samplers()  # before opening a new one, because vLLM keeps state in global variables
         if settings.processes is not None:
             from isolaw.backends.real.rollout.sampler_group import SamplerGroup
 

@@ -1,13 +1,15 @@
-"""Problems that a language model answers, and sets of them.
+"""Read and write sets of problems for a language model.
 
-A problem set is a folder with ``train.jsonl`` and ``validation.jsonl``, or ``.parquet``. Any other file of
-these kinds is a further evaluation set, named by its stem (``aime24.jsonl``). Each line, or row, is ::
+A problem set is a folder with ``train.jsonl`` and ``validation.jsonl``, or with ``.parquet`` files. Any other
+file of these kinds is an additional evaluation set, named after the file (``aime24.jsonl``). Each line or row
+is ::
 
     {"prompt": "17+25=", "answer": "42", "id": "17+25"}
 
-The prompt is text or chat messages, the answer text or a number, and the id optional. The identity of a set
-depends on these three alone, not on path, format or order of lines. Problems are sorted by their digests, so
-the first n are an arbitrary choice. Only a rollout function (`function_rollout`) gets the other columns.
+The prompt is text or chat messages, the answer is text or a number, and the id is optional. The identity of a
+set depends only on these three columns, and not on the path, the format or the order of lines. Problems are
+sorted by their digests, so the first n problems are an arbitrary sample. Only a rollout function
+(`function_rollout`) gets the other columns.
 """
 
 from __future__ import annotations
@@ -27,25 +29,25 @@ from isolaw.files import check_destination
 
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
-KINDS = (*_KINDS, ".arrow")  # of a pool; an Arrow stream is what the library datasets writes
-_SHOWN = 3  # lines that are shown with the same fault
-_LONGEST = 200  # characters that are shown of a value
+KINDS = (*_KINDS, ".arrow")  # kinds of files in a pool; the library datasets writes Arrow streams
+_SHOWN = 3  # maximum number of lines to report with the same fault
+_LONGEST = 200  # maximum number of characters to report of a value
 _ACCEPTED = {
     "prompt": "text, or messages with a role and a content",
     "answer": "text or a number",
     "id": "text or a number",
 }
-_Row = tuple[int, dict[str, Any]]  # a line, and the object in it
-# The kind, the line, a message (none: the kind is the key), what was found, and what is accepted.
+_Row = tuple[int, dict[str, Any]]  # a line number, and the object on this line
+# The kind, the line, a message (if empty, the kind is the key), the value found, and the accepted values.
 _Fault = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The prompt that the model gets, and the answer that the reward compares the response with.
+    """A prompt for the model, and the answer that the reward compares the response with.
 
-    ``prompt`` is text, or chat messages ``{"role": …, "content": …}``. ``columns`` are the other columns of
-    its row, if they were read.
+    ``prompt`` is text, or a list of chat messages ``{"role": …, "content": …}``. ``columns`` contains the
+    other columns of the row, if they were read.
     """
 
     id: str
@@ -55,13 +57,13 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of id, prompt and answer."""
+        """SHA-256 of the problem's id, prompt and answer."""
         return _sha256([self.id, self.prompt, self.answer])
 
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A folder's problems: by part, ``train``, ``validation``, and any further evaluation set.
+    """The problems of a folder by part: ``train``, ``validation``, and any additional evaluation set.
 
     >>> import tempfile
     >>> problem = Problem("1", "17+25=", "42")
@@ -76,7 +78,7 @@ class ProblemSet:
 
     @classmethod
     def read(cls, folder: str | Path, columns: bool = False) -> ProblemSet:
-        """Read a folder, with or without other columns; raise `SpecError` with everything wrong with it."""
+        """Read a folder, including other columns if ``columns``; raise `SpecError` with all its issues."""
         folder = Path(folder)
         files, issues = _files(folder)
         parts = {}
@@ -92,16 +94,16 @@ class ProblemSet:
         return cls(Path(os.path.abspath(folder)).name, parts)
 
     def digest(self, part: str) -> str:
-        """SHA-256 of a part's content, the same for any path, file format and order of lines."""
+        """Return the SHA-256 of a part's content, which does not depend on path, format or order of lines."""
         return _sha256([problem.digest for problem in self.parts[part]])
 
     def columns_digest(self, parts: Iterable[str]) -> str:
-        """SHA-256 of the other columns of the problems in these parts."""
+        """Return the SHA-256 of the other columns of the problems in these parts."""
         rows = {part: [problem.columns for problem in self.parts[part]] for part in parts}
         return _sha256(rows)
 
     def first(self, part: str, count: int | None = None) -> list[Problem]:
-        """Return the first ``count`` problems of a part, or all; raise `DataError` if there are fewer."""
+        """Return the first ``count`` problems of a part (None: all); raise `DataError` if it has fewer."""
         problems = self.parts[part]
         if count is not None and count > len(problems):
             raise DataError(f"{self.name}/{part}: found {len(problems):,} problems; expected {count:,}")
@@ -109,17 +111,17 @@ class ProblemSet:
 
 
 def read_problems(path: str | Path) -> list[Problem]:
-    """Read one JSONL or Parquet file; raise `SpecError` with everything that is wrong with it."""
+    """Read the problems in a JSONL or Parquet file; raise `SpecError` with all issues of the file."""
     return read_files([Path(path)])
 
 
 def read_files(
     paths: Sequence[Path], columns: Mapping[str, str] | None = None, repeats: bool = False
 ) -> list[Problem]:
-    """Read files as one; raise `SpecError` with everything that is wrong with them.
+    """Read the problems of several files into one list; raise `SpecError` with all issues of the files.
 
-    ``columns`` are the files' names of prompt, answer and id, with dots for nested fields. With ``repeats``,
-    rows with the same prompt and no id are different problems.
+    ``columns`` maps prompt, answer and id to the files' column names, with dots for nested fields. With
+    ``repeats``, rows with the same prompt and no id are different problems.
     """
     columns = columns or {}
     accepted = ", ".join(_ACCEPTED)
@@ -138,7 +140,7 @@ def read_files(
         issues += faults
         for problem in own:
             count = 1
-            while repeats and problem.digest in problems:  # in another file
+            while repeats and problem.digest in problems:  # another file has the same problem
                 count += 1
                 problem = replace(problem, id=f"{problem.id} ({count})")
             problems[problem.digest] = problem
@@ -148,7 +150,7 @@ def read_files(
 
 
 def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> None:
-    """Write a problem-set folder: ``<part>.jsonl`` for each part, a problem a line."""
+    """Write a problem-set folder with ``<part>.jsonl`` for each part and one problem per line."""
     folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
@@ -158,7 +160,7 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
 
 
 def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
-    """Return the file of each part of a folder, ``train`` and ``validation`` first."""
+    """Return the file of each part of a folder, ``train`` and ``validation`` first, and the issues."""
     if not folder.is_dir():
         note = "a file, not a folder" if folder.exists() else "no such folder"
         above = folder.absolute().parent
@@ -185,9 +187,9 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 def _read(
     path: Path, named: Mapping[str, str] | None = None, repeats: bool = False, others: bool = False
 ) -> tuple[list[Problem], list[Issue]]:
-    """Return a file's problems in the order of their digests, and everything that is wrong with it.
+    """Return a file's problems in the order of their digests, and the issues of the file.
 
-    ``others`` adds the other columns, with values that JSON lacks as text.
+    ``others`` adds the other columns; values that JSON cannot represent become text.
     """
     faults: list[_Fault] = []
     names = {key: (named or {}).get(key, key) for key in _ACCEPTED}
@@ -198,7 +200,7 @@ def _read(
         )
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
-    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
         return [], [
             Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
         ]
@@ -231,7 +233,7 @@ def _read(
 
 
 def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
-    """Return every key in a JSON Lines file, and each object with its line number."""
+    """Return all keys in a JSON Lines file, and each object with its line number; add to ``faults``."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -249,9 +251,10 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
 
 
 def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[_Row]]:
-    """Return the columns of a Parquet or Arrow file, and each row's values in the wanted columns, or in all.
+    """Return the column names of a Parquet or Arrow file, and its rows with the ``wanted`` columns.
 
-    Other columns are skipped: they may be large, or of a type that Python lacks.
+    None means all columns. Other columns are skipped, because they can be large or have a type that Python
+    lacks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -269,7 +272,7 @@ def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[
 
 
 def _field(row: Any, name: str) -> Any:
-    """Return a row's value by column name, with dots for nested fields; None if there is none."""
+    """Return a row's value by column name, with dots for nested fields, or None if it is missing."""
     if isinstance(row, dict) and name in row:
         return row[name]
     for part in name.split("."):
@@ -278,7 +281,7 @@ def _field(row: Any, name: str) -> Any:
 
 
 def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
-    """Return the problem of a line, or None if something is wrong with it."""
+    """Return the problem of a line, or None if a column is invalid; add to ``faults``."""
     prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
     valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), given is None or _is_text(given))
     for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, given), valid, strict=True):
@@ -296,14 +299,17 @@ def _is_text(value: Any) -> bool:
     if not isinstance(value, str) or not value.strip():
         return False
     try:
-        value.encode()  # half a surrogate pair cannot be
+        value.encode()  # fails for half of a surrogate pair
     except UnicodeEncodeError:
         return False
     return True
 
 
 def _numeral(value: Any) -> Any:
-    """Return a number as text, the same for 42 and 42.0 (a column has one type); else the value."""
+    """Return a number as text, and any other value unchanged.
+
+    42 and 42.0 become the same text, because all values of a table column have one type.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, float) or not math.isfinite(value):
@@ -320,7 +326,7 @@ def _is_chat(value: Any) -> bool:
 
 
 def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) -> list[Issue]:
-    """Report evaluation problems whose prompts are also in the training set."""
+    """Return an issue if prompts of evaluation problems are in the training set, else an empty list."""
     both = [(p.id, trained[words(p.prompt)]) for p in problems if words(p.prompt) in trained]
     if not both:
         return []
@@ -330,13 +336,13 @@ def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) ->
 
 
 def words(prompt: str | list[Message]) -> str:
-    """Return the words of a prompt, the same for text and messages and for any white space."""
+    """Return the words of a prompt, independent of white space and of the form as text or messages."""
     contents = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
     return " ".join(" ".join(contents).split())
 
 
 def _short(value: Any) -> Any:
-    """Return the value, or the beginning of its text if that is long."""
+    """Return the value, or the beginning of its text if the text is long."""
     text = value if isinstance(value, str) else repr(value)
     return value if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -346,7 +352,7 @@ def _sha256(value: Any) -> str:
 
 
 def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
-    """Return the first issues of each kind, and how many more there are."""
+    """Return the first issues of each kind, and for each kind one issue that counts the remaining ones."""
     shown: list[Issue] = []
     lines: dict[str, list[int]] = defaultdict(list)
     for kind, line, message, *found in faults:

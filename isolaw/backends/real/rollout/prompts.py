@@ -1,4 +1,4 @@
-"""Prompts as token ids."""
+"""Encode prompts and conversations as token ids, and check that they fit the model's context."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from isolaw.errors import DataError, Issue, nearest
 
 @dataclass(frozen=True)
 class Chat:
-    """The rules that turn prompts into conversations: a system message, and arguments of the chat template.
+    """Rules that turn prompts into conversations: a system message, and arguments of the chat template.
 
-    With either of them, a text prompt becomes a user's message.
+    If either of them is set, a text prompt becomes a user's message.
 
     >>> Chat.of("Be brief.", {"enable_thinking": False}).messages(Problem("1", "1+1=", "2"))
     [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': '1+1='}]
@@ -30,11 +30,14 @@ class Chat:
 
     @classmethod
     def of(cls, system: str | None, arguments: Mapping[str, Any] | None) -> Chat:
-        """Return the `Chat` of a section's keys or a command's options."""
+        """Return the `Chat` of a system message and template arguments, from a section or a command."""
         return cls(system, json.dumps(arguments or {}, sort_keys=True))
 
     def messages(self, problem: Problem) -> list[Message] | None:
-        """Return a problem's messages, None if it stays text; raise `DataError` for two system messages."""
+        """Return the messages of a problem, or None if its prompt remains text.
+
+        Raise `DataError` for two system messages.
+        """
         prompt = problem.prompt
         if isinstance(prompt, str):
             if self == Chat():
@@ -50,7 +53,7 @@ class Chat:
         return [{"role": "system", "content": self.system}, *prompt]
 
     def issues(self, tokenizer: Any, where: str) -> list[Issue]:
-        """Return issues of the template's arguments, since a template ignores unknown ones."""
+        """Return issues of the template's arguments; a template would silently ignore unknown arguments."""
         if not (arguments := json.loads(self.arguments)):
             return []
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -69,10 +72,10 @@ class Chat:
 def encode(
     problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat(), tools: Sequence[Any] | None = None
 ) -> list[list[int]]:
-    """Return the token ids of each prompt, by a Hugging Face tokenizer.
+    """Return the token ids of each prompt, using a Hugging Face tokenizer.
 
-    The tokenizer's chat template formats messages, and ``tools`` if there are any, up to where the
-    assistant's turn begins. Raise `DataError` if messages find no template, or if the template refuses them.
+    The tokenizer's chat template formats messages, and ``tools`` if there are any, up to the beginning of the
+    assistant's turn. Raise `DataError` if there are messages but no template, or if the template fails.
     """
     chats = [chat.messages(q) for q in problems]
     first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
@@ -105,7 +108,7 @@ def _encode_chat(
     more = json.loads(chat.arguments) | ({"tools": tools} if tools else {})
     try:
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=begin, return_dict=False, **more)
-    except Exception as error:  # a template is a program
+    except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
             f"{str(error) or type(error).__name__}"
@@ -118,10 +121,11 @@ def encode_reply(
 ) -> list[int]:
     """Return the tokens that messages add to a chat, between two turns of the model.
 
-    They are what the template writes after the content of an assistant's message: two conversations that
-    differ in this content alone have the same tokens from there on. ``written`` are the tokens of the model's
-    turn; the template's end of a turn is left out if the model has ``ended`` its own with the same token.
-    Raise `DataError` if the template refuses them, or does not write an assistant's content.
+    They are the tokens that the template writes after the content of an assistant's message. To find them,
+    isolaw encodes two conversations that differ only in this content, and keeps their common end. ``written``
+    contains the last tokens of the model's turn. If the model has ``ended`` its turn with the template's
+    end-of-turn token, the result omits this token. Raise `DataError` if the template fails or does not write
+    an assistant's content.
     """
     user: Message = {"role": "user", "content": "1"}
     one, two = (
@@ -140,12 +144,12 @@ def encode_reply(
 
 
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
-    """Return the tokens of a text that is part of a longer one, such as an interruption's phrase."""
+    """Return the tokens of a part of a longer text, such as an interruption's phrase."""
     return list(tokenizer(phrase, add_special_tokens=False).input_ids)
 
 
 def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
-    """Return an `Issue` if the tokenizer cannot represent all of an interruption's phrase."""
+    """Return an `Issue` if the tokenizer cannot represent the whole phrase of an interruption."""
     known = tokenizer.decode(encode_phrase(phrase, tokenizer))
     if "".join(known.split()) == "".join(phrase.split()) != "":
         return []
@@ -164,7 +168,7 @@ def check_lengths(
 ) -> list[Issue]:
     """Return an `Issue` for each part whose prompts leave no room for a response in the context.
 
-    ``key`` is the user's key of ``max_response_tokens``.
+    ``key`` is the key or option that sets ``max_response_tokens``; the issue names it.
     """
     out = []
     room = context - max_response_tokens
@@ -176,7 +180,7 @@ def check_lengths(
             lengths = [len(ids) for ids in encode(problems, tokenizer, chat)]
         except DataError as error:
             return [Issue(where, str(error))]
-        except Exception as error:  # of a damaged tokenizer
+        except Exception as error:  # the tokenizer is damaged
             why = f"{type(error).__name__}: {error}"[:200]
             return [Issue(where, f"the tokenizer cannot encode its prompts: {why}")]
         longest = max(range(len(lengths)), key=lengths.__getitem__)

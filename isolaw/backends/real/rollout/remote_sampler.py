@@ -1,20 +1,20 @@
-"""A sampler in a process of its own: this is the trainer's end, `sampler_process` the other one.
+"""Control a sampler in a separate process: this module is the trainer's end, `sampler_process` the other end.
 
-The process gets two files: a socket to this one as its standard input, and the memory of the weights
-(`shared_weights`) as its standard output. It is no rank of the run. Messages are JSON:
+The sampler process gets two files: a socket to the trainer as its standard input, and the shared memory of
+the weights (`shared_weights`) as its standard output. It is not a rank of the run. Messages are JSON:
 
-    to the sampler      open     `SamplerSettings`
-                        weights  a version, and where each tensor is; after they are written
-                        draw     a ticket, and what `Sampler.generate` is asked for
-                        drop     forget every ticket
-    from the sampler    loaded   a version, taken over between two tokens; null when it has started
+    to the sampler      open     the `SamplerSettings`
+                        weights  a version, and the place of each tensor; sent after they are written
+                        draw     a ticket, and the arguments of `Sampler.generate`
+                        drop     discard all tickets
+    from the sampler    loaded   the version adopted between two tokens; null after the start
                         drawn    a ticket; its rollouts follow (`send_rollouts`)
-                        failed   why the sampler ends
+                        failed   the reason why the sampler ends
 
-Each end notices at once if the other one is gone, because the socket closes: the sampler then exits, and on
-this side every current or later wait raises `RunError`. A wait also raises it if the sampler is suspended
-(SIGSTOP) for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other,
-after a warning. No thread waits for the sampler to read.
+If one end dies, the socket closes and the other end notices immediately. The sampler then exits. In the
+trainer, every current or later wait raises `RunError`. A wait also raises `RunError` if the sampler is
+suspended (SIGSTOP) for `children.STOPPED_S`. The same happens, after a warning, if the sampler is silent for
+longer than processes of a run wait for each other. No call of the trainer blocks until the sampler reads.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ from isolaw.errors import RunError
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
 _ENDING_S = 10.0
 _LOOKING_S = 1.0  # seconds between checks of a silent sampler
-_WARNING_S = 900.0  # a model is loaded by then, and long responses are drawn
+_WARNING_S = 900.0  # enough seconds to load a model or to draw long responses
 
 
 class RemoteSampler:
-    """A sampler's process, which draws several batches at a time; `wait` waits until it has started.
+    """A sampler process, which can draw several batches at a time; `wait` waits until it has started.
 
-    ``memory`` is the file of the weights, and ``gpu`` the name of its GPU, if it has one. Waiting raises
-    `RunError` once the process has ended; its user then closes it.
+    ``memory`` is the file descriptor of the weights, and ``gpu`` is the name of its GPU, if it has one.
+    Waiting raises `RunError` if the process has ended. The caller must then call `close`.
     """
 
     def __init__(self, settings: SamplerSettings, memory: int, gpu: str | None = None) -> None:
         self._taken = False  # whether the sampler has adopted the last weights
-        self._drawn: dict[int, Rollouts | None] = {}  # by ticket; None: not yet
+        self._drawn: dict[int, Rollouts | None] = {}  # rollouts by ticket; None: not received yet
         self._socket, theirs = socket.socketpair()
         with theirs:
-            # Ctrl-C is the trainer's, which first keeps its state.
+            # Ctrl-C reaches only the trainer, which first saves its state.
             self.process = children.start(
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=theirs.fileno(),
                 stdout=memory,
                 env=environment.unranked() | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
             )
-        self.stopping: Callable[[], bool] = lambda: False  # whether the run is asked to end
+        self.stopping: Callable[[], bool] = lambda: False  # returns whether the run was asked to end
         self._patience_s = 3600 * settings.timeout_hours
         self._channel = Connection(os.dup(self._socket.fileno()))
         self._inbox: SimpleQueue[tuple[dict[str, Any], Rollouts | None] | None] = SimpleQueue()
@@ -79,37 +79,40 @@ class RemoteSampler:
         self._send({"open": asdict(settings)})
 
     def draw(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Begin to draw from the last weights and later ones, by the arguments of `Sampler.generate`."""
+        """Start drawing a batch from the current and all later weights.
+
+        ``asked`` contains the arguments of `Sampler.generate`.
+        """
         self._drawn[ticket] = None
         self._send({"draw": ticket, "asked": asked})
 
     def take(self, ticket: int) -> Rollouts:
-        """Wait for the rollouts of a ticket."""
+        """Wait for the rollouts of a ticket, and return them."""
         while (rollouts := self._drawn[ticket]) is None:
             self._receive()
         del self._drawn[ticket]
         return rollouts
 
     def wait(self) -> None:
-        """Wait until it has started, and then until it has adopted the last weights."""
+        """Wait until the sampler has started and has adopted the last weights."""
         while not self._taken:
             self._receive()
 
     def load(self, places: list[dict[str, Any]], version: int) -> None:
-        """Let it adopt weights in its memory before it draws its next token."""
+        """Make the sampler adopt the weights in the shared memory before it draws its next token."""
         self._taken = False
         self._send({"weights": version, "places": places})
 
     def drop(self) -> None:
-        """Forget every ticket."""
+        """Discard all tickets and their rollouts."""
         self._drawn.clear()
         self._send({"drop": True})
 
     def close(self) -> None:
-        """End the process."""
+        """End the sampler process."""
         children.end(self.process)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # for the threads, also where nothing ends the process
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the threads even if the process survives
         self._outbox.put(None)
         for thread in self._threads:
             thread.join(_ENDING_S)
@@ -117,19 +120,19 @@ class RemoteSampler:
         self._socket.close()
 
     def _listen(self) -> None:
-        """Read the sampler's messages, so that it never waits for the trainer."""
+        """Read the sampler's messages in a thread, so that the sampler never waits for the trainer."""
         try:
             with contextlib.suppress(OSError, EOFError):
                 while True:
                     message = json.loads(self._channel.recv_bytes())
                     rollouts = _receive_rollouts(self._channel) if "drawn" in message else None
                     self._inbox.put((message, rollouts))
-        finally:  # whatever ended it, nobody waits for a message that cannot come
+        finally:  # after any error, unblock callers that wait for a message
             self._inbox.put(None)
 
     def _write(self) -> None:
-        """Write the messages to the sampler, so that the trainer never waits for one that does not read."""
-        with contextlib.suppress(OSError):  # it is gone, which `_receive` reports
+        """Write messages to the sampler in a thread, so that the trainer never waits for it to read them."""
+        with contextlib.suppress(OSError):  # the sampler has ended, which `_receive` reports
             while (message := self._outbox.get()) is not None:
                 self._channel.send_bytes(json.dumps(message).encode())
 
@@ -137,7 +140,10 @@ class RemoteSampler:
         self._outbox.put(message)
 
     def _next(self) -> tuple[dict[str, Any], Rollouts | None] | None:
-        """Wait for a message; raise once none can come."""
+        """Wait for a message and return it, or None if the socket is closed.
+
+        Raise `RunError` if the sampler is suspended or silent for too long.
+        """
         began = held_since = time.monotonic()
         warn_at = began + min(_WARNING_S, self._patience_s / 2)
         while True:
@@ -163,7 +169,7 @@ class RemoteSampler:
         raise RunError(f"the sampler's process {why}")
 
     def _receive(self) -> None:
-        """Wait for the sampler's next message; raise if it has ended."""
+        """Wait for the sampler's next message and process it; raise `RunError` if the sampler has ended."""
         received = self._next()
         if received is None or "failed" in received[0]:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -174,12 +180,12 @@ class RemoteSampler:
         message, rollouts = received
         if "loaded" in message:
             self._taken = True
-        elif message["drawn"] in self._drawn:  # not of a dropped ticket
+        elif message["drawn"] in self._drawn:  # ignore dropped tickets
             self._drawn[message["drawn"]] = rollouts
 
 
 def send_rollouts(channel: Connection, ticket: int, rollouts: Rollouts) -> None:
-    """Send the rollouts of a ticket: the lengths of their rows, then each field's numbers in a row."""
+    """Send the rollouts of a ticket: first the lengths of their rows, then the flat numbers of each field."""
     plain = {"prompts": rollouts.prompts, "finished": rollouts.finished}
     channel.send_bytes(json.dumps({"drawn": ticket}).encode())
     channel.send_bytes(json.dumps({**plain, "lengths": list(map(len, rollouts.tokens))}).encode())

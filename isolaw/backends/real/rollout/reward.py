@@ -1,4 +1,4 @@
-"""`Reward`: the interface of rewards, which judge responses; and the import of a user's function."""
+"""Define the interface of rewards, which score responses, and import users' functions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from isolaw.errors import Issue, nearest
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Return a user's ``package.module:function``."""
+    """Import and return a user's function by its name ``package.module:function``."""
     module, _, attribute = name.partition(":")
     return getattr(import_user_module(module), attribute)  # type: ignore[no-any-return]
 
 
 def import_user_module(module: str) -> ModuleType:
-    """Import a module, also from the working directory, as ``python -m`` does."""
+    """Import a module from the module search path or the working directory, as ``python -m`` does."""
     here = os.getcwd()
     added = here not in sys.path
     if added:
@@ -36,9 +36,9 @@ def import_user_module(module: str) -> ModuleType:
 
 
 def check_function(name: str, where: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[Issue]:
-    """Return the issues of a user's function of such arguments; this imports its module.
+    """Return the issues of a user's function that must accept ``arguments``; this imports its module.
 
-    ``names`` are accepted in its place.
+    ``names`` are the built-in names that a user can give instead; only messages use them.
     """
     module, _, function = name.partition(":")
     if not module or not function:
@@ -46,7 +46,7 @@ def check_function(name: str, where: str, arguments: Sequence[str], names: Seque
         return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, names))]
     try:
         imported = import_user_module(module)
-    except (Exception, SystemExit) as error:  # of the user's code
+    except (Exception, SystemExit) as error:  # raised by the user's code
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
         what = f"cannot import {module!r}: {type(error).__name__}: {error}"
         return [Issue(where, what, name, nearest=close)]
@@ -56,7 +56,7 @@ def check_function(name: str, where: str, arguments: Sequence[str], names: Seque
         close = nearest(function, functions)
         what = "is not a function" if hasattr(imported, function) else "no such function"
         return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
-    with contextlib.suppress(ValueError):  # a function written in C may have no signature
+    with contextlib.suppress(ValueError):  # functions written in C can lack a signature
         try:
             signature = inspect.signature(found)
             signature.bind(*arguments)
@@ -67,9 +67,9 @@ def check_function(name: str, where: str, arguments: Sequence[str], names: Seque
 
 
 class Reward:
-    """The rewards of many responses, one by one; ``failures`` counts responses without a verdict.
+    """A reward that scores responses one by one with the function ``one``.
 
-    ``kinds`` counts the workers' own failures by their kind.
+    ``failures`` counts responses without a verdict. ``kinds`` counts failures of the workers by kind.
     """
 
     failures = 0
@@ -83,4 +83,4 @@ class Reward:
         return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
 
     def close(self) -> None:
-        """End all processes that it started."""
+        """End all processes that the reward has started."""

@@ -1,18 +1,18 @@
-"""Rewards of responses, which compare them with the problems' answers.
+"""Score responses by comparing them with the problems' answers.
 
 ``exact``
-    1 if the response is the answer, apart from white space around them, else 0.
+    1 if the response equals the answer, apart from surrounding white space, else 0.
 ``math``
     1 if math-verify finds the answer's expression in the response (``\\boxed{1/2}`` for ``0.5``), else 0
     (`math_reward`).
 ``package.module:function``
-    the number that ``function(prompt, response, answer)`` returns; it may be asynchronous or take lists
-    (`function_reward`).
+    The number that ``function(prompt, response, answer)`` returns. The function can be asynchronous or accept
+    lists (`function_reward`).
 ``rollout``
-    the number that the rollout function returned with its conversation (`function_rollout`).
+    The number that the rollout function returned with its conversation (`function_rollout`).
 
-avg@k, best@k and worst@k count *correct* answers: those with a reward of at least 1. Of several rewards the
-first decides which answers are correct; training uses their weighted sum.
+avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1. If there are several
+rewards, the first decides which answers are correct, and training uses their weighted sum.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ ROLLOUT = "rollout"
 
 
 def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
-    """Return the reward of that name, which the caller closes; raise `SpecError` for an unknown one.
+    """Return the reward with a given name; raise `SpecError` for an unknown name.
 
-    ``workers`` processes judge; ``limit`` is in seconds, by default the reward's own.
+    The reward uses ``workers`` processes. ``limit`` is the time limit in seconds; None means the reward's
+    default. The caller must close the reward.
 
     >>> reward = get("exact")
     >>> problem = Problem("17+25", "17+25=", "42")
@@ -60,7 +61,7 @@ def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
 
 
 class Rewards:
-    """Several rewards of the same responses, each with its weight; the first decides which are correct."""
+    """Several weighted rewards of the same responses; the first decides which responses are correct."""
 
     def __init__(
         self,
@@ -75,15 +76,16 @@ class Rewards:
 
     @property
     def failures(self) -> int:
-        """Number of responses without a verdict of one of the rewards."""
+        """Number of missing verdicts, summed over the rewards."""
         return sum(own.failures for own in self._each)
 
     def __call__(
         self, problems: Sequence[Problem], responses: Sequence[str], returned: Sequence[float] = ()
     ) -> NDArray[np.float64]:
-        """Return each reward of each response, (responses, rewards), without weights.
+        """Return the unweighted rewards, as an array of shape (responses, rewards).
 
-        ``returned`` are those of the rollout function. Warns of responses without one, by kind.
+        ``returned`` contains the rewards that the rollout function returned. Warn about responses without a
+        verdict, with the number of failures of each kind.
         """
         before = self.failures
         judged = (own(problems, responses) for own in self._each)
@@ -104,7 +106,7 @@ class Rewards:
 
 
 def check(name: str, where: str = "real.reward") -> list[Issue]:
-    """Return the issues of a reward's name; this imports a function's module."""
+    """Return the issues of a reward's name; for a user's function, this imports its module."""
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     if name in NAMES:
@@ -113,14 +115,17 @@ def check(name: str, where: str = "real.reward") -> list[Issue]:
 
 
 def digest(name: str) -> str | None:
-    """Return the SHA-256 of the file that holds a function, a part of a run's identity; else None."""
+    """Return the SHA-256 of the file that defines a user's function, which is part of a run's identity.
+
+    Return None for a built-in reward, or if the function's module has no file.
+    """
     module, colon, _ = name.partition(":")
     file = getattr(import_user_module(module), "__file__", None) if colon else None
     return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def correct(values: ArrayLike) -> NDArray[np.bool_]:
-    """Return which responses count as correct, by their rewards, any shape.
+    """Return a mask of the correct responses, given rewards of any shape.
 
     >>> correct([1.0, 0.5, -1.0]).tolist()
     [True, False, False]

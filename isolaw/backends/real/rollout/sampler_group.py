@@ -1,11 +1,11 @@
-"""The sampler processes of one rank of a run, as one sampler that draws while the rank trains.
+"""Combine the sampler processes of one rank into one sampler that draws while the rank trains.
 
-A rank deals its rollouts to its samplers in turn. It writes its weights into memory that it shares with them
-(`shared_weights`), and each adopts them between two tokens. A rank without samplers only takes part in
-gathering the weights.
+A rank distributes its rollouts to its samplers in turn. It writes its weights into memory that it shares with
+them (`shared_weights`), and each sampler adopts them between two tokens. A rank without samplers only takes
+part in gathering the weights.
 
-vLLM's own transfer of weights is not used: over NCCL (0.32) a trainer would wait without a time limit for a
-sampler that has died, and over CUDA's IPC both would have to be on one GPU.
+isolaw does not use vLLM's own weight transfer. Over NCCL (vLLM 0.32), a trainer would wait forever for a
+sampler that has died. Over CUDA IPC, trainer and sampler would have to share a GPU.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from isolaw.machine import visible_gpus
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request: its number, and how many rollouts it is for."""
+    """A request to draw rollouts: its number, and its number of rollouts."""
 
     number: int
     rollouts: int
 
 
 class SamplerGroup(Sampler):
-    """`Sampler` in ``settings.processes`` processes.
+    """A `Sampler` that draws in ``settings.processes`` separate processes.
 
-    ``version`` names the weights that `load` hands over next. This process trains on the first GPU that it
-    sees; each sampler gets one of the others.
+    ``version`` identifies the weights that `load` transfers next. This process trains on the first GPU
+    visible to it, and each sampler gets one of the other visible GPUs.
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
@@ -65,7 +65,7 @@ class SamplerGroup(Sampler):
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """End all processes if one has ended, so that the next call opens new ones."""
+        """End all samplers if one has ended inside the block, so that `open_sampler` starts new ones."""
         try:
             yield
         except RunError:
@@ -78,14 +78,14 @@ class SamplerGroup(Sampler):
             member.wait()
 
     def watch(self, stopping: Callable[[], bool]) -> None:
-        """Ask ``stopping`` while waiting for a suspended sampler whether the run has to end."""
+        """Make waits for a suspended sampler call ``stopping``, which returns whether the run has to end."""
         for member in self.members:
             member.stopping = stopping
 
     def draw(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Ticket:
-        """Begin to draw from the last weights and those that follow; arguments are those of `generate`."""
+        """Start drawing rollouts from the last and all later weights; arguments are as in `generate`."""
         rows = [(list(prompt), [seed]) for prompt, own in zip(prompts, seeds, strict=True) for seed in own]
         most, count = limits(max_tokens, len(rows)), len(self.members)
         self._tickets += 1
@@ -98,7 +98,7 @@ class SamplerGroup(Sampler):
         return Ticket(self._tickets, len(rows))
 
     def take(self, ticket: Ticket) -> Rollouts:
-        """Wait for the rollouts of a ticket."""
+        """Wait for the rollouts of a ticket, and return them."""
         out, dealt = Rollouts([], [], [], []), list[int]()
         with self._ending():
             for place, member in enumerate(self.members[: ticket.rollouts]):
@@ -109,13 +109,13 @@ class SamplerGroup(Sampler):
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw and wait."""
+        """Draw rollouts, wait for them, and return them."""
         return self.take(
             self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
         )
 
     def load(self, weights: Weights) -> None:
-        """Hand over the weights of ``version``, once all samplers have adopted the previous ones."""
+        """Transfer the weights of ``version`` after all samplers have adopted the previous weights."""
         with self._ending():
             self._wait()
         self.needs_weights = False
@@ -127,12 +127,12 @@ class SamplerGroup(Sampler):
             member.load(places, self.version)
 
     def drop(self) -> None:
-        """Forget every ticket."""
+        """Discard all tickets and their rollouts."""
         for member in self.members:
             member.drop()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the sampler processes."""
         for member in self.members:
             member.close()
         if self._number >= 0:

@@ -1,8 +1,8 @@
-"""The process of a sampler: ``python -m isolaw.backends.real.rollout.sampler_process``.
+"""Run a sampler process: ``python -m isolaw.backends.real.rollout.sampler_process``.
 
-`remote_sampler` starts it and describes the messages. It draws while requests are open (`streaming`), and
-reads messages between two steps. It exits at once when the trainer's end of the socket closes, however the
-trainer has ended.
+`remote_sampler` starts this process and describes the messages. The process draws while there are unfinished
+requests (`streaming`), and reads messages between two steps. It exits immediately when the trainer's end of
+the socket closes, even if the trainer was killed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from isolaw.errors import RunError
 
 
 def main() -> NoReturn:
-    """Serve until the trainer's end closes."""
+    """Serve requests until the trainer's end of the socket closes."""
     channel, memory = Connection(os.dup(0)), os.dup(1)
-    os.dup2(2, 1)  # libraries' output must not reach the file of the weights
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # which a library's own processes would keep open
+    os.dup2(2, 1)  # the output of libraries must not reach the file of the weights
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # child processes of libraries must not inherit the socket
     inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def listen() -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 inbox.put(json.loads(channel.recv_bytes()))
-        os._exit(1)  # the trainer is gone
+        os._exit(1)  # the trainer has ended
 
     threading.Thread(target=listen, daemon=True).start()
     try:
@@ -45,7 +45,7 @@ def main() -> NoReturn:
 
 
 def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) -> NoReturn:
-    """Serve the messages' requests; ``memory`` is the file of the weights."""
+    """Open the sampler and serve the requests in ``inbox``; ``memory`` is the file of the weights."""
     settings = inbox.get()["open"]
     with environment.importing():
         from isolaw.backends.real.rollout.remote_sampler import send_rollouts

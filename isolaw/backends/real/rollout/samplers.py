@@ -1,10 +1,10 @@
-"""Samplers, which draw rollouts.
+"""Define the interface of samplers, which draw rollouts, and a plain sampler.
 
-`VLLMSampler` (`vllm_sampler`) is vLLM in the training process. `TransformersSampler` is plain, slow and easy
-to verify: the tests' reference, and the sampler where vLLM is not installed. `SamplerGroup` (`sampler_group`)
-is any number of them in processes of their own. All return each token's log-probability under the
-distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``. Each rollout has a seed
-of its own, so that it depends neither on the batch nor on its order.
+`VLLMSampler` (`vllm_sampler`) runs vLLM in the training process. `TransformersSampler` is plain, slow and
+easy to verify. It is the reference in tests, and the default if vLLM is not installed. `SamplerGroup`
+(`sampler_group`) runs any number of samplers in separate processes. All samplers return each token's
+log-probability under the distribution that it was drawn from: softmax(logits / temperature), truncated to
+``top_p``. Each rollout has its own seed, so it depends neither on the batch nor on the order of the batch.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Limits = int | Sequence[int]
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Sampled responses, a row each."""
+    """Sampled responses, with one row for each."""
 
     prompts: list[list[int]]  # token ids
-    tokens: list[list[int]]  # of the response, its end-of-sequence token included
-    logprobs: list[list[float]]  # of the response's drawn tokens, under the sampler's distribution
-    finished: list[bool]  # False for a response that was cut at max_tokens
-    # Which of the response's tokens were not drawn but inserted: the first of each span and the one after its
-    # last, [first, end, first, end, …].
+    tokens: list[list[int]]  # token ids of the response, including its end-of-sequence token
+    logprobs: list[list[float]]  # of the drawn tokens, under the sampler's distribution
+    finished: list[bool]  # False for a response that was cut off at max_tokens
+    # Spans of the response that were inserted instead of drawn: [first, end, first, end, …], where each end
+    # is the index after the last token of the span.
     inserted: list[list[int]] = field(default_factory=list)
-    # The version of the weights that drew each token; no rows where the same weights drew all of them.
+    # The version of the weights that drew each token; empty if the same weights drew all tokens.
     versions: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Rollouts:
 
     @property
     def lengths(self) -> list[int]:
-        """Return the number of drawn tokens of each response."""
+        """Number of drawn tokens of each response."""
         spans = zip(self.tokens, self.inserted, strict=True)
         return [len(own) + sum(places[::2]) - sum(places[1::2]) for own, places in spans]
 
@@ -59,39 +59,40 @@ class Rollouts:
         return Rollouts(*(mine + vars(other)[name] for name, mine in vars(self).items()))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
-        """Return the rows with these indices."""
+        """Return the rollouts with the given row indices."""
         return Rollouts(*([values[i] for i in index] if values else [] for values in vars(self).values()))
 
 
 class Sampler(Protocol):
-    """Draws rollouts from the current weights."""
+    """Protocol of a sampler, which draws rollouts with its current weights."""
 
-    # Whether it must `load` before it draws: it has dropped its weights, or the trainer's have changed (then
-    # the training loop sets this).
+    # Whether `load` must be called before the next draw. This is True if the sampler has dropped its weights,
+    # or if the trainer's weights have changed, in which case the training loop sets it.
     needs_weights: bool
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed.
+        """Return ``len(seeds[i])`` rollouts for prompt i, one for each seed.
 
-        ``max_tokens`` is one limit for all rollouts, or a limit for each in the order of the result.
+        ``max_tokens`` is one limit for all rollouts, or a list with the limit of each rollout, in the order
+        of the result.
         """
 
     def load(self, weights: Weights) -> None:
-        """Take over the trainer's weights, by their names in the checkpoint format."""
+        """Adopt the trainer's weights, given by their names in the checkpoint format."""
 
     def sleep(self) -> None:
-        """Release the device's memory until the next `load`, if it has any."""
+        """Release the sampler's GPU memory, if it uses any, until the next `load`."""
         return
 
     def close(self) -> None:
-        """Release for good everything that Python would not."""
+        """Release all resources that Python would not release."""
         return
 
 
 def parameter_names(model: str) -> frozenset[str]:
-    """Return the names under which a trainer hands over a model's weights, tied weights once."""
+    """Return the names of the weights that a trainer passes to a sampler; tied weights have one name."""
     with environment.importing():
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -101,16 +102,16 @@ def parameter_names(model: str) -> frozenset[str]:
 
 
 def recording(weights: Weights, names: set[str]) -> Weights:
-    """Yield weights and add their names to ``names``."""
+    """Yield the weights unchanged, and add their names to ``names``."""
     for name, tensor in weights:
         names.add(name)
         yield name, tensor
 
 
 def check_complete(missing: Iterable[str], who: str) -> None:
-    """Raise `RunError` if ``who`` left out weights: the sampler would draw with stale ones.
+    """Raise `RunError` if ``who`` omitted weights, because the sampler would draw with stale weights.
 
-    Their effect on log-probabilities may stay within rounding for many updates.
+    For many updates, the effect of stale weights on log-probabilities can be as small as rounding.
     """
     if listed := sorted(missing):
         more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
@@ -119,7 +120,7 @@ def check_complete(missing: Iterable[str], who: str) -> None:
 
 
 def stored_weights(model: str) -> Weights:
-    """Yield the weights of a model's folder."""
+    """Yield the names and tensors of the weights in a model's folder."""
     for path in sorted(Path(model).glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  (not a dictionary)
@@ -127,7 +128,7 @@ def stored_weights(model: str) -> Weights:
 
 
 class TransformersSampler(Sampler):
-    """A plain sampling loop over a `transformers` model, with its key-value cache."""
+    """A plain sampling loop over a `transformers` model with a key-value cache."""
 
     def __init__(self, model: str, *, dtype: str, float32_head: bool = False) -> None:
         from transformers import AutoModelForCausalLM
@@ -146,10 +147,10 @@ class TransformersSampler(Sampler):
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw rollouts by inverting the distribution function at one uniform number a token.
+        """Draw each token by inverting its cumulative distribution at one uniform number.
 
-        Rollouts that have the same prompt and the same tokens so far share one row of the model's batch:
-        their next token has one distribution. The rollouts of a problem start as one row.
+        Rollouts with the same prompt and the same tokens so far share one row of the model's batch, because
+        their next token has the same distribution. The rollouts of a problem start as one row.
         """
         rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
         limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
@@ -157,7 +158,7 @@ class TransformersSampler(Sampler):
         uniform = [np.random.default_rng(int(seed)).random(most) for own in seeds for seed in own]
         u = torch.as_tensor(np.stack(uniform), device=self.device)
         number: dict[tuple[int, ...], int] = {}
-        # Which rollouts still draw, and the place of each one's text so far in the batch.
+        # The indices of unfinished rollouts, and for each of them the batch row with its text so far.
         active = torch.arange(len(rows), device=self.device)
         at = torch.tensor([number.setdefault(tuple(row), len(number)) for row in rows], device=self.device)
         width = max(map(len, number))
@@ -201,7 +202,7 @@ class TransformersSampler(Sampler):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Copy the weights."""
+        """Copy the weights into the model; raise `RunError` if any is missing."""
         sent: set[str] = set()
         for name, tensor in recording(weights, sent):
             self.parameters[name].copy_(tensor)
@@ -210,7 +211,7 @@ class TransformersSampler(Sampler):
 
 
 def limits(max_tokens: Limits, rows: int) -> list[int]:
-    """Return the limit of each row.
+    """Return the maximum number of tokens of each row.
 
     >>> limits(5, 2)
     [5, 5]
@@ -221,47 +222,48 @@ def limits(max_tokens: Limits, rows: int) -> list[int]:
 def _draw(
     logits: torch.Tensor, u: torch.Tensor, top_p: float, at: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a token for each of ``u``, by falling probability cut at ``top_p``, and its log-probability.
+    """Return a token for each uniform number in ``u``, and its log-probability.
 
-    ``at`` is the row of ``logits`` that each of ``u`` draws from.
+    Tokens are sorted by falling probability and truncated at ``top_p``. ``at`` is the row of ``logits`` for
+    each number in ``u``.
     """
     p, order = torch.sort(torch.softmax(logits, -1), dim=-1, descending=True, stable=True)
-    p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # the first token beyond top_p still counts
+    p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # keep the token that first exceeds top_p
     p = p / p.sum(-1, keepdim=True)
     index = torch.searchsorted(p.cumsum(-1)[at], u[:, None])
-    index = torch.minimum(index, (p > 0).sum(-1)[at, None] - 1)  # rounding of the last cumulative sum
+    index = torch.minimum(index, (p > 0).sum(-1)[at, None] - 1)  # the last cumulative sum can be below 1
     return order[at, index[:, 0]], p[at, index[:, 0]].log()
 
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """The settings of a sampler; the plain one uses model, dtype and head."""
+    """Settings of a sampler; the plain sampler uses only ``model``, ``dtype`` and ``float32_head``."""
 
     kind: str  # vllm or transformers
     model: str
     dtype: str
-    max_model_tokens: int  # of the longest prompt and response together
+    max_model_tokens: int  # maximum tokens of prompt and response together
     float32_head: bool = False
-    tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
-    gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
-    # Processes of this rank that only sample, each with a GPU of its own if there are GPUs; None: it samples
-    # itself.
+    tensor_parallel: int = 1  # number of consecutive ranks that share a model, each with one GPU
+    gpu_memory: float = 0.4  # fraction of the GPU's memory for weights and KV cache
+    # Number of sampler processes of this rank, each with its own GPU if there are GPUs. None: the rank
+    # samples in its own process.
     processes: int | None = None
-    timeout_hours: float = 4.0  # limit of such a process's silence
-    streams: bool = False  # takes weights while it draws (`streaming`), and has its GPU to itself
+    timeout_hours: float = 4.0  # maximum silence of a sampler process
+    streams: bool = False  # adopts weights while it draws (`streaming`), and has a GPU of its own
 
 
-opened: dict[SamplerSettings, Sampler] = {}  # by `opening.open_sampler`
+opened: dict[SamplerSettings, Sampler] = {}  # samplers that `opening.open_sampler` has opened
 
 
 def forget(sampler: Sampler) -> None:
-    """Forget the open sampler, which has ended, so that the next call opens a new one."""
+    """Remove a sampler that has ended from `opened`, so that `open_sampler` opens a new one."""
     for settings in [key for key, own in opened.items() if own is sampler]:
         del opened[settings]
 
 
 def import_sampler(kind: str) -> None:
-    """Import the libraries of a kind of sampler, before a trainer exists (`environment.importing`)."""
+    """Import the libraries of a kind of sampler before a trainer is created (`environment.importing`)."""
     if kind == "vllm":
         with environment.importing():
             from vllm import LLM  # noqa: F401

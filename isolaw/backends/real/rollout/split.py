@@ -1,4 +1,4 @@
-"""``isolaw problems``: checks its arguments, opens the split in its folder, and loads the model."""
+"""Implement ``isolaw problems``: check its arguments, open the split in its folder, and load the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.errors import DataError, Issue, SpecError
 
-_GPU_MEMORY = 0.9  # no trainer needs the rest
+_GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
 
 
 def split(
@@ -32,11 +32,11 @@ def split(
     max_response_tokens: int = 1024,
     **options: Any,
 ) -> dict[str, Any]:
-    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
+    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's pass rate.
 
-    Arguments and result are those of ``isolaw problems``; ``options`` are ``part`` and ``columns`` of the
-    pool, and further fields of `SplitSettings`. A second call with the same ``out`` continues. A `SpecError`
-    reports everything wrong with the arguments, before a model is loaded.
+    Arguments and result are as in ``isolaw problems``. ``options`` can contain ``part`` and ``columns`` of
+    the pool, and other fields of `SplitSettings`. A second call with the same ``out`` continues the split.
+    Raise `SpecError` with all issues of the arguments before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
     work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
@@ -48,11 +48,11 @@ def split(
 
 
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> SplitFolder:
-    """Return the split, in ``out``, of the problems in ``pool`` (`hub.read_pool`) by a folder's model.
+    """Return the split of a pool of problems by the model in a folder; the split is in the folder ``out``.
 
-    ``options`` are ``part`` and ``columns`` of the pool, and the other fields of `SplitSettings`; the default
-    sampler is vLLM, if it is installed. Raise `SpecError` with everything wrong with the model, problems,
-    their lengths, reward, and folder.
+    `hub.read_pool` reads ``pool``. ``options`` are ``part`` and ``columns`` of the pool, and the other fields
+    of `SplitSettings`. The default sampler is vLLM, if it is installed. Raise `SpecError` with all issues of
+    the model, the problems and their lengths, the reward, and the folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
     part, columns = options.pop("part", None), options.pop("columns", None)
@@ -107,7 +107,7 @@ def _out_issues(out: str) -> list[Issue]:
 
 
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
-    """Load the model into a sampler with room for responses to these problems, and return its `Draw`."""
+    """Load the model into a sampler with enough context for these problems; return a `Draw` function."""
     environment.prepare()
     from isolaw.backends.real.rollout.opening import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings

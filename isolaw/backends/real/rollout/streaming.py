@@ -1,11 +1,11 @@
 """Draw several batches at a time, and adopt new weights while drawing (`sampler_process`).
 
-vLLM adopts weights between two tokens: the new weights draw the next token of every active response. The
-key-value cache of earlier tokens stays as the old weights computed it (PipelineRL, arXiv 2509.19128, section
-3; ScaleRL, arXiv 2510.13786, section 3.1). The recorded log-probability belongs to the distribution that the
-token was drawn from, with this cache. The plain sampler adopts weights between two batches.
+vLLM adopts weights between two tokens, so the new weights draw the next token of every active response. The
+key-value cache of earlier tokens remains as computed by the old weights (PipelineRL, arXiv 2509.19128,
+section 3; ScaleRL, arXiv 2510.13786, section 3.1). The recorded log-probability is from the distribution that
+the token was drawn from, given this cache. The plain sampler adopts weights between two batches.
 
-Batches are admitted in the order of their requests, so that short responses do not let one overtake.
+Batches are admitted in the order of their requests, so that a batch of short responses cannot overtake.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from isolaw.errors import RunError
 
 
 class Stream(Protocol):
-    """A sampler that draws several batches at a time."""
+    """Protocol of a sampler that draws several batches at a time."""
 
     def add(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Begin a batch, by the arguments of `Sampler.generate`."""
+        """Start a batch with the given number, by the arguments of `Sampler.generate`."""
 
     def busy(self) -> bool:
         """Return whether `step` has work left."""
@@ -38,23 +38,23 @@ class Stream(Protocol):
         """Do the next piece of work, and yield the batches that it finishes, by ticket."""
 
     def load(self, weights: Weights, version: int) -> None:
-        """Adopt weights."""
+        """Adopt the weights of a version."""
 
     def drop(self) -> None:
-        """Forget all batches."""
+        """Discard all batches."""
 
 
 def open_stream(settings: SamplerSettings) -> Stream:
-    """Return a stream of a sampler in this process."""
+    """Open a sampler in this process and return it as a `Stream`."""
     sampler = open_sampler(replace(settings, processes=None, streams=True))
     return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
 
 
 class VLLMStream:
-    """vLLM's engine, step by step: each step draws one token of every active response.
+    """A `Stream` over vLLM's engine, where each step draws one token of every active response.
 
-    Without ``async_scheduling`` no token is in progress between two steps. vLLM labels each token with the
-    weights that drew it. This was tested with vLLM 0.32 without a GPU.
+    Because ``async_scheduling`` is off, no token is in progress between two steps. vLLM labels each token
+    with the version of the weights that drew it. This was tested with vLLM 0.32 without a GPU.
     """
 
     def __init__(self, sampler: VLLMSampler) -> None:
@@ -62,11 +62,11 @@ class VLLMStream:
         self.engine = self.sampler.llm.llm_engine
         if not hasattr(self.engine, "set_weight_version"):
             raise RunError('real.generation = "async": this vLLM does not label tokens; expected 0.32')
-        self.prompts: dict[int, list[list[int]]] = {}  # by ticket, a row for each rollout
-        self.outputs: dict[int, list[Any]] = {}  # the finished ones, the others None
+        self.prompts: dict[int, list[list[int]]] = {}  # by ticket, with one row for each rollout
+        self.outputs: dict[int, list[Any]] = {}  # by ticket, with None for unfinished rollouts
 
     def add(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Add a request for each rollout, as `VLLMSampler.generate` does."""
+        """Add a vLLM request for each rollout, as `VLLMSampler.generate` does."""
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
@@ -77,11 +77,11 @@ class VLLMStream:
             self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), own)
 
     def busy(self) -> bool:
-        """Return whether vLLM has requests."""
+        """Return whether vLLM has unfinished requests."""
         return bool(self.outputs)
 
     def step(self) -> Iterator[tuple[int, Rollouts]]:
-        """Run one engine step; yield each ticket whose rollouts are complete, with these rollouts."""
+        """Run one engine step; yield the ticket and the rollouts of each batch that it completes."""
         for output in self.engine.step():
             ticket, place = map(int, output.request_id.split("/"))
             self.outputs[ticket][place] = output
@@ -94,7 +94,7 @@ class VLLMStream:
                 yield ticket, rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Load weights between two engine steps."""
+        """Load the weights of a version between two engine steps."""
         self.sampler.load(weights)
         self.engine.set_weight_version(str(version))
 
@@ -107,7 +107,7 @@ class VLLMStream:
 
 
 class PlainStream:
-    """The plain sampler: one batch after another."""
+    """A `Stream` over the plain sampler, which draws one batch after another."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -115,25 +115,25 @@ class PlainStream:
         self.waiting: dict[int, dict[str, Any]] = {}
 
     def add(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Put the batch behind the others."""
+        """Append a batch to the queue."""
         self.waiting[ticket] = asked
 
     def busy(self) -> bool:
-        """Return whether a batch waits."""
+        """Return whether a batch is waiting."""
         return bool(self.waiting)
 
     def step(self) -> Iterator[tuple[int, Rollouts]]:
-        """Draw the next batch."""
+        """Draw the next batch, and yield its ticket and rollouts."""
         ticket = next(iter(self.waiting))
         rollouts = self.sampler.generate(**self.waiting.pop(ticket))
         rollouts.versions.extend([self.version] * len(row) for row in rollouts.tokens)
         yield ticket, rollouts
 
     def load(self, weights: Weights, version: int) -> None:
-        """Copy the weights."""
+        """Copy the weights to the sampler, and set their version."""
         self.sampler.load(weights)
         self.version = version
 
     def drop(self) -> None:
-        """Forget all batches."""
+        """Discard all batches."""
         self.waiting.clear()

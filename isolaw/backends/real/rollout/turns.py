@@ -1,17 +1,18 @@
-"""Rollouts of several turns: a user's function (`function_rollout`) asks, and the sampler draws.
+"""Draw multi-turn rollouts: a user's function (`function_rollout`) requests turns, the sampler draws them.
 
-    while rollouts are open:
-        tell each what it waits for; it asks for a further turn, or ends
-        encode what each environment added, and draw the turns of all rollouts at once
+    while rollouts are unfinished:
+        send each rollout its input; it requests another turn or ends
+        encode the texts that the environments added, and draw the next turn of all rollouts together
 
-A rollout's response is all that follows its first prompt. Tokens of the environment are context for what the
-model writes next: `Rollouts.inserted` records their places, and they enter no log-probability, gradient, KL
-term or weight of a token. They count toward ``max_response_tokens``, because they take the same room.
+A rollout's response is everything after its first prompt. Tokens of the environment are context for the
+model's next turn. `Rollouts.inserted` records their positions. They do not enter log-probabilities, the
+gradient, the KL term or token weights. They count toward ``max_response_tokens``, because they take up the
+same context.
 
-A rollout's draws depend on its own seed and the number of the turn: the first turn uses the seed itself, so a
-function of one turn draws what is drawn without a function. A rollout whose function raises, is late or
-returns something else keeps what was drawn, and its reward is 0. One that has no turn or token left is cut:
-its reward is that of its last turn, or what its function still returns.
+A rollout's draws depend only on its seed and the number of the turn. The first turn uses the seed itself, so
+a function with one turn gives the same draws as no function. If a rollout's function raises, is late or
+returns an invalid value, isolaw keeps its tokens and sets its reward to 0. A rollout that has no turn or
+token left is cut off. Its reward is the reward of its last turn, or the reward that its function returns.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from isolaw.backends.real.rollout.rewards import ROLLOUT
 from isolaw.backends.real.rollout.samplers import Rollouts, Sampler
 from isolaw.errors import DataError
 
-_TURN = 3  # a random stream of a rollout's seed, after those of `interruption`
+_TURN = 3  # key of a random stream derived from a rollout's seed; `interruption` uses 1 and 2
 
 
 @dataclass
 class Conversation:
-    """A rollout on the trainer's side: its tokens, and how it ended."""
+    """The trainer's record of a multi-turn rollout: its tokens, and how it ended."""
 
     problem: Problem
     seed: int
@@ -46,15 +47,15 @@ class Conversation:
     logprobs: list[float] = field(default_factory=list)
     inserted: list[int] = field(default_factory=list)  # as in `Rollouts`
     turns: int = 0
-    written: str = ""  # in the last turn
+    written: str = ""  # the model's text in the last turn
     finished: bool = False
     is_chat: bool = False
-    reward: float = 0.0  # that its function returned
-    failed: str = ""  # why
+    reward: float = 0.0  # the reward that its function returned
+    failed: str = ""  # the reason for a failure, else empty
 
     @property
     def environment_tokens(self) -> int:
-        """Tokens of the environment in the response."""
+        """Number of environment tokens in the response."""
         return sum(self.inserted[1::2]) - sum(self.inserted[::2])
 
     def turn_seed(self) -> int:
@@ -66,7 +67,10 @@ class Conversation:
 
 
 class Turns:
-    """Draws rollouts by a user's function; ``longest`` are the tokens of prompt and response together."""
+    """Draws multi-turn rollouts with a user's function.
+
+    ``longest`` is the maximum number of tokens of prompt and response together.
+    """
 
     def __init__(self, options: RealOptions, tokenizer: Any, longest: int) -> None:
         assert options.rollout is not None
@@ -85,9 +89,10 @@ class Turns:
         max_tokens: int,
         **how: float,
     ) -> list[Conversation]:
-        """Return a rollout for each problem, with arguments of `Sampler.generate` for one turn.
+        """Return a rollout for each problem.
 
-        Warns of rollouts that failed, by reason.
+        The other arguments are as in `Sampler.generate`, for one turn. Warn about failed rollouts, with the
+        most frequent reasons.
         """
         rows = [
             Conversation(problem, seed, prompt)
@@ -96,7 +101,7 @@ class Turns:
         told: dict[int, Any] = {number: vars(row.problem) for number, row in enumerate(rows)}
         while told:
             replies, told = self.function.advance(told), {}
-            drawing: dict[int, int] = {}  # the tokens that a turn may have
+            drawing: dict[int, int] = {}  # the maximum tokens of the next turn, by rollout
             for number, reply in sorted(replies.items()):
                 row = rows[number]
                 if "added" not in reply:
@@ -139,7 +144,7 @@ class Turns:
             row.failed = f"it returned no reward, which real.reward = {ROLLOUT!r} needs"
 
     def _room(self, row: Conversation, reply: Reply, max_tokens: int) -> int:
-        """Add what the environment wrote; return the tokens that the next turn may have, or 0."""
+        """Add the environment's tokens to a rollout; return the maximum tokens of its next turn, or 0."""
         if row.failed or (self.most and row.turns >= self.most):
             return 0
         try:
@@ -161,7 +166,7 @@ class Turns:
         return max(room, 0)
 
     def _encoded(self, row: Conversation, reply: Reply) -> list[int]:
-        """Return the tokens of what the environment added; raise `DataError` if they have none."""
+        """Return the tokens of the environment's items; raise `DataError` if they cannot be encoded."""
         items: list[str | Message] = reply["added"]
         messages = [{"role": "user", "content": item} if isinstance(item, str) else item for item in items]
         texts = [item for item in items if isinstance(item, str)]
@@ -178,12 +183,12 @@ class Turns:
         return encode([opening], self.tokenizer, self.chat, reply["tools"])[0]
 
     def close(self) -> None:
-        """End the function's processes."""
+        """End the worker processes of the function."""
         self.function.close()
 
 
 def rollouts_of(rows: Sequence[Conversation]) -> Rollouts:
-    """Return conversations as the sampler returns responses."""
+    """Return conversations as `Rollouts`, the format in which samplers return responses."""
     return Rollouts(
         [row.prompt for row in rows],
         [row.tokens for row in rows],

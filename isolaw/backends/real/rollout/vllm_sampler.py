@@ -1,15 +1,17 @@
-"""vLLM in the training process, alternating with the trainer on a GPU's memory.
+"""Run vLLM in the training process; vLLM and the trainer use the GPU's memory alternately.
 
-While it sleeps, vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, and the trainer
-hands them over again before the next draw (level 1 would copy them to host memory, only to be overwritten).
-vLLM itself saves and restores buffers, such as RoPE's tables. Waking frees what torch caches, maps the memory
-of the weights, loads them, and maps the KV cache.
+While it sleeps, vLLM keeps neither weights nor KV cache on the GPU. Sleep level 2 drops the weights, and the
+trainer transfers them again before the next draw. (Level 1 would copy them to host memory, although they are
+about to be overwritten.) vLLM saves and restores buffers, such as RoPE's tables. To wake vLLM, isolaw frees
+torch's cached memory, maps the memory of the weights, loads the weights, and maps the KV cache.
 
-The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, its default), and a
-response that continues finds the cache of its beginning. vLLM does not drop it with new weights; isolaw does.
+The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, which is on by default),
+and a continued response reuses the cache of its beginning. vLLM does not clear the prefix cache when weights
+change, so isolaw does.
 
-The code was read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); it was run
-in 0.32 without a GPU, and therefore without sleep.
+The calls were checked against the source of vLLM 0.24, 0.28, 0.32 and 0.33
+(`tests/backends/real/data/signatures.json`). They were run with vLLM 0.32 without a GPU, and therefore
+without sleep.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class VLLMSampler:
-    """vLLM with log-probabilities after temperature and top_p; eager without a GPU.
+    """A vLLM sampler that returns log-probabilities after temperature and top_p; eager without a GPU.
 
-    Raise `RunError` if its share of the GPU is too small, or if this vLLM has no float32 head.
+    Raise `RunError` if the sampler's share of the GPU is too small, or if this version of vLLM does not
+    support a requested float32 head.
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
@@ -56,10 +59,10 @@ class VLLMSampler:
         from vllm import LLM, __version__
 
         _guard_dispatcher()
-        process_group.start()  # vLLM before 0.28 opens a port to all for one of its own
+        process_group.start()  # otherwise vLLM before 0.28 starts its own, with a port open to the network
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
-        self.fresh = True  # whether the prefix cache was computed by the current weights
+        self.fresh = True  # whether the prefix cache was computed with the current weights
         self.preemptions = 0
         arguments: dict[str, Any] = {
             "dtype": settings.dtype,
@@ -67,13 +70,13 @@ class VLLMSampler:
             "enforce_eager": not self.on_gpu,
             "logprobs_mode": "processed_logprobs",
             "seed": 0,
-            # Weights are random until they arrive, so a missing one shows at the first comparison, even if
-            # vLLM reports the fused parameter that contains it as loaded.
+            # Weights are random until they are loaded. A missing weight is therefore detected at the first
+            # comparison, even if vLLM reports the fused parameter that contains it as loaded.
             "load_format": "dummy",
         }
         if not self.on_gpu:
-            # A prompt that two steps share would break vLLM there: it rewinds the request's generator, which
-            # torch cannot do on a CPU.
+            # vLLM on a CPU fails if a prompt is split between two steps: it rewinds the request's generator,
+            # which torch cannot do on a CPU.
             arguments |= {"enable_chunked_prefill": False}
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory}
@@ -81,16 +84,16 @@ class VLLMSampler:
         if settings.streams:
             arguments["async_scheduling"] = False
         if settings.tensor_parallel > 1:
-            process_group.let_libraries_unpickle()  # handles of its queues
-            # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
-            # all-reduce needs its peers among the visible GPUs, of which each rank has one.
+            process_group.let_libraries_unpickle()  # vLLM pickles the handles of its queues
+            # data_parallel_size is not set, because it makes each generation step a collective of all ranks.
+            # The custom all-reduce needs all its peers among the visible GPUs, but each rank sees only one.
             arguments |= {
                 "tensor_parallel_size": settings.tensor_parallel,
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,
             }
         overrides: dict[str, Any] = {"head_dtype": "float32"} if settings.float32_head else {}
-        # vLLM's reload leaves the output head of tied embeddings stale, so they are untied there.
+        # vLLM's reload does not update the output head of tied embeddings, so isolaw unties them in vLLM.
         self.tied = is_tied(settings.model)
         if self.tied:
             overrides["tie_word_embeddings"] = False
@@ -101,7 +104,7 @@ class VLLMSampler:
         try:
             with alone, _collectable():
                 self.llm = LLM(settings.model, **arguments)
-        except ValueError as error:  # vLLM finds no room for its share or its KV cache
+        except ValueError as error:  # raised if the share of the GPU or the KV cache does not fit
             if "memory" not in str(error):
                 raise
             raise RunError(
@@ -109,23 +112,23 @@ class VLLMSampler:
                 "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by "
                 "real.zero_stage or real.offload_optimizer"
             ) from error
-        # It warns about every layer with buffers and without weights, at every reload.
+        # At every reload, vLLM warns about every layer that has buffers and no weights.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
             raise RunError(f"recipe.float32_head: vLLM {__version__} ignores it; expected 0.28 or newer")
         self._count_preemptions()
         self.names = parameter_names(settings.model)
         self.llm.apply_model(_remember_loaded)
-        # Its allocator's switch, at every waking.
+        # vLLM triggers this warning at every wake-up, when it switches the allocator.
         warnings.filterwarnings("ignore", message=".*_set_allocator_settings is deprecated")
         self._load(stored_weights(settings.model))
-        # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
+        # At level 2, vLLM saves buffers but no other tensors. Models with other tensors sleep at level 1.
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw rollouts: one request for each, with its own seed."""
+        """Draw rollouts with one vLLM request for each, which has its own seed."""
         from vllm import TokensPrompt
 
         if self.asleep:
@@ -154,11 +157,11 @@ class VLLMSampler:
         common = SamplingParams(
             temperature=temperature,
             top_p=top_p,
-            seed=0,  # each copy gets its own
+            seed=0,  # replaced in each copy
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            skip_clone=True,  # shallow copies suffice, here and in vLLM
+            skip_clone=True,  # shallow copies suffice in isolaw and in vLLM
             skip_reading_prefix_cache=not self.fresh,
         )
         parameters, rows = [], []
@@ -176,13 +179,13 @@ class VLLMSampler:
         """Return the rollouts of vLLM's finished requests."""
         outputs = [request.outputs[0] for request in requests]
         tokens = [list(output.token_ids) for output in outputs]
-        logprobs = [list(output.logprobs.logprobs) for output in outputs]  # of the tokens drawn alone
+        logprobs = [list(output.logprobs.logprobs) for output in outputs]  # drawn tokens only
         return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
 
     def load(self, weights: Weights) -> None:
-        """Load the weights in place (vLLM's ``reload_weights``), which wakes the sampler.
+        """Load the weights in place with vLLM's ``reload_weights``, and wake the sampler.
 
-        Raises `RunError` if a weight was missing, or vLLM did not use it.
+        Raise `RunError` if a weight is missing, or if vLLM did not use it.
         """
         sent: set[str] = set()
         self._load(recording(weights, sent))
@@ -194,7 +197,8 @@ class VLLMSampler:
         if self.tied:
             weights = _untied(weights)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        # While requests are active (`streaming`) vLLM cannot drop it, so later ones must not read it.
+        # vLLM cannot clear the prefix cache while requests are active (`streaming`). Later requests must then
+        # not read it.
         self.fresh = not self.llm.llm_engine.has_unfinished_requests() and self.llm.reset_prefix_cache()
         check_complete(set().union(*self.llm.apply_model(_not_loaded)), "vLLM")
         if self.asleep:
@@ -202,15 +206,16 @@ class VLLMSampler:
         self.asleep = self.needs_weights = False
 
     def sleep(self) -> None:
-        """Release weights and KV cache (GPUs only)."""
+        """Release the GPU memory of weights and KV cache; do nothing without a GPU."""
         if self.on_gpu and not self.asleep:
             self.llm.sleep(level=self.level)
             self.asleep = self.needs_weights = True
 
     def _wake(self, tag: str) -> None:
-        """Map the memory of a part again, after emptying torch's cache, which vLLM cannot use.
+        """Map the memory of the weights or the KV cache again.
 
-        It collects garbage only before the weights wake, since a collection takes as long as loading them.
+        This first empties torch's cache, because vLLM cannot use that memory. Garbage is collected only
+        before the weights wake, because a collection takes as long as loading the weights.
         """
         if tag == "weights":
             gc.collect()
@@ -218,7 +223,7 @@ class VLLMSampler:
         self.llm.wake_up(tags=[tag])
 
     def _count_preemptions(self) -> None:
-        """Count restarted responses; vLLM's own statistics cost time in each step."""
+        """Count restarted responses with a hook, because vLLM's own statistics cost time in each step."""
         scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         preempt = scheduler._preempt_request
 
@@ -229,11 +234,11 @@ class VLLMSampler:
         scheduler._preempt_request = counted
 
     def close(self) -> None:
-        """End vLLM, but not the process's default group, which DeepSpeed uses."""
+        """End vLLM, but keep the default process group, which DeepSpeed uses."""
         destroy = dist.destroy_process_group
         dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
         try:
-            if self.asleep:  # vLLM can only free what is mapped
+            if self.asleep:  # vLLM can only free memory that is mapped
                 self._wake("weights")
                 self._wake("kv_cache")
             with _collectable():
@@ -245,10 +250,10 @@ class VLLMSampler:
 
 @contextlib.contextmanager
 def _collectable() -> Iterator[None]:
-    """While entered, vLLM neither freezes objects for the garbage collector nor unfreezes any.
+    """Prevent vLLM from freezing or unfreezing objects for the garbage collector inside the block.
 
-    vLLM freezes everything that exists when it has started, including a trainer: a run's weights and
-    optimiser would stay in memory as long as the sampler serves further runs.
+    After its start, vLLM freezes all existing objects, including a trainer. The weights and the optimiser of
+    a run would then stay in memory while the sampler serves later runs.
     """
     freeze, unfreeze = gc.freeze, gc.unfreeze
     gc.freeze = gc.unfreeze = lambda: None
@@ -259,7 +264,7 @@ def _collectable() -> Iterator[None]:
 
 
 def _other_tensors(model: torch.nn.Module) -> list[str]:
-    """Return names of a model's tensors that are neither parameters nor buffers nor KV cache."""
+    """Return the names of a model's GPU tensors that are neither parameters, buffers nor KV cache."""
     return [
         f"{name}.{key}"
         for name, module in model.named_modules()
@@ -269,7 +274,7 @@ def _other_tensors(model: torch.nn.Module) -> list[str]:
 
 
 def _remember_loaded(model: torch.nn.Module) -> None:
-    """Let a model keep the names of the parameters that its last ``load_weights`` filled."""
+    """Make a model store the names of the parameters that its last ``load_weights`` call filled."""
     load = model.load_weights
 
     def watched(weights: Weights) -> set[str] | None:
@@ -280,14 +285,14 @@ def _remember_loaded(model: torch.nn.Module) -> None:
 
 
 def _not_loaded(model: torch.nn.Module) -> set[str]:
-    """Return the parameters that the last ``load_weights`` left out; none if the model does not say."""
+    """Return the parameters that the last ``load_weights`` omitted; none if the model reports nothing."""
     if model.names_loaded is None:
         return set()
     return {name for name, _ in model.named_parameters()} - model.names_loaded
 
 
 def _guard_dispatcher() -> None:
-    """Let vLLM 0.32's search for kernels on CPUs skip objects of llvmlite, whose ``vars`` are no mapping."""
+    """Make vLLM 0.32's search for CPU kernels skip llvmlite objects, whose ``vars`` is not a mapping."""
     with contextlib.suppress(ImportError):
         from vllm.triton_utils import dispatcher
 
@@ -299,7 +304,7 @@ def _guard_dispatcher() -> None:
 
 
 def is_tied(model: str) -> bool:
-    """Return whether a model's output head is its input embedding."""
+    """Return whether a model's output head shares the weights of its input embedding."""
     return bool(models.config(model).get("tie_word_embeddings", False))
 
 

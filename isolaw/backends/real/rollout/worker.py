@@ -1,7 +1,7 @@
-"""The sampling half of a run: draws rollouts of problems and rewards them, for training and evaluation.
+"""Draw and reward rollouts of problems, for the training and evaluation of a run.
 
-Every rollout has its own seed, keyed on (run, stream, step, problem, sample), so it depends neither on the
-other rollouts nor on the process that draws it.
+Every rollout has its own seed, derived from (run, stream, step, problem, sample). Its result therefore does
+not depend on other rollouts or on the process that draws it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class RolloutWorker:
-    """Sampler, problems and reward of a run.
+    """The sampler, problems and reward of a run.
 
-    ``options`` is the spec's section with nothing left open (`isolaw.backends.real.train.memory.planner`);
-    ``clock`` adds up the seconds of a part of a step.
+    ``options`` is the spec's section with all keys filled in (`isolaw.backends.real.train.memory.planner`).
+    ``clock`` returns a context that adds its duration to a named part of the step.
     """
 
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
@@ -40,10 +40,10 @@ class RolloutWorker:
         self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"], columns=options.rollout is not None)
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
-        # By part of the set: train, validation, and any further evaluation set.
+        # Problems by part of the set: train, validation, and any other evaluation set.
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
         self.tokenizer = models.tokenizer(options.model)
-        # Of the whole set, so that the runs of a sweep over n_train share a sampler.
+        # Encode the whole set, so that the runs of a sweep over n_train can share a sampler.
         encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
@@ -67,14 +67,15 @@ class RolloutWorker:
             timeout_hours=options.timeout_hours,
         )
         self.sampler: Sampler = open_sampler(settings)
-        self.sampler.needs_weights = True  # the base model's or the previous run's weights
+        self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run
 
     def draw(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each problem in ``visited``, indices into a part of the set.
+        """Return n rewarded rollouts of each problem in ``visited``.
 
-        Temperature and top_p are the recipe's or, if ``evaluating``, the evaluations'.
+        ``visited`` contains indices into a part of the set. Temperature and top_p are from the recipe or, if
+        ``evaluating``, from the evaluation settings.
         """
         led = None
         with self.clock("generate"):
@@ -119,10 +120,10 @@ class RolloutWorker:
         rollouts: Rollouts,
         led: Sequence[Conversation] | None = None,
     ) -> Batch:
-        """Return the batch of this process's rollouts, with those of the others.
+        """Return the batch of the rollouts of all processes, with their rewards.
 
-        Of conversations, ``led`` by a function, the last turn is judged, and those that failed get 0. Raise
-        `RunError` if all of them failed.
+        ``rollouts`` are those of this process. If a function ``led`` conversations, the reward judges the
+        last turn of each, and failed conversations get reward 0. Raise `RunError` if all of them failed.
         """
         problems, before = self._problems(part, visited, n), self.reward.failures
         turns = None
@@ -149,7 +150,7 @@ class RolloutWorker:
         return batch
 
     def close(self) -> None:
-        """End the processes of reward and rollouts; the sampler sleeps, and serves the next run."""
+        """End the processes of reward and rollout function, and put the sampler to sleep for the next run."""
         self.reward.close()
         if self.turns:
             self.turns.close()

@@ -1,13 +1,14 @@
-"""Worker processes that judge responses within a time limit, whatever the user's code does.
+"""Run reward code in worker processes, so that every response gets a reply within a time limit.
 
-`WorkerPool` is the trainer's side: it distributes rows of JSON and collects a reply for each. `Channel` is a
-worker's side. A worker's code may hang, crash, fork or print. The worker is then ended with everything that
-it started, and replaced; its current row gets no reply.
+`WorkerPool` is the trainer's side. It distributes rows of JSON and collects a reply for each row. `Channel`
+is the worker's side. The code in a worker can hang, crash, fork or print. isolaw ends a failed worker with
+all its child processes and replaces it. The current row of this worker gets no reply.
 
-The kernel ends a late worker by its alarm; if code removed the alarm, the trainer ends it `_GRACE_S` later. A
-reply counts only with the key that came with its rows. Key and pipes exist only in the worker's memory: not
-in its environment or arguments, nor in what it forks or executes. So a graded program cannot write itself a
-reward. The function in the worker is trusted.
+The kernel ends a late worker by an alarm. If the code has removed the alarm, the trainer ends the worker
+`_GRACE_S` seconds later. A reply is valid only with the key that was sent with its rows. Key and pipes exist
+only in the worker's memory. They are not in its environment or arguments, and forked or executed programs do
+not inherit them. A graded program therefore cannot forge its own reward. The function in the worker is
+trusted.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from isolaw.errors import RunError
 IN_A_ROW = 16  # this many consecutive failures end the run
 LATE, FLOODED, MALFORMED = "late", "reply of more than 1 MB", "malformed reply"
 _START_S = 120.0
-_GRACE_S = 1.5  # time for an alarm to end a worker before the trainer does
-_LONGEST = 2**20  # bytes of a reply
-_LONGEST_TEXT = 2_000  # characters of a message about a response
+_GRACE_S = 1.5  # time for the alarm to end a worker before the trainer does
+_LONGEST = 2**20  # maximum bytes of a reply
+_LONGEST_TEXT = 2_000  # maximum characters of a reply that is a text
 _READY = b"ready"
 JsonRow = Sequence[Any]
 
 
 class WorkerPool:
-    """Processes that execute ``python -P -c code``, which calls `Channel.serve`, with ``arguments``.
+    """A pool of worker processes that execute ``python -P -c code`` with ``arguments``.
 
-    A worker answers each row within ``limit`` seconds or, if it is ``whole``, all the rows that it is given
-    at once. ``what`` names the reward in messages. ``failures`` counts the rows without a reply by kind:
-    ``late``, a signal's name, an exit status, or what was wrong with the reply.
+    ``code`` must call `Channel.serve`. A worker gets ``limit`` seconds for each row or, if it is ``whole``,
+    for all rows of a request. ``what`` names the reward in messages. ``failures`` counts the rows without a
+    reply by kind: ``late``, the name of a signal, an exit status, or the fault of the reply.
     """
 
     def __init__(
         self, code: str, arguments: Sequence[str], workers: int, limit: float, what: str, whole: bool = False
     ) -> None:
-        # -P: no module of this folder hides a library's
+        # -P: modules in the working directory must not shadow those of libraries
         command = [sys.executable, "-P", "-c", code, *arguments]
         self.whole, self.what = whole, what
         self.failures: Counter[str] = Counter()
@@ -64,9 +65,9 @@ class WorkerPool:
             self.idle.put(Worker(command, limit, what))
 
     def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
-        """Return the reply to each row, or None; a worker gets ``at_once`` rows at a time.
+        """Return the reply to each row, or None for a row that failed; send ``at_once`` rows at a time.
 
-        Raises `RunError` if a worker does not start, and after `IN_A_ROW` consecutive failures.
+        Raise `RunError` if a worker does not start, and after `IN_A_ROW` consecutive failures.
         """
         cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
         return [reply for part in self._threads.map(self._replies, cut) for reply in part]
@@ -93,7 +94,7 @@ class WorkerPool:
         return out
 
     def _note(self, kind: str, row: JsonRow, lost: int) -> None:
-        """Count a failure; an empty ``kind`` ends a series of failures."""
+        """Count a failure of ``lost`` rows; an empty ``kind`` is a success, which ends a failure series."""
         with self._lock:
             self._in_a_row = self._in_a_row + 1 if kind else 0
             if kind:
@@ -105,14 +106,14 @@ class WorkerPool:
                 self._ending = RunError(f"{self.what}: {said}")
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         self._threads.shutdown()
         while not self.idle.empty():
             self.idle.get().end()
 
 
 class Worker:
-    """One worker process, started when needed, and again after it is lost."""
+    """One worker process, which starts at the first request and restarts after it is lost."""
 
     def __init__(self, command: list[str], limit: float, what: str) -> None:
         self.command, self.limit, self.what = command, limit, what
@@ -120,7 +121,7 @@ class Worker:
         self._read, self._searched = bytearray(), 0
 
     def ask(self, rows: Sequence[JsonRow]) -> tuple[list[Any], str]:
-        """Return the replies to the rows, and the reason if there are fewer."""
+        """Return the replies to the rows, and the reason for missing replies (empty if there are none)."""
         key = secrets.token_hex(16)
         asked = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
         replies: list[Any] = []
@@ -149,9 +150,10 @@ class Worker:
             raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
 
     def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
-        """Return the process's next line, or why there is none, and the unsent rest of ``asked``.
+        """Return the next line of the process, and the unsent rest of ``asked``.
 
-        The line must arrive within ``seconds``, even if the process does not read its rows.
+        If there is no line, return the reason as a string in its place. The time limit of ``seconds`` applies
+        even if the process does not read its rows.
         """
         assert self.process is not None
         assert self.process.stdin is not None
@@ -181,7 +183,7 @@ class Worker:
         return line, asked
 
     def _lost(self, kind: str) -> str:
-        """End the process; return why it has no reply: ``kind`` or, if that is empty, how it ended."""
+        """End the process, and return the reason: ``kind`` or, if it is empty, how the process ended."""
         assert self.process is not None
         if not kind:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -197,21 +199,22 @@ class Worker:
         return kind
 
     def end(self) -> None:
-        """End the process, and all that it has started."""
+        """End the process and all processes that it has started."""
         if self.process is not None:
             children.end(self.process)
             self.process = None
 
 
 class Channel:
-    """A worker's side; open it before importing the user's code, so that nothing it prints is a reply.
+    """The worker's side of the pipe to the trainer.
 
-    Printed text goes to standard error, and standard input is empty.
+    Create it before the import of the user's code, so that printed text cannot be mistaken for a reply.
+    Printed text then goes to standard error, and standard input is empty.
     """
 
     def __init__(self) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this ends with its input
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C and closes this input
         self._source, self._sink = os.dup(0), os.dup(1)  # not inherited by programs that the code executes
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -225,7 +228,7 @@ class Channel:
                 os.close(number)
 
     def serve(self, judge: Callable[[list[JsonRow]], Iterable[Any]]) -> None:
-        """Read rows, and write the replies that ``judge`` yields for them, until the input ends."""
+        """Read rows and write the replies that ``judge`` yields for them; return when the input ends."""
         self._write(_READY)
         rest = bytearray()
         while piece := os.read(self._source, 2**20):
@@ -246,7 +249,7 @@ class Channel:
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Any:
-    """While entered, the kernel ends this process after the given seconds."""
+    """Let the kernel end this process if the block takes longer than the given seconds."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Training: the loop of a run, its trainer, batches, memory and evaluation."""
+"""Train models: the loop of a run, its trainer, batches, memory plan and evaluation."""

@@ -1,7 +1,8 @@
-"""LoRA's adapters in a model (peft), which are trained in place of its weights, and the merged weights.
+"""Add LoRA adapters to a model with peft, and merge them into its weights.
 
-The sampler draws from merged weights, W + (α / r) B A in float32, rounded once to the type of W. They are
-made one matrix at a time on the way to the sampler; W itself stays as it is, so nothing adds up over steps.
+Only the adapters are trained. The sampler draws from the merged weights W + (α / r) B A, computed in float32
+and rounded once to the type of W. They are computed one matrix at a time during the transfer to the sampler.
+W itself never changes, so rounding errors do not accumulate over steps.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.errors import RunError
 
-_NAME = "default"  # peft's name of the only adapter
-_WITHIN = ".base_layer"  # in the names of weights that peft has wrapped
+_NAME = "default"  # name of the only adapter in peft
+_WITHIN = ".base_layer"  # part of the names of weights in layers that peft has wrapped
 
 
 class Adapters:
-    """The adapters of a model; creating them adds them to the model and freezes its own parameters."""
+    """The adapters of a model; the constructor adds them to the model and freezes its own parameters."""
 
     def __init__(self, model: Any, lora: LoRA) -> None:
         with environment.importing():
@@ -33,15 +34,15 @@ class Adapters:
             raise RunError(f"recipe.lora_targets: no linear layer of {type(model).__name__} has such a name")
         config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=names)
         model.requires_grad_(False)
-        with torch.random.fork_rng(devices=[]):  # in host memory: the same on every machine
+        with torch.random.fork_rng(devices=[]):  # in host memory, so that all machines draw the same numbers
             torch.manual_seed(lora.seed)
             inject_adapter_in_model(config, model, adapter_name=_NAME)
         self.model, self.layers = model, {name: model.get_submodule(name) for name in names}
 
     def merged(self, whole: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's own parameters with the adapters merged, under their names in the model's files.
+        """Yield the model's own parameters with the adapters merged, by their names in the model's files.
 
-        While ``whole`` of some parameters is entered, ZeRO-3 has gathered them.
+        ``whole`` returns a context in which ZeRO-3 has gathered the given parameters.
         """
         for name, parameter in self.model.named_parameters():
             if ".lora_A." in name or ".lora_B." in name:
@@ -55,13 +56,13 @@ class Adapters:
 
     @torch.no_grad()
     def remove(self) -> None:
-        """Merge the adapters into the model's own weights, and take them out."""
+        """Merge the adapters into the model's own weights, and remove the adapters."""
         for name, layer in self.layers.items():
             layer.base_layer.weight.copy_(self._sum(name))
             self.model.set_submodule(name, layer.base_layer)
 
     def without(self, policy: Any) -> Callable[..., Tensor]:
-        """Return a policy that computes as if there were no adapters."""
+        """Return a function that calls ``policy`` with the adapters disabled."""
 
         def compute(*inputs: Any) -> Tensor:
             scaling = {name: layer.scaling[_NAME] for name, layer in self.layers.items()}
@@ -77,11 +78,11 @@ class Adapters:
         return compute
 
     def _factors(self, name: str) -> list[nn.Parameter]:
-        """Return A and B of a layer."""
+        """Return the matrices A and B of a layer."""
         return [own[_NAME].weight for own in (self.layers[name].lora_A, self.layers[name].lora_B)]
 
     def _sum(self, name: str) -> Tensor:
-        """Return W + s B A of a layer, computed in float32 and rounded once to the type of W."""
+        """Return the merged weight W + (α / r) B A of a layer, rounded once from float32 to the type of W."""
         layer, (a, b) = self.layers[name], (own.detach().float() for own in self._factors(name))
         weight = layer.base_layer.weight.detach()
         return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_NAME]).to(weight.dtype)

@@ -1,13 +1,15 @@
-"""A batch of rollouts, and the part of it that each process of a run holds.
+"""Represent a batch of rollouts, and divide it among the processes of a run.
 
-Rollouts are dealt to the samplers in turn: the first of every problem, then the second of each, and so on,
-each round starting with the next sampler. So all shares are equal for any B_p and n, including those of the
-rollouts in the gradient, and a problem's rollouts, whose lengths are alike, are spread over samplers. Each
-process samples and rewards its own. The rewards and lengths of the whole batch are gathered, so that
-advantages and weights are the same for any number of ranks. Before training, rows move from processes with
-more tokens than the mean to those with fewer (`Batch.balance`). Processes that share one sampler's model
-(tensor parallel) draw the same rollouts and train on a part of them each. Samplers in processes of their own
-belong to ranks, which hold their rollouts; a rank may have several, or none.
+Rollouts are distributed to the samplers in turn: the first rollout of every problem, then the second of every
+problem, and so on. Each round starts with the next sampler. All samplers therefore get equal shares for any
+B_p and n, also of the rollouts that enter the gradient. A problem's rollouts, which have similar lengths, are
+spread over samplers.
+
+Each process samples and rewards its own rollouts. The rewards and lengths of the whole batch are gathered, so
+that advantages and weights are the same for any number of ranks. Before training, rows move from processes
+with more tokens than the mean to processes with fewer (`Batch.balance`). Processes that share one sampler's
+model (tensor parallel) draw the same rollouts, and each trains on a part of them. Samplers in separate
+processes belong to ranks, which hold their rollouts. A rank can have several such samplers, or none.
 """
 
 from __future__ import annotations
@@ -30,45 +32,48 @@ from isolaw.backends.real.options import samplers_of
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group, row_tensors
 
-# Fields of the whole batch: tensors with their types, and plain data.
+# Fields that cover the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
-_OPTIONAL = ("components", "turns")  # also of the whole batch, or None; tensors of float64
-_NEAR = 0.01  # share of the mean by which a process's tokens may exceed it
+_OPTIONAL = ("components", "turns")  # optional float64 tensors that cover the whole batch
+_NEAR = 0.01  # a process's tokens can exceed the mean over processes by this fraction
 _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
 
 @dataclass
 class Batch:
-    """The rollouts of some problems; fields in `_WHOLE`, `_OPTIONAL` and `_PLAIN` cover all processes."""
+    """The rollouts of some problems.
 
-    visited: list[int]  # the problems, indices of the training set, (B_p,)
-    rewards: torch.Tensor  # (B_p, n)
-    lengths: torch.Tensor  # tokens drawn of each response, (B_p, n)
-    truncated: torch.Tensor  # (B_p, n)
-    # Which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
+    Fields in `_WHOLE`, `_OPTIONAL` and `_PLAIN` cover all processes; other fields cover only this process.
+    """
+
+    visited: list[int]  # indices of the B_p problems in their part of the set
+    rewards: torch.Tensor  # shape (B_p, n)
+    lengths: torch.Tensor  # number of drawn tokens of each response, shape (B_p, n)
+    truncated: torch.Tensor  # whether each response was cut off, shape (B_p, n)
+    # The rollouts that this process holds, in ascending order: row j · n + i is sample i of problem j.
     rows: list[int]
-    rollouts: Rollouts  # those of `rows`
-    generated: int  # rollouts, also those that a filter discards
+    rollouts: Rollouts  # the rollouts of `rows`
+    generated: int  # number of rollouts, including those that a filter discards
     generated_tokens: int
-    reward_failures: int = 0  # responses whose reward failed, which count as wrong
-    # This process trains on every `parts`-th of its rows, from the one at `part`.
+    reward_failures: int = 0  # number of responses whose reward failed; they count as wrong
+    # This process trains on every `parts`-th of its rows, starting with the row at index `part`.
     part: int = 0
     parts: int = 1
-    # Each of several rewards, without its weight, (B_p, n, rewards); `rewards` are their weighted sum.
+    # Unweighted rewards if there are several, shape (B_p, n, rewards); `rewards` is their weighted sum.
     components: torch.Tensor | None = None
-    # Of conversations: turns, tokens of the environment, and whether the rollout failed, (B_p, n, 3).
+    # With a rollout function: turns, environment tokens, and whether it failed, shape (B_p, n, 3).
     turns: torch.Tensor | None = None
-    # Of `rollouts`, under the policy that sampled them; None for the current policy.
+    # Log-probabilities of `rollouts` under the policy that sampled them; None if it is the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
     @property
     def n(self) -> int:
-        """Rollouts per problem."""
+        """Number of rollouts per problem."""
         return self.rewards.shape[1]
 
     @property
     def verdicts(self) -> torch.Tensor:
-        """The reward that decides which responses are correct, the first of several, (B_p, n)."""
+        """The reward that decides which responses are correct (the first reward), of shape (B_p, n)."""
         return self.rewards if self.components is None else self.components[..., 0]
 
     @property
@@ -78,26 +83,26 @@ class Batch:
 
     @property
     def response_length(self) -> float:
-        """Mean tokens of a response."""
+        """Mean number of drawn tokens per response."""
         return float(self.lengths.mean(dtype=torch.float64))
 
     def _given(self) -> list[str]:
-        """Return the fields in `_OPTIONAL` that are not None."""
+        """Return the names of the fields in `_OPTIONAL` that are not None."""
         return [name for name in _OPTIONAL if getattr(self, name) is not None]
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
-        """Return this process's rows of a (B_p, n) tensor, flat."""
+        """Return this process's rows of a tensor of shape (B_p, n), as a flat tensor."""
         return values.reshape(-1)[self.rows]
 
     def own_rows(self, enters: torch.Tensor) -> list[int]:
-        """Return the rows that this process trains on, of those that enter the gradient (B_p, n)."""
+        """Return the indices in `rows` that this process trains on, given the (B_p, n) gradient mask."""
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
 
     def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Move rows so that all processes train on about equally many tokens; all of them take part.
+        """Move rows so that all processes train on similar numbers of tokens; all processes must call this.
 
-        ``enters``, (B_p, n), are the rows that enter the gradient, ``tokens``, (B_p, n), their costs. Each
-        row is then held by one process.
+        ``enters`` marks the rows that enter the gradient, and ``tokens`` gives their costs. Both have shape
+        (B_p, n). Afterwards, each row is held by exactly one process.
         """
         if ranks.world == 1:
             return
@@ -130,7 +135,7 @@ class Batch:
         self.part, self.parts = 0, 1
 
     def keep_informative(self, wanted: int) -> int:
-        """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
+        """Keep only the first ``wanted`` problems whose rewards differ; return how many are missing."""
         kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
         place = {old: new for new, old in enumerate(kept)}
         held = [k for k, row in enumerate(self.rows) if row // self.n in place]
@@ -142,7 +147,7 @@ class Batch:
         return wanted - len(kept)
 
     def extend(self, other: Batch) -> None:
-        """Add another batch's problems."""
+        """Append the problems and rollouts of another batch."""
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
         for name in (*_WHOLE, *self._given()):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
@@ -151,9 +156,9 @@ class Batch:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def save(self, path: Path, ranks: RankGroup) -> None:
-        """Write the whole batch to a safetensors file; all processes take part, the first one writes.
+        """Write the whole batch to a safetensors file; all processes must call this, and the first writes.
 
-        The rows are its tensors (`row_tensors`), the rest is JSON in its metadata.
+        The tensors of the file are the rows (`row_tensors`), and its metadata has all other fields as JSON.
         """
         held = ranks.tensors_of(row_tensors.of(self.rows, self.rollouts, self.old_logprobs))
         if ranks.rank == 0:
@@ -168,7 +173,7 @@ class Batch:
 
     @classmethod
     def load(cls, path: Path, ranks: RankGroup) -> Batch:
-        """Return this process's view of a batch that `save` wrote, for any number of processes."""
+        """Return this process's part of a batch that `save` wrote, for any number of processes."""
         with safe_open(path, framework="pt") as file:
             state = json.loads(file.metadata()["batch"])
         return cls.from_state(state, load_file(path), ranks)
@@ -177,7 +182,7 @@ class Batch:
     def from_state(
         cls, state: dict[str, Any], tensors: Mapping[str, torch.Tensor] | None, ranks: RankGroup
     ) -> Batch:
-        """Return this process's view of a batch; without tensors, of a state that is all JSON (former)."""
+        """Return this process's part of a batch; ``tensors`` is None for JSON states of older versions."""
         if tensors is None:
             whole, old = Rollouts(**state["rollouts"]), state["old_logprobs"]
             old = old and [torch.tensor(values, dtype=torch.float64) for values in old]
@@ -198,37 +203,41 @@ class Batch:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The processes of a run: the rank of this one, and the exchanges between them."""
+    """The processes of a run: the rank of this process, and methods that exchange data between processes."""
 
     rank: int
     world: int
     tensor_parallel: int
     device: torch.device
-    streaming: int = 0  # samplers in processes of their own
+    streaming: int = 0  # number of samplers in separate processes
 
     @property
     def own_samplers(self) -> range:
-        """Return which of the run's samplers draw this process's rollouts."""
+        """Indices of the run's samplers that draw this process's rollouts."""
         if self.streaming:
             return samplers_of(self.rank, self.world, self.streaming)
         return range(own := self.rank // self.tensor_parallel, own + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
-        """Return which rows of n rollouts of each of ``problems`` this process samples, ascending."""
+        """Return the rows that this process samples, in ascending order, of n rollouts per problem."""
         samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
         for own in self.own_samplers:
             sample, place = divmod(np.arange(own, problems * n, samplers), problems)
-            # Sample i begins at place i B_p: so turned, problem j's goes to sampler i + j, but for a wrap.
+            # Samples i start at index i · B_p. They are rotated so that sample i of problem j goes to sampler
+            # i + j, modulo the number of samplers, except where the rotation wraps around.
             problem = (place - sample * (1 - problems) % samplers) % problems
             rows += (problem * n + sample).tolist()
         return sorted(rows)
 
     def all_of(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank; values are data for JSON, and tuples may become lists."""
+        """Return every process's value, by rank.
+
+        Values must be JSON-compatible, and tuples can become lists.
+        """
         return [value] if self.world == 1 else process_group.exchange(value)
 
     def tensors_of(self, tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-        """Return every process's tensors by name, by rank; they are in host memory."""
+        """Return every process's named tensors, by rank, in host memory."""
         return [tensors] if self.world == 1 else process_group.exchange_tensors(tensors)
 
     def batch(
@@ -240,7 +249,7 @@ class RankGroup:
         components: np.ndarray | None = None,
         turns: np.ndarray | None = None,
     ) -> Batch:
-        """Return the batch from this process's `share` of rollouts, with one or several rewards each."""
+        """Return the whole batch, given this process's `share` of rollouts and their rewards."""
         rows = self.share(len(visited), n)
         truncated = [not finished for finished in rollouts.finished]
         whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
@@ -268,24 +277,25 @@ class RankGroup:
         )
 
     def gathered(self, batch: Batch, own: list[float]) -> torch.Tensor:
-        """Return a number for each of this process's rows as (B_p, n) of the whole batch."""
+        """Return values of shape (B_p, n) for the whole batch, given one for each row of this process."""
         out = torch.zeros_like(batch.rewards)
         for held, values in self.all_of((batch.rows, own)):
             out.view(-1)[held] = torch.tensor(values, dtype=torch.float64)
         return out
 
     def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the metrics' sums of all processes together."""
+        """Return the metric sums over all processes."""
         parts = [part for part in self.all_of({k: v.tolist() for k, v in sums.items()}) if part]
         tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in part.items()} for part in parts)
         return functools.reduce(merge, tensors)
 
 
 def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]:
-    """Return which rows move, each with the processes that give and take it, until all costs are alike.
+    """Return the rows to move, each with its old and new process, so that all processes have similar costs.
 
-    ``held`` are each process's rows, ``cost`` is by row. The most loaded process gives the row whose cost is
-    closest to half its distance to the least loaded. Costs ignore that attention grows with the square of the
+    ``held`` contains the rows of each process, and ``cost`` the cost of each row. In each move, the process
+    with the highest load gives a row to the process with the lowest load: the row whose cost is closest to
+    half of the difference between their loads. Costs ignore that attention grows with the square of the
     length.
 
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
@@ -299,7 +309,7 @@ def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]
         giver, taker = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[giver] - loads[taker]
         row = min(rows[giver], key=lambda own: abs(2 * cost[own] - gap))
-        if cost[row] >= gap:  # it would only change sides
+        if cost[row] >= gap:  # the move would only swap the two loads
             break
         rows[giver].remove(row)
         rows[taker].append(row)

@@ -1,8 +1,8 @@
-"""PPO's critic: the base model with a scalar output head, under its own DeepSpeed engine.
+"""Define PPO's critic: the base model with a scalar output head, under its own DeepSpeed engine.
 
-V(s) = w · h(s) in float32, where h is the last hidden state at the token before the predicted one and w the
-head's weight, which starts at 0, as does V. There is no constant: DeepSpeed's ZeRO-3 cannot restore fewer
-numbers than processes.
+The value is V(s) = w · h(s) in float32. Here h is the last hidden state at the token before the predicted
+token, and w is the head's weight, which is initially 0. There is no bias, because DeepSpeed's ZeRO-3 cannot
+restore a parameter with fewer numbers than there are processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ScalarHead(nn.Linear):  # type: ignore[misc]
     """A linear map to one number, in float32."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return (K,) from (K, E)."""
+        """Return the K values of hidden states of shape (K, E)."""
         return nn.functional.linear(hidden.float(), self.weight.float())[:, 0]
 
 
@@ -31,12 +31,12 @@ class ValueModel(Backbone):
     """A causal language model whose head is a `ScalarHead`."""
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the values of the states that precede response tokens, (1, R, T), zeros elsewhere."""
+        """Return the value before each response token, as shape (1, R, T) with zeros in the padding."""
         return packed.by_row(self.model.get_output_embeddings()(self.states(packed)))[None]
 
 
 class Critic(Trainer):
-    """The value model of a folder's base model; its state is in files of its own."""
+    """The trainer of a value model, which starts from the base model and has its own state files."""
 
     prefix = "critic_"
 
@@ -50,7 +50,7 @@ class Critic(Trainer):
 
     @torch.no_grad()
     def values(self, rollouts: Rollouts) -> list[Tensor]:
-        """Return V before each response token of each row."""
+        """Return the value V before each response token, as one array for each row."""
         return self.by_row(rollouts, self.engine)
 
 

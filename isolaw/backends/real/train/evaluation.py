@@ -1,4 +1,4 @@
-"""The metrics of a run: of evaluation sets, and of training since the last evaluation."""
+"""Compute a run's metrics on evaluation sets, and its training metrics since the last evaluation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.train.batch import Batch, RankGroup
 
-RESPONSES = 8  # responses that are kept per set and evaluation, by default
-# Characters that are kept of a text: at most 22 kB for an evaluation of one set.
+RESPONSES = 8  # default number of responses to keep per set and evaluation
+# Maximum characters to keep of each text; an evaluation of one set then keeps at most 22 kB.
 _PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
 def of_set(
     name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...], reward_names: list[str]
 ) -> tuple[list[Measurement], AnswerCounts]:
-    """Return the rows of an evaluation set, and the number of correct responses to each problem.
+    """Return the metrics of an evaluation set, and the number of correct responses to each problem.
 
-    The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
+    The batch contains K rollouts of each problem. ``wanted`` lists avg@k, best@k and worst@k with k ≤ K.
     """
     k, correct = batch.n, rewards.correct(batch.verdicts.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
@@ -42,7 +42,7 @@ def of_set(
 
 
 def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
-    """Return the mean of each of several rewards, without weights; empty for a single reward."""
+    """Return the mean of each reward, without weights; empty if there is only one reward."""
     if batch.components is None:
         return {}
     means = batch.components.mean((0, 1)).tolist()
@@ -50,7 +50,10 @@ def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
 
 
 def of_turns(batch: Batch) -> dict[str, float]:
-    """Return the mean turns and environment's tokens of conversations, and the share that failed."""
+    """Return the mean number of turns and of environment tokens per rollout, and the share that failed.
+
+    The result is empty if no rollout function is used.
+    """
     if batch.turns is None:
         return {}
     names = ("turns", "environment_tokens", "failed_fraction")
@@ -58,7 +61,7 @@ def of_turns(batch: Batch) -> dict[str, float]:
 
 
 def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
-    """Return the metrics of a training batch before its update."""
+    """Return the metrics of a training batch that are known before its update."""
     return {
         **of_rewards(batch, reward_names),
         "reward": float(batch.rewards.mean()),
@@ -74,16 +77,17 @@ def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
 def responses_of(
     name: str, problems: list[Problem], batch: Batch, count: int, ranks: RankGroup, tokenizer: Any
 ) -> list[Response]:
-    """Return the first response to each of the set's first ``count`` problems; all processes take part.
+    """Return the first response to each of the set's first ``count`` problems.
 
-    The problems are the same at every evaluation of every run of a sweep.
+    All processes must call this function. The problems are the same at every evaluation of every run of a
+    sweep.
     """
     texts: list[tuple[int, str, str]] = []
     rollouts = batch.rollouts
     for row, prompt, tokens in zip(batch.rows, rollouts.prompts, rollouts.tokens, strict=True):
         problem, sample = divmod(row, batch.n)
         if sample == 0 and problem < count:
-            response = tokenizer.decode(tokens, skip_special_tokens=True)  # what the reward judges
+            response = tokenizer.decode(tokens, skip_special_tokens=True)  # the text that the reward judges
             texts.append((problem, cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)))
     held = {problem: own for part in ranks.all_of(texts) for problem, *own in part}
     return [
@@ -102,17 +106,17 @@ def responses_of(
 
 
 class PassRates:
-    """The pass rate of every training problem at its last visit."""
+    """The pass rate of each training problem at its last visit."""
 
     def __init__(self, n_train: int) -> None:
         self.rate = np.full(n_train, np.nan)
 
     def visit(self, batch: Batch) -> None:
-        """Add a batch."""
+        """Record the pass rates of the problems in a batch."""
         self.rate[batch.visited] = batch.verdicts.mean(1)
 
     def rows(self, n: int) -> list[Measurement]:
-        """Return the share of problems at zero and the Gini coefficient over the problems visited so far."""
+        """Return the share of pass rates that are 0 and their Gini coefficient, over all visited problems."""
         seen = self.rate[~np.isnan(self.rate)]
         if not seen.size:
             return []
@@ -120,23 +124,23 @@ class PassRates:
         return [Measurement("train", name, getattr(landscape, name), seen.size, n) for name in names]
 
     def state(self) -> list[float | None]:
-        """Return the pass rates as data for JSON."""
+        """Return the pass rates as JSON-compatible data."""
         return [None if np.isnan(rate) else float(rate) for rate in self.rate]
 
     def restore(self, state: list[float | None]) -> None:
-        """Continue from `state`."""
+        """Restore the pass rates from the result of `state`."""
         self.rate = np.array([np.nan if rate is None else rate for rate in state])
 
 
 @dataclass
 class StepMeans:
-    """Means of each step's metrics; for a name in ``_max`` the maximum."""
+    """Means of the metrics over several steps; for names that end in ``_max``, the maximum."""
 
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: dict[str, float]) -> None:
-        """Add a step."""
+        """Add the metrics of a step."""
         for name, value in values.items():
             if name.endswith("_max"):
                 self.sums[name], self.counts[name] = max(value, self.sums.get(name, value)), 1
@@ -145,7 +149,7 @@ class StepMeans:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """Return the means and start over."""
+        """Return the means, and reset them."""
         out = {name: value / self.counts[name] for name, value in self.sums.items()}
         self.sums, self.counts = {}, {}
         return out

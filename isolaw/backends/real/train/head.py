@@ -1,11 +1,12 @@
-"""The output head and its softmax, in chunks of tokens: from hidden states to log-probabilities.
+"""Compute log-probabilities from hidden states: the output head and its softmax, in chunks of tokens.
 
-Nothing as large as batch × vocabulary exists: the backward pass recomputes a chunk's logits. Each operator on
-a chunk's logits reads and writes them in the GPU's memory, so there are few, and they work in place.
+No tensor is as large as batch × vocabulary, because the backward pass recomputes the logits of each chunk.
+Every operator on a chunk's logits reads and writes them in GPU memory, so the code uses few operators, and
+they work in place.
 
-Why not Liger's fused kernel, which takes the same arguments (liger-kernel 0.8.5,
-``LigerFusedLinearScaledCrossEntropyFunction``): it returns the entropy in bfloat16, rounds the gradient of W
-to bfloat16 after every 512 tokens (1024 on Hopper), and has no bias.
+Liger's fused kernel has the same arguments (liger-kernel 0.8.5,
+``LigerFusedLinearScaledCrossEntropyFunction``), but isolaw does not use it. It returns the entropy in
+bfloat16, rounds the gradient of W to bfloat16 after every 512 tokens (1024 on Hopper), and supports no bias.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from torch import Tensor
 
 from isolaw.backends.real.train.memory.footprint import CHUNK
 
-# Rows of the head's weight whose gradient is summed at a time.
+# The gradient of the head's weight is summed in blocks of this many rows.
 _BLOCK = 2**14
 
 
 class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
     """The autograd function of `token_logprobs`.
 
-    With p = softmax(z), and upstream gradients g of log p(token) and h of H,
+    Let p = softmax(z), and let g and h be the upstream gradients of log p(token) and H. Then
 
         ∂/∂z_v = g (1[v = token] - p_v) - h p_v (log p_v + H),    z = (W x + b) / temperature
 
@@ -98,14 +99,15 @@ def token_logprobs(
     chunk: int | None = None,
     logits: torch.dtype | None = None,
 ) -> Tensor:
-    """Return log π(token) and the entropy H of π = softmax(z), z = (W x + b) / temperature.
+    """Return log π(token) and the entropy H of π = softmax(z) with z = (W x + b) / temperature.
 
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
 
-    The result is (2, K), in nats. ``hidden``, (K, E), are the states that predict the ``tokens``, (K,).
-    ``weight`` is (V, E), ``bias`` (V,) or None, ``temperature`` is the sampler's. Logits have the type
-    ``logits`` (default: that of ``hidden``; a wider one needs a GPU, see `chunked`), and later values are
-    float32 or better. Logits of only ``chunk`` tokens exist at a time (default: 2²⁶ logits).
+    The result has shape (2, K), in nats. ``hidden`` has shape (K, E) and contains the states that predict the
+    K ``tokens``. ``weight`` has shape (V, E), and ``bias`` has shape (V,) or is None. ``temperature`` is the
+    sampler's. Logits are computed in the type ``logits``, by default the type of ``hidden``; a wider type
+    needs a GPU (see `chunked`). Later values are at least float32. Only the logits of ``chunk`` tokens exist
+    at a time (default: 2²⁶ logits).
 
     >>> zeros = torch.zeros(1, 3), torch.zeros(4, 3)
     >>> logp, entropy = token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)
@@ -120,14 +122,14 @@ def token_logprobs(
 def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
     """Make a model's output head return `token_logprobs` when called with tokens, in float32 if requested.
 
-    It stays the same module, whose weight ZeRO-3 gathers during the call. Called without tokens it returns
-    the logits.
+    The head remains the same module, so that ZeRO-3 gathers its weight during the call. If called without
+    tokens, it returns the logits.
 
-    With ``float32`` W x is summed and kept in float32 (ScaleRL, arXiv 2510.13786, section 3.2, after
-    MiniMax-M1, arXiv 2506.13585). A product of two bfloat16 numbers, of 8 bits each, is exact in float32. So
-    bfloat16 operands with a float32 result, which a GPU multiplies at bfloat16's speed, give the same sum as
-    operands cast to float32, up to the order of summation. vLLM does the same for ``head_dtype = "float32"``.
-    Elsewhere the operands are cast.
+    With ``float32``, W x is summed and stored in float32 (ScaleRL, arXiv 2510.13786, section 3.2, after
+    MiniMax-M1, arXiv 2506.13585). The product of two bfloat16 numbers, with 8 bits each, is exact in float32.
+    A GPU multiplies bfloat16 operands with a float32 result at the speed of bfloat16. The sum is the same as
+    for operands cast to float32, up to the order of summation. vLLM does the same for
+    ``head_dtype = "float32"``. Without a GPU, the operands are cast.
     """
 
     def forward(
@@ -151,17 +153,17 @@ def _parts(count: int, size: int) -> list[slice]:
 
 
 def _multiplies(hidden: Tensor) -> bool:
-    """Return whether torch has `_product` into float32 for such operands."""
+    """Return whether torch supports `_product` with a float32 result for these operands."""
     return hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16)
 
 
 def _product(a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
-    """Return the matrix product as ``kind``, which may be wider than the operands."""
+    """Return the matrix product in the type ``kind``, which can be wider than the operands."""
     return a @ b if a.dtype == kind else torch.mm(a, b, out_dtype=kind)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> Tensor:
-    """Return W x + b as ``kind``, a new tensor."""
+    """Return W x + b as a new tensor of type ``kind``."""
     if hidden.dtype == kind:
         return torch.nn.functional.linear(hidden, weight, bias)
     out = _product(hidden.reshape(-1, hidden.shape[-1]), weight.T, kind)
@@ -171,5 +173,5 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, kind: torch.dty
 
 
 def _shifted(x: Tensor, scale: float, shift: Tensor) -> Tensor:
-    """Return scale · x + shift as the type of ``shift``, in one pass, and in place if x has that type."""
+    """Return scale · x + shift in the type of ``shift``, in one pass, and in place if x has this type."""
     return torch.add(shift, x, alpha=scale, out=x if x.dtype == shift.dtype else None)

@@ -1,12 +1,12 @@
-"""The learner: one update of the policy from a batch of rollouts.
+"""Update the policy from a batch of rollouts.
 
-    penalties   are subtracted from rewards: for length, and β times the KL in the reward
-    advantages  are computed from the rewards (`advantages`; PPO's: `ppo`)
+    penalties   for length, and β times the KL in the reward, are subtracted from rewards
+    advantages  are computed from the rewards (`advantages`, or `ppo` for PPO)
     then, for each mini-batch of each epoch (`updates`; by default one mini-batch, the whole batch):
-    loss        with weights of the whole mini-batch, summed over micro-batches and processes (`objective`)
-    step        of the optimiser (`trainer`), and of the critic's
+    loss        is summed over micro-batches and processes, with the mini-batch's weights (`objective`)
+    step        of the policy's optimiser (`trainer`), and of the critic's optimiser
 
-Sampler and trainer alternate on each GPU: all training computation goes through `Learner.training`, which
+Sampler and trainer alternate on each GPU. All training computation goes through `Learner.training`, which
 puts the sampler to sleep.
 """
 
@@ -34,7 +34,7 @@ from isolaw.backends.real.train.updates import UpdateMeans, updates
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
-# Responses of an evaluation whose log-probabilities are compared with the trainer's.
+# Number of responses in an evaluation whose log-probabilities are compared with the trainer's.
 _COMPARED = 32
 
 
@@ -52,7 +52,7 @@ class Learner:
             self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(spec, options))
 
     def training(self) -> Trainer:
-        """Return the trainer, after the sampler has given up its GPU memory."""
+        """Put the sampler to sleep, which releases its GPU memory, and return the trainer."""
         self.sampler.sleep()
         return self.trainer
 
@@ -61,7 +61,7 @@ class Learner:
         return self.training().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """Make the updates of a step and return their metrics; empty if no rollout enters them."""
+        """Make the updates of a step and return their metrics."""
         recipe = self.recipe
         with self.clock("prepare"):
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
@@ -83,7 +83,7 @@ class Learner:
                 advantages = targets.advantages
             else:
                 advantages = batch.own(adv.advantages(penalised, recipe.advantage or "group_std", kept))
-        # lr · `RunSpec.lr_factor`, reached over the warm-up steps.
+        # The learning rate is lr · `RunSpec.lr_factor`, with a linear increase over the warm-up steps.
         factor = self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
         lr, critic_lr = (recipe.lr or 0.0) * factor, (recipe.critic_lr or 0.0) * factor
         measured = UpdateMeans(enters)
@@ -96,7 +96,7 @@ class Learner:
                 sums = self._backward(batch, advantages, weights, rows)
             sums = self.ranks.merged(sums)
             if self.options.generation == "async" and recipe.staleness:
-                # The sampler's own log-probabilities are the old ones: only an evaluation compares with it.
+                # The old log-probabilities are the sampler's, so only evaluations can detect a mismatch.
                 del sums["mismatch"], sums["mismatch_max"]
             else:
                 self._check_mismatch(sums, step, recipe.top_p)
@@ -115,7 +115,8 @@ class Learner:
     ) -> dict[str, Tensor]:
         """Accumulate the gradient of some of this process's rows; return the sums of their metrics.
 
-        ``advantages`` cover all rows that this process holds: (R,), or (R, T) for each token.
+        ``advantages`` covers all rows that this process holds. Its shape is (R,), or (R, T) if each token has
+        its own advantage.
         """
         trained, device = batch.rollouts.rows(rows), self.trainer.device
         own_advantages, own_weights = (x[rows].to(device) for x in (advantages, batch.own(weights)))
@@ -152,12 +153,15 @@ class Learner:
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
-        """Return the penalties on the rewards, (B_p, n): for length, and β times the KL in the reward."""
+        """Return the penalties on the rewards, as an array of shape (B_p, n).
+
+        They are the length penalty, and β times the KL estimate if the KL term is in the reward.
+        """
         recipe = self.recipe
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
-            lengths = batch.lengths  # with the environment's tokens, which take the same room
+            lengths = batch.lengths  # plus environment tokens, which count toward max_response_tokens
             if batch.turns is not None:
                 lengths = lengths + batch.turns[..., 1].to(lengths.dtype)
             overlong = adv.overlong_penalty(lengths, recipe.max_response_tokens, recipe.overlong_buffer)
@@ -175,7 +179,10 @@ class Learner:
         return out
 
     def token_penalties(self, batch: Batch) -> list[Tensor] | None:
-        """Return PPO's penalty on each token of this process's rows: β times the KL in the reward."""
+        """Return PPO's penalty on each token of this process's rows: β times its KL estimate.
+
+        Return None if there is no KL term in the reward.
+        """
         recipe = self.recipe
         if not recipe.kl or recipe.kl_in != "reward":
             return None
@@ -187,23 +194,23 @@ class Learner:
         ]
 
     def _with_reference(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the log-probabilities of the policy that sampled and of the reference."""
+        """Return the log-probabilities under the policy that sampled, and under the reference."""
         old = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
         return old, self.training().logprobs(batch.rollouts, self.temperature, self.reference)
 
     def save(self, folder: Path) -> None:
-        """Write the state of policy and critic; all processes take part, the first one writes."""
+        """Write the state of policy and critic; all processes must call this, and the first one writes."""
         for trainer in self._trainers():
             trainer.save(folder)
 
     def restore(self, folder: Path) -> None:
-        """Continue from the state that `save` wrote."""
+        """Restore the state that `save` wrote."""
         self.sampler.sleep()
         for trainer in self._trainers():
             trainer.restore(folder)
 
     def close(self) -> None:
-        """Release the engines' memory."""
+        """Release the memory of the policy's and the critic's engines."""
         for trainer in self._trainers():
             trainer.close()
 
@@ -211,7 +218,7 @@ class Learner:
         return [self.trainer, *([self.ppo.critic] if self.ppo else [])]
 
     def compare(self, rollouts: Rollouts, step: int) -> None:
-        """Check the log-probabilities of some responses of an evaluation, as `update` checks a batch."""
+        """Check the sampler's log-probabilities of some evaluation responses, as `update` checks a batch."""
         some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
         at = self.spec.evaluated_at
         logprobs = self.training().logprobs(some, at["temperature"] or 1.0)
@@ -222,10 +229,10 @@ class Learner:
         self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}), step, at["top_p"])
 
     def _check_mismatch(self, sums: dict[str, Tensor], step: int, top_p: float | None) -> None:
-        """Stop the run if sampler and trainer disagree on the sampled tokens: the weights did not arrive."""
+        """Raise `RunError` if sampler and trainer disagree on log-probabilities: their weights differ."""
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
-        # The sampler's log-probabilities are of the distribution cut at top_p: larger by at most -log top_p.
+        # Truncation at top_p increases the sampler's log-probabilities by at most -log top_p.
         if not mean <= tolerance - math.log(top_p or 1.0):
             raise RunError(
                 f"step {step}: sampler and trainer differ by {mean:.3g} in log-probability per "
@@ -235,7 +242,7 @@ class Learner:
 
 
 def _padded(values: Tensor, mask: Tensor) -> Tensor:
-    """Return a number for each response token, row after row, as (R, T), zeros where the mask is False."""
+    """Return a flat array of one number per response token as shape (R, T), with zeros outside the mask."""
     out = torch.zeros(mask.shape, dtype=torch.float64, device=mask.device)
     out[mask] = values.to(out)
     return out

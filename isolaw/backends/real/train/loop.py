@@ -1,20 +1,20 @@
-"""One run of GRPO: sample a batch, reward it, make one update, hand the weights to the sampler, evaluate.
+"""Execute one run of GRPO: sample and reward batches, update the policy, and evaluate it.
 
     for each step:
-        problems  ← the next B_p in the order
-        rollouts  ← n of each, from the sampler (`samplers`), seeded by (run, round, problem, sample)
-        rewards   ← of the responses (`rewards`)
-        update    ← of the policy (`learner`); the sampler gets the weights before it draws again
+        problems  ← the next B_p problems in the order
+        rollouts  ← n of each problem, from the sampler (`samplers`), seeded by (run, round, problem, sample)
+        rewards   ← the rewards of the responses (`rewards`)
+        update    ← update the policy (`learner`); the sampler gets the weights before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step (or several on the same rollouts, which count once,
-with ``recipe.epochs`` and ``minibatches``). There are two exceptions. Dynamic sampling draws further batches
-until B_p groups are informative. With a staleness of k a batch is drawn k updates before it is used, so k
-batches are in flight beyond ``compute``; samplers in their own processes draw it up to k updates before
-(`pipeline`). If a filter leaves no rollout of a batch, there is no update.
+A step uses exactly B_p · n rollouts and makes one optimiser step. With ``recipe.epochs`` and ``minibatches``
+it makes several optimiser steps on the same rollouts, which count once. There are two exceptions. Dynamic
+sampling draws more batches until B_p groups are informative. With a staleness of k, a batch is drawn k
+updates before it is used, or up to k updates before by samplers in separate processes (`pipeline`). Batches
+in flight are not yet counted in ``compute``. If a filter removes all rollouts of a batch, there is no update.
 
-Sampler and trainer alternate on each GPU: training computation goes through the `learner`, which puts the
-sampler to sleep, and drawing through `Run.draw`, which wakes it with the trainer's weights. Every process of
-a run executes this on its part of a batch (`batch`).
+Sampler and trainer alternate on each GPU. All training computation goes through the `learner`, which puts the
+sampler to sleep. All sampling goes through `Run.draw`, which wakes the sampler with the trainer's weights.
+Every process of a run executes this loop on its part of a batch (`batch`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
-# Random streams of a run, apart from the problem order's.
+# Keys of a run's random streams, in addition to the stream of the problem order.
 _ROLLOUTS, _EVALUATION = range(2)
-# Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
+# Dynamic sampling fails after this many batches for one step (10 in DAPO's code).
 _MOST_ROUNDS = 10
-_COUNTERS = ("step", "round", "compute", "tokens")  # of a run, in its state
-_WAITING = "waiting_{}.safetensors"  # batches in a state, oldest first
+_COUNTERS = ("step", "round", "compute", "tokens")  # counters of a run that are part of its state
+_WAITING = "waiting_{}.safetensors"  # files of the waiting batches in a state, oldest first
 
 
 class Run:
-    """The state of one run, from a resolved spec."""
+    """A run in execution, created from a resolved spec."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec, self.recipe = spec, spec.recipe
@@ -75,12 +75,12 @@ class Run:
         self.pass_rates = evaluation.PassRates(n_train)
         self.means = evaluation.StepMeans()
         self.seconds: dict[str, float] = {}
-        on_gpu = own.device.type == "cuda"  # a GPU for each process
+        on_gpu = own.device.type == "cuda"  # each process has one GPU
         name = {"gpu": torch.cuda.get_device_name(own.device)} if on_gpu else {}
         self.machine = {"gpus": own.world + o.streaming if on_gpu else 0, **name}
 
     def advance(self) -> None:
-        """Make one step."""
+        """Execute one training step."""
         while len(self.waiting) <= (0 if self.pipeline else self.recipe.staleness or 0):
             self.waiting.append(self.generate())
         batch = self.waiting.pop(0)
@@ -94,7 +94,7 @@ class Run:
             self.pipeline.at(self.step)
 
     def generate(self) -> Batch:
-        """Return a rewarded batch of B_p groups from the current weights."""
+        """Return a rewarded batch of B_p groups, drawn with the current weights."""
         batch = self._sample()
         rounds = 1
         while self.recipe.dynamic_sampling and (left := batch.keep_informative(self.spec.problems_per_batch)):
@@ -117,18 +117,18 @@ class Run:
     def draw(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each problem in ``visited``, under the current weights."""
+        """Return n rewarded rollouts of each problem in ``visited``, drawn with the current weights."""
         self._sync()
         return self.worker.draw(part, visited, n, stream, evaluating)
 
     def _sync(self) -> None:
-        """Hand the sampler the current weights, unless it has them."""
+        """Transfer the current weights to the sampler, unless it already has them."""
         if self.worker.sampler.needs_weights:
             with self.clock("sync"):
                 self.worker.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
-        """Return the next batch of problems and n rollouts of each."""
+        """Return a batch with n rollouts of each of the next problems."""
         if self.pipeline is None:
             n = self.spec.rollouts_per_problem
             batch = self.draw("train", self.order.take(), n, (_ROLLOUTS, self.round))
@@ -146,16 +146,17 @@ class Run:
         return batch
 
     def evaluate(self) -> tuple[list[Measurement], list[AnswerCounts], list[Response]]:
-        """Evaluate now, and return these metrics and those of training since the last evaluation.
+        """Evaluate the current policy on all evaluation sets.
 
-        Also returns the number of correct answers to each problem, and some responses.
+        Returns three lists: the metrics, the number of correct answers to each problem, and some responses.
+        The metrics include the training metrics since the last evaluation.
         """
         wanted, problems = self.spec.evaluation, self.worker.problems
         rows: list[Measurement] = []
         counts: list[AnswerCounts] = []
         responses: list[Response] = []
         kept = evaluation.RESPONSES if wanted.responses is None else wanted.responses
-        self._sync()  # part of the step
+        self._sync()  # its time counts as part of the step, not of the evaluation
         before = dict(self.seconds)
         with self.clock("evaluate"):
             drawn = {
@@ -178,7 +179,7 @@ class Run:
                 responses += evaluation.responses_of(
                     name, problems[name], batch, kept, self.ranks, self.worker.tokenizer
                 )
-        self.seconds = {**before, "evaluate": self.seconds["evaluate"]}  # its parts are none of a step
+        self.seconds = {**before, "evaluate": self.seconds["evaluate"]}  # drop its parts from the step's
         b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
         training = [Measurement("train", name, value, b, n) for name, value in self.means.take().items()]
         training += self.pass_rates.rows(n)
@@ -187,7 +188,7 @@ class Run:
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
-        """Add up the seconds of a part of a step."""
+        """Add the duration of the block to the seconds of a part of the step."""
         began = time.perf_counter()
         try:
             yield
@@ -195,7 +196,7 @@ class Run:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
 
     def save(self, folder: Path) -> None:
-        """Write the run's state; all processes take part, the first one writes."""
+        """Write the run's state to a folder; all processes must call this, and the first one writes."""
         self.learner.save(folder)
         for k, batch in enumerate(self.waiting):
             batch.save(folder / _WAITING.format(k), self.ranks)
@@ -212,7 +213,7 @@ class Run:
             (folder / "loop.json").write_text(json.dumps(state))
 
     def restore(self, folder: Path) -> None:
-        """Continue from the state that `save` wrote."""
+        """Restore the state that `save` wrote; raise `UnreadableState` if that fails."""
         try:
             state = json.loads((folder / "loop.json").read_text())
             self.learner.restore(folder)
@@ -224,20 +225,20 @@ class Run:
             self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
             waiting = state["waiting"]
-            if isinstance(waiting, list):  # former states
+            if isinstance(waiting, list):  # states of older versions
                 self.waiting = [Batch.from_state(one, None, self.ranks) for one in waiting]
             else:
                 files = [folder / _WAITING.format(k) for k in range(waiting)]
                 self.waiting = [Batch.load(file, self.ranks) for file in files]
             if self.pipeline:
                 self.pipeline.restore(state["asked"], self.step)
-        except torch.OutOfMemoryError:  # `train` reports it
+        except torch.OutOfMemoryError:  # reported by `train`
             raise
         except Exception as error:
             raise UnreadableState(folder, error) from error
 
     def close(self) -> None:
-        """Release everything that the next run does not reuse."""
+        """Release all resources that the next run does not reuse."""
         if self.pipeline:
             self.pipeline.close()
         self.worker.close()
@@ -247,11 +248,12 @@ class Run:
 def train(
     spec: RunSpec, state: Path | None, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Checkpoint]:
-    """Execute a run, continuing from ``state``; all its processes yield the same checkpoints.
+    """Execute a run, starting from ``state`` if it is given, and yield its checkpoints.
 
-    Each evaluation of ``spec.schedule()`` happens at the first step that reaches it in rollouts generated.
-    After the first process sees ``stopping()``, a checkpoint follows the current step. Raises `RunError` if
-    memory runs out, weights do not arrive, a reward fails, or dynamic sampling finds no end.
+    All processes of the run yield the same checkpoints. Each evaluation in ``spec.schedule()`` takes place at
+    the first step that has generated enough rollouts. If ``stopping()`` is true in the first process, a
+    checkpoint follows the current step. Raise `RunError` if memory runs out, weights do not reach the
+    sampler, a reward fails, or dynamic sampling finds too few informative problems.
     """
     try:
         with closing(Run(spec)) as run:
@@ -273,13 +275,13 @@ def train(
                     rows, counts, responses = run.evaluate()
                     due = [compute for compute in due if compute > run.compute]
                 elif not run.ranks.all_of(time.monotonic() - yielded > 60 * minutes or stopping())[0]:
-                    continue  # the first process decides
+                    continue  # the value in the first process decides
                 yield Checkpoint(
                     run.step, run.compute, rows, run.save, run.tokens, not due, counts, responses,
                     dict(run.seconds), run.machine,
                 )  # fmt: skip
                 yielded = time.monotonic()
-    except RuntimeError as error:  # vLLM's allocator has no error of its own
+    except RuntimeError as error:  # vLLM's allocator has no specific exception class
         if "out of memory" not in str(error):
             raise
         raise RunError(

@@ -1,10 +1,10 @@
 """Pack rows of different lengths into one sequence without padding; attention stays within each row.
 
-A micro-batch is a single sequence of N tokens: row after row, prompt before response, with positions from 0
-in each row. All layers except attention treat tokens independently, so nothing is computed for padding.
-Attention is causal within a row. In half precision on a GPU it uses the variable-length kernel
-(`torch.nn.attention.varlen`); elsewhere rows of similar lengths are computed side by side, padded on the
-right for attention only.
+A micro-batch is a single sequence of N tokens, which contains one row after another. In each row, the prompt
+precedes the response, and positions start at 0. All layers except attention process tokens independently, so
+no computation is spent on padding. Attention is causal within a row. In half precision on a GPU, it uses the
+variable-length kernel (`torch.nn.attention.varlen`). Otherwise, attention is computed for blocks of rows with
+similar lengths, padded on the right for attention only.
 
 Identical rows, which are common among short answers, are packed once.
 """
@@ -21,15 +21,16 @@ from torch import Tensor
 
 from isolaw.backends.real.rollout.samplers import Rollouts
 
-ATTENTION = "isolaw_packed"  # its name among those of transformers
-_PADDING = 0.1  # of what attention is computed for, where there is no variable-length kernel
+ATTENTION = "isolaw_packed"  # name of the attention implementation in transformers
+_PADDING = 0.1  # maximum fraction of padding in a block, if there is no variable-length kernel
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of similar lengths: their number, their tokens, and those of the longest row.
+    """Consecutive rows of similar lengths: their number, their total tokens, and the longest row's tokens.
 
-    ``place``, (tokens,), is each token's place among rows × longest; None if all rows are equally long.
+    ``place`` has shape (tokens,) and gives the index of each token in the padded rows × longest tokens. It is
+    None if all rows have the same length.
     """
 
     rows: int
@@ -40,35 +41,35 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of U rows in a sequence of N tokens."""
+    """The positions of U rows in a sequence of N tokens."""
 
-    starts: Tensor  # (U + 1,), int32: row u is at starts[u] up to starts[u + 1]
+    starts: Tensor  # int32 of shape (U + 1,): row u has the tokens from starts[u] up to starts[u + 1]
     longest: int  # tokens of the longest row
-    blocks: tuple[Block, ...]  # the rows side by side; empty for the variable-length kernel
+    blocks: tuple[Block, ...]  # the rows in padded blocks; empty for the variable-length kernel
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows packed for a forward pass."""
+    """Rows that are packed for a forward pass."""
 
-    ids: Tensor  # (1, N), tokens
-    positions: Tensor  # (1, N), of the tokens in their rows
+    ids: Tensor  # token ids, shape (1, N)
+    positions: Tensor  # position of each token in its row, shape (1, N)
     layout: Layout
-    predicts: Tensor  # (K,), the places of the tokens that predict a response token each
-    targets: Tensor  # (K,), those response tokens; inserted ones are none, and only seen by later ones
-    mask: Tensor  # (R, T), bool: which tokens are of a response, for all rows
-    distinct: Tensor  # (U, T), bool: the same for the distinct rows, which are packed
-    same_as: Tensor | None  # (R,), the distinct row that each row equals; None if no two rows are equal
+    predicts: Tensor  # indices of the tokens that predict a drawn response token, shape (K,)
+    targets: Tensor  # the drawn response tokens, without inserted tokens, shape (K,)
+    mask: Tensor  # mask of the drawn response tokens of all rows, shape (R, T)
+    distinct: Tensor  # the same mask for the distinct rows, which are packed, shape (U, T)
+    same_as: Tensor | None  # index of the distinct row of each row, shape (R,); None if all are distinct
 
     def by_row(self, values: Tensor) -> Tensor:
-        """Return a number for each of ``targets``, (…, K), as (…, R, T), zeros where the mask is False."""
+        """Return values of shape (…, K), one for each target, as (…, R, T), with zeros outside the mask."""
         rows = values.new_zeros(*values.shape[:-1], *self.distinct.shape)
         rows = rows.masked_scatter(self.distinct, values)
         return rows if self.same_as is None else rows.index_select(-2, self.same_as)
 
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
-    """Return rows packed on a device; a response without tokens has no targets."""
+    """Return the rows packed on a device; a response without tokens has no targets."""
     parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
     rows = list(zip(*(map(tuple, part) for part in parts), strict=True))
     known: dict[tuple[tuple[int, ...], ...], int] = {}
@@ -80,7 +81,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     ids = np.fromiter((token for row in known for part in row[:2] for token in part), np.int64, starts[-1])
-    places = positions - np.repeat(before, lengths)  # in the response
+    places = positions - np.repeat(before, lengths)  # index in the response
     answers = places >= 0
     drawn = after.copy()
     for u, row in enumerate(known):
@@ -108,7 +109,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
 
 
 def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
-    """Cut rows into the longest blocks of which at most a tenth is padding."""
+    """Cut rows into blocks that are as long as possible, with at most a tenth of padding."""
     out = []
     first = 0
     while first < len(lengths):
@@ -129,9 +130,10 @@ def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
 
 
 def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
-    """Return rows cut into micro-batches of at most so many tokens, the longest rows first.
+    """Return the row indices of micro-batches of at most ``tokens`` tokens each, the longest rows first.
 
-    Equal rows count once and are in one micro-batch. A row longer than a micro-batch gets one of its own.
+    Equal rows count once and are in the same micro-batch. A row that exceeds the limit gets its own
+    micro-batch.
 
     >>> rows = Rollouts([[1], [1], [1], [1, 2]], [[5], [5], [6], [7, 8]], [], [])
     >>> micro_batches(rows, 4)
@@ -165,12 +167,12 @@ def attention(
     sliding_window: int | None = None,
     **other: Any,
 ) -> tuple[Tensor, None]:
-    """Return causal attention within the rows of a layout, as `transformers` calls it.
+    """Return causal attention within the rows of a layout; `transformers` calls this function.
 
-    Query, key and value are (1, heads, N, D), key and value with as many heads or a divisor of them. The
-    model's layers pass ``layout`` on. A token sees ``sliding_window`` tokens, itself included (None: all).
-    Raise `NotImplementedError` for dropout, a mask, soft caps or sinks, which only some models have, and
-    without a layout.
+    Query, key and value have shape (1, heads, N, D). The number of key and value heads must divide the number
+    of query heads. The model's layers must pass ``layout`` to this function. A token attends to
+    ``sliding_window`` tokens, including itself (None: all). Raise `NotImplementedError` if there is no
+    layout, and for dropout, masks, soft caps or sinks, which only some models have.
     """
     special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
@@ -196,12 +198,12 @@ def attention(
         del how["enable_gqa"]
         flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
     rows = (layout.starts, layout.starts, layout.longest, layout.longest)
-    before = -1 if window is None else window - 1  # the kernel does not count the token itself
+    before = -1 if window is None else window - 1  # the kernel's window does not include the token itself
     return varlen_attn(*flat, *rows, window_size=(before, 0), **how)[None], None
 
 
 def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
-    """Return causal attention over padded rows, (rows, heads, longest, D), within a sliding window."""
+    """Return causal attention in a sliding window, over padded rows of shape (rows, heads, longest, D)."""
     longest = rows[0].shape[2]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     if window is None or longest <= window:
@@ -211,14 +213,14 @@ def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -
 
 
 def _apart(x: Tensor, block: Block) -> Tensor:
-    """Return (tokens, H, D), rows one after another, as (rows, H, longest, D), rows side by side."""
+    """Convert packed rows of shape (tokens, H, D) to padded rows of shape (rows, H, longest, D)."""
     if block.place is not None:
         x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
     return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
 
 
 def _together(x: Tensor, block: Block) -> Tensor:
-    """The inverse of `_apart`."""
+    """Convert padded rows to packed rows: the inverse of `_apart`."""
     x = x.transpose(1, 2).flatten(0, 1)
     return x if block.place is None else x[block.place]
 

@@ -1,22 +1,22 @@
-"""PipelineRL-k: samplers in their own processes draw batches while the trainer makes updates.
+"""Implement PipelineRL-k: samplers in separate processes draw batches while the trainer makes updates.
 
 With k = ``recipe.staleness``, at most k + 1 batches are requested and not yet trained on (ScaleRL, arXiv
-2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is requested after all samplers received the
-current weights, and each sampler adopts later weights between two tokens. The age of a token is the number of
-updates between the weights that drew it and the weights that are updated on it. Every update uses the oldest
-batch, so that
+2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is requested after the current weights were
+sent to all samplers, and each sampler adopts later weights between two tokens. The age of a token is the
+number of updates between the weights that drew it and the weights that are updated on it. Every update uses
+the oldest batch, so
 
-    age ≤ updates since its batch was requested ≤ k,
+    age ≤ updates since its batch was requested ≤ k.
 
-and the trainer waits while the oldest batch is incomplete. With k = 0 they alternate, with the same numbers
-as samplers in the trainer's processes.
+The trainer waits while the oldest batch is incomplete. With k = 0, trainer and samplers alternate, and the
+results are the same as with samplers in the trainer's processes.
 
-Every rank of a run requests its samplers' rollouts of a batch, and rewards them. From there on a batch is the
-same as one of samplers in the ranks (`batch`).
+Every rank of a run requests its samplers' rollouts of a batch, and rewards them. Afterwards the batch is
+treated as if the ranks themselves had sampled it (`batch`).
 
-The problems of a batch and the seed of each rollout do not depend on timing; with k > 0 the ages do. A state
-records the requested batches without their tokens: a run that continues requests them again under the state's
-weights, so the bound still holds.
+The problems of a batch and the seed of each rollout do not depend on timing. With k > 0, the ages of tokens
+do. A state contains the requested batches without their tokens. A resumed run requests them again under the
+state's weights, so the bound still holds.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from isolaw.backends.real.train.batch import Batch
 
 @dataclass
 class _Asked:
-    """A batch of training problems, by the stream of its seeds."""
+    """A requested batch: its training problems, and the random stream of its seeds."""
 
     visited: list[int]
     stream: tuple[int, ...]
-    ticket: Ticket | None = None  # None: the run has continued since
+    ticket: Ticket | None = None  # None: not yet sent to the samplers
 
 
 class Pipeline:
@@ -53,19 +53,19 @@ class Pipeline:
 
     @property
     def full(self) -> bool:
-        """Return whether a further batch could become older than k."""
+        """True if k + 1 batches are requested; another batch could then become older than k."""
         return len(self.asked) > self.staleness
 
     def at(self, step: int) -> None:
-        """Set the version of the weights after ``step`` steps, which the sampler has to adopt."""
+        """Set the version of the weights to ``step``; the sampler must adopt them before the next draw."""
         self.sampler.version, self.sampler.needs_weights = step, True
 
     def ask(self, visited: list[int], stream: tuple[int, ...]) -> None:
-        """Request a batch, after the sampler received the current weights."""
+        """Request a batch; the sampler must already have received the current weights."""
         self.asked.append(_Asked(visited, stream))
 
     def take(self) -> Batch:
-        """Wait for the oldest batch, and reward it."""
+        """Wait for the oldest batch, and return it with its rewards."""
         with self.worker.clock("generate"):
             for one in self.asked:
                 if one.ticket is None:
@@ -77,7 +77,7 @@ class Pipeline:
         return self.worker.rewarded("train", oldest.visited, self.n, rollouts)
 
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
-        """Return the mean and the largest age, in updates, of a batch's tokens at update ``step``, from 1."""
+        """Return the mean and the maximum age of a batch's tokens in updates, at update ``step`` ≥ 1."""
         own = [step - 1 - version for row in batch.rollouts.versions for version in row]
         ages = self.worker.ranks.all_of([sum(own), len(own), min(own, default=0), max(own, default=0)])
         total, count, least, most = zip(*ages, strict=True)
@@ -85,19 +85,19 @@ class Pipeline:
         return {"age": sum(total) / sum(count), "age_max": float(max(most))} if self.staleness else {}
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the requested batches, as data for JSON."""
+        """Return the requested batches as JSON-compatible data."""
         return [{"visited": one.visited, "stream": one.stream} for one in self.asked]
 
     def restore(self, state: Sequence[dict[str, Any]], step: int) -> None:
-        """Continue from `state` after so many steps; this requests its batches again."""
+        """Restore the result of `state` after ``step`` steps; its batches will be requested again."""
         self.asked = deque(_Asked(list(one["visited"]), tuple(one["stream"])) for one in state)
         self.at(step)
 
     def close(self) -> None:
-        """Drop all requests from the sampler, which serves the next run."""
+        """Drop all requests; the sampler stays open for the next run."""
         self.sampler.drop()
 
 
 def recorded(batch: Batch, device: torch.device) -> list[torch.Tensor]:
-    """Return the log-probabilities of each row's tokens that the sampler has recorded."""
+    """Return the sampler's log-probabilities of each row's tokens."""
     return [torch.tensor(row, dtype=torch.float64, device=device) for row in batch.rollouts.logprobs]

@@ -1,7 +1,8 @@
-"""A language model for training: packed rows in, log-probabilities and entropies of responses out.
+"""Load language models for training, which map packed rows to log-probabilities and entropies of responses.
 
-`head` has the equations, and `packing` rows and attention. `agrees` tests whether a model can be trained this
-way: with this attention, without scaled logits, and without leaks between rows.
+`head` has the equations, and `packing` defines packed rows and their attention. `agrees` tests whether a
+model can be trained this way: whether it works with this attention, has no scaled logits, and leaks nothing
+between rows.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from isolaw.errors import RunError
 
 
 class Backbone(nn.Module):  # type: ignore[misc]
-    """A causal language model of `transformers` on packed rows, apart from its head."""
+    """A causal language model of `transformers` that computes hidden states of packed rows."""
 
     def __init__(self, model: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.model = model
         self.longest = _longest(model.config)
         if gradient_checkpointing:
-            # No check of shapes: ZeRO-3 would compare recomputed tensors with weights that it has released.
+            # No determinism check, because ZeRO-3 would compare recomputed tensors with released weights.
             how = {"use_reentrant": False, "determinism_check": "none", "preserve_rng_state": False}
             model.gradient_checkpointing_enable(how)
 
     def states(self, packed: Packed) -> Tensor:
-        """Return the last hidden states that predict response tokens, (K, E)."""
+        """Return the last hidden states that predict response tokens, as an array of shape (K, E)."""
         if self.longest is not None and packed.layout.longest > self.longest:
             raise RunError(
                 f"{_kind(self.model.config)} cannot be trained on a row of {packed.layout.longest} tokens: "
@@ -50,7 +51,7 @@ class Backbone(nn.Module):  # type: ignore[misc]
 
 
 class Policy(Backbone):
-    """A causal language model that returns log-probabilities."""
+    """A causal language model that returns log-probabilities and entropies of response tokens."""
 
     def __init__(
         self, model: Any, *, float32_head: bool = False, gradient_checkpointing: bool = False
@@ -59,10 +60,10 @@ class Policy(Backbone):
         head.chunked(model.get_output_embeddings(), float32=float32_head)
 
     def forward(self, packed: Packed, temperature: float = 1.0) -> Tensor:
-        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros elsewhere.
+        """Return log-probabilities and entropies of response tokens, with zeros in the padding.
 
-        They are one tensor: ZeRO-3 counts the gradients of a module's outputs, and would wait for ever for a
-        process that does not use the entropy.
+        They are one tensor of shape (2, R, T), because ZeRO-3 counts the gradients of a module's outputs.
+        With two tensors, it would wait forever for a process that does not use the entropy.
         """
         head = self.model.get_output_embeddings()
         return packed.by_row(head(self.states(packed), packed.targets, temperature))
@@ -77,16 +78,17 @@ def load(
     float32_head: bool = False,
     gradient_checkpointing: bool = False,
 ) -> Policy:
-    """Return the policy of a model's folder (`pretrained`)."""
+    """Load a model's folder as a `Policy`; the arguments are as in `pretrained`."""
     model = pretrained(folder, dtype, device, zero=zero)
     return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
 
 
 def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str, Any] | None = None) -> Any:
-    """Return the model of a folder on a device, with weights of type ``dtype`` and packed attention.
+    """Load the model in a folder to a device, with weights of type ``dtype`` and packed attention.
 
-    ``zero`` is DeepSpeed's configuration for ZeRO-3, which divides the weights among the processes from the
-    start: no device ever holds the whole model, and only the first process reads it, into host memory.
+    ``zero`` is DeepSpeed's configuration for ZeRO-3, which partitions the weights among the processes from
+    the start. No device then holds the whole model at any time, and only the first process reads it, into
+    host memory.
     """
     with environment.importing():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -108,7 +110,7 @@ def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str,
 
 
 def _without_dropout(config: Any) -> Any:
-    """Return a configuration without dropout, which the sampler does not have."""
+    """Set all dropout in a configuration to 0, because the sampler uses none; return the configuration."""
     for name, value in vars(config).items():
         if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
             setattr(config, name, 0.0)
@@ -116,7 +118,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **how: Any) -> Any:
-    """Return a model with divided weights, filled one by one from the first process's weights."""
+    """Return a model with partitioned weights, copied one by one from the first process's weights."""
     import torch.distributed as dist
     from deepspeed import zero
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -124,13 +126,13 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
 
     build = functools.partial(AutoModelForCausalLM.from_config, **how)
     with no_init_weights():
-        # Without a dtype: DeepSpeed 0.19 replaces a given one on machines without float16.
+        # No dtype is given, because DeepSpeed 0.19 replaces it on machines without float16.
         with zero.Init(config_dict_or_path=zero_config):
             model = build()
         with _weightless():
             whole = build()
-    model.tie_weights()  # part of the initialisation that is left out here
-    for name, buffer in whole.named_buffers():  # in `model` they are rounded with the weights (RoPE)
+    model.tie_weights()  # part of the initialisation, which no_init_weights skips
+    for name, buffer in whole.named_buffers():  # `model` has rounded its buffers (RoPE) like its weights
         owner, _, own = name.rpartition(".")
         model.get_submodule(owner)._buffers[own] = buffer.to(device)
     if (Path(folder) / "generation_config.json").is_file():
@@ -138,7 +140,7 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
     first = dist.get_rank() == 0
     stored: dict[str, Any] = {}
     missing: list[str] = []
-    if first:  # as transformers reads them: names in files may differ
+    if first:  # loaded by transformers, because the names in the files can differ
         whole, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
         stored, missing = dict(whole.named_parameters()), sorted(found["missing_keys"])
     for name, parameter in model.named_parameters():
@@ -152,7 +154,7 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
 
 @contextlib.contextmanager
 def _weightless() -> Iterator[None]:
-    """While entered, new modules have buffers, but no memory for their parameters."""
+    """Create modules inside the block without memory for their parameters; buffers are created as usual."""
     register = nn.Module.register_parameter
 
     def without(self: nn.Module, name: str, value: nn.Parameter | None) -> None:
@@ -167,10 +169,11 @@ def _weightless() -> Iterator[None]:
 
 @torch.no_grad()
 def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
-    """Compare two packed rows with each by itself, under the model's own attention.
+    """Check that packing does not change a model's results.
 
-    Raise `RunError` if they differ, or could in other rows: the model scales or caps its logits, its layers
-    mix rows, or its attention is of another kind.
+    This compares two packed rows with the same rows computed separately by the model's own attention. Raise
+    `RunError` if they differ, or if other rows could differ: because the model scales or caps its logits, its
+    layers mix rows, or its attention is of another kind.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features
@@ -180,7 +183,7 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
         packed_logprobs = policy(packing.pack(rollouts, device, varlen=varlen), 1.0)[0]
     except NotImplementedError as error:
         raise _refusal(model, str(error)) from None
-    except (AttributeError, TypeError) as error:  # models built differently raise
+    except (AttributeError, TypeError) as error:  # raised by models with another structure
         raise _refusal(model, f"it cannot be called with packed rows ({error})") from error
     if _mixes(model, policy, rollouts, device):
         raise _refusal(model, "its layers pass something on from row to row")
@@ -199,9 +202,10 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
 
 
 def _mixes(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) -> bool:
-    """Return whether NaN in the first row gets into the second.
+    """Return whether NaN in the first row spreads to the second row.
 
-    Attention computes the rows side by side, so that a kernel may load more than it uses.
+    The rows are packed in padded blocks here, because a variable-length kernel can load values that it does
+    not use.
     """
 
     def spoil(_: Any, __: Any, embedded: Tensor) -> Tensor:
@@ -217,9 +221,10 @@ def _mixes(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) ->
 
 
 def _logits(model: Any, ids: Tensor) -> Tensor:
-    """Return the logits of a row, (tokens, V), by the model's own attention.
+    """Return the logits of a row, of shape (tokens, V), computed with the model's own attention.
 
-    The head's logits times 100 have to be what the model returns: this reveals scaling and capping.
+    To detect scaled or capped logits, a hook multiplies the head's logits by 100, and the model must return
+    them unchanged.
     """
     heads: list[Tensor] = []
 
@@ -240,7 +245,7 @@ def _logits(model: Any, ids: Tensor) -> Tensor:
 
 
 def _longest(config: Any) -> int | None:
-    """Return the length of the longest row whose positions do not depend on other rows; None: no limit."""
+    """Return the maximum length of rows whose positions do not depend on other rows; None means no limit."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
         return None

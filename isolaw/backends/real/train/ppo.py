@@ -1,7 +1,7 @@
-"""PPO's half of an update: the advantages of a batch from the critic, and the critic's own update.
+"""Compute PPO's advantages with the critic, and update the critic.
 
-Advantages and targets come from the critic's values at the start of a batch (`algorithms.gae`), and stay
-fixed for all updates on the batch.
+Advantages and targets are computed from the critic's values at the start of a batch (`algorithms.gae`). They
+stay fixed during all updates on the batch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from isolaw.config import Recipe
 
 @dataclass(frozen=True)
 class Targets:
-    """A process's advantages and targets, (R, T) in float64, zeros in the padding; and their metrics."""
+    """Advantages and critic targets for the rows of a process, and their metrics.
+
+    Arrays are float64 of shape (R, T), with zeros in the padding.
+    """
 
     advantages: Tensor  # whitened over the batch
-    values: Tensor  # the critic's at the start of the batch
+    values: Tensor  # the critic's values at the start of the batch
     returns: Tensor
     metrics: dict[str, float]
 
 
 class PPO:
-    """The critic of a run; ``keys`` are those of the run's `Trainer`."""
+    """The critic of a run; ``keys`` are the arguments of the run's `Trainer`."""
 
     def __init__(self, recipe: Recipe, ranks: RankGroup, model: str, **keys: Any) -> None:
         self.recipe, self.ranks = recipe, ranks
@@ -41,8 +44,8 @@ class PPO:
     def targets(self, batch: Batch, rewards: Tensor, penalties: Sequence[Tensor] | None) -> Targets:
         """Return a batch's advantages and the critic's targets.
 
-        ``rewards``, (B_p, n), belong to a rollout's last token; ``penalties`` are the tokens', for each of
-        this process's rows (`algorithms.gae.token_rewards`).
+        ``rewards`` has shape (B_p, n) and applies to the last token of each rollout. ``penalties`` has one
+        array of token penalties for each of this process's rows (`algorithms.gae.token_rewards`).
         """
         values, mask = _padded(self.critic.values(batch.rollouts))
         own = batch.own(rewards)
@@ -59,7 +62,7 @@ class PPO:
     def update(
         self, batch: Batch, targets: Targets, rows: list[int], weights: Tensor, lr: float
     ) -> tuple[dict[str, Tensor], float]:
-        """Make the critic's update from some of the process's rows; return its sums and gradient's norm."""
+        """Update the critic on some of this process's rows; return its metric sums and gradient norm."""
         own_weights = batch.own(weights)[rows]
         sums: dict[str, Tensor] = {}
 
@@ -81,7 +84,7 @@ class PPO:
         return merged, self.critic.update(lr)
 
     def _moments(self, batch: Batch, values: Tensor, mask: Tensor) -> tuple[float, float]:
-        """Return mean and variance over the tokens of the whole batch, equal for any number of processes."""
+        """Return mean and variance over all tokens of the batch, the same for any number of processes."""
         tokens = int(batch.lengths.sum())
         mean = float(self.ranks.gathered(batch, values.sum(1).tolist()).sum()) / max(tokens, 1)
         square = (values - mean).masked_fill(~mask, 0.0).square().sum(1)
@@ -89,7 +92,10 @@ class PPO:
 
 
 def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return rows of numbers as (R, T) in float64 on the CPU, at least one wide, and which are numbers."""
+    """Return rows of numbers padded to a float64 array of shape (R, T) on the CPU, and the mask of numbers.
+
+    T is at least 1.
+    """
     own = [row.detach().cpu().double() for row in rows]
     width = max([1, *map(len, own)])
     lengths = torch.tensor([len(row) for row in own], dtype=torch.long)

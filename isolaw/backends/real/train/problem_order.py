@@ -1,4 +1,4 @@
-"""The order in which training problems are visited."""
+"""Determine the order in which a run visits its training problems."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 
 class ProblemOrder:
-    """Batches of problems: epochs of a new permutation each, whose incomplete last batch is dropped.
+    """Batches of problems, in epochs that are random permutations of the training set.
 
-    The permutations depend on the seed and the hexadecimal hash ``content`` of the training set alone: all
-    configurations of a sweep visit the problems in the same order. With ``replacement`` every problem of
-    every batch is drawn anew. ``n_train`` is D, ``batch`` B_p ≤ D.
+    An incomplete last batch of an epoch is dropped. The permutations depend only on the seed and on
+    ``content``, the hexadecimal hash of the training set. All configurations of a sweep therefore visit the
+    problems in the same order. With ``replacement``, every problem of every batch is drawn independently.
+    ``n_train`` is D, and ``batch`` is B_p ≤ D.
 
     >>> order = ProblemOrder(6, batch=3, seed=0, content="ab")
     >>> sorted(order.take() + order.take())
@@ -32,22 +33,22 @@ class ProblemOrder:
             return [int(i) for i in self.rng.integers(self.n_train, size=self.batch)]
         if len(self.waiting) < self.batch:
             if self.n_train - len(self.retired) < self.batch:
-                self.retired.clear()  # all come back when fewer than a batch are left
+                self.retired.clear()  # reuse all problems if fewer than one batch remain
             shuffled = self.rng.permutation(self.n_train)
             self.waiting = [int(i) for i in shuffled if int(i) not in self.retired]
         batch, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
         return batch
 
     def retire(self, problems: Iterable[int]) -> None:
-        """Leave these problems out of the epochs to come (no-positive-resampling)."""
+        """Exclude these problems from later epochs (no-positive-resampling)."""
         self.retired.update(problems)
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the order, as data for JSON."""
+        """Return the position in the order as JSON-compatible data."""
         return {"rng": self.rng.bit_generator.state, "waiting": self.waiting, "retired": sorted(self.retired)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
+        """Restore the position from the result of `state`."""
         self.rng.bit_generator.state = state["rng"]
         self.waiting = [int(i) for i in state["waiting"]]
         self.retired = {int(i) for i in state["retired"]}

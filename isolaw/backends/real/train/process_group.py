@@ -1,10 +1,11 @@
-"""The process group of a run: data over gloo, tensors over NCCL, with a long time limit.
+"""Start the process group of a run, and exchange data between its processes.
 
-On one machine the processes find each other by a file, and connect by loopback alone. On several they find
-each other by a store at the first machine's address, and connect by the interfaces that lead there. Neither
-authenticates peers, so processes exchange data as JSON or safetensors: an intruder can send wrong numbers,
-but no code. torch's own collectives of objects are pickles; of those that libraries send, isolaw reads only
-plain data (`let_libraries_unpickle`).
+The group uses gloo in host memory and NCCL on GPUs, with a long time limit. On one machine, the processes
+find each other through a file and connect only over the loopback interface. On several machines, they find
+each other through a store at the first machine's address, and connect over the interfaces that lead there.
+Neither method authenticates peers, so processes exchange data only as JSON or safetensors. An intruder could
+then send wrong numbers but no code. torch's collectives of objects use pickles. If libraries send such
+pickles, isolaw reads only plain data from them, except after `let_libraries_unpickle`.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from isolaw.engine_connection import GROUP
 from isolaw.errors import RunError
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR, of Linux
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 class _Plain(pickle.Unpickler):
-    """Reads numbers, texts and their containers; refuses whatever names a class or a function."""
+    """An unpickler for numbers, texts and their containers; it rejects all classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"a process of the run sent a pickle that names {module}.{name}")
 
 
 def start(timeout_hours: float = 4.0, backend: str = "") -> None:
-    """Start the default group, once per process; by default it has one process.
+    """Start the default process group unless it exists; without ``RANK`` it has one process.
 
-    Ranks wait for each other while one of them generates, scores, or writes the state, which takes longer
-    than NCCL's 10 minutes and gloo's 30. DeepSpeed and vLLM create further groups with torch's default
-    timeouts, so these change too.
+    Ranks wait for each other while one of them generates, scores, or writes the state. This can take longer
+    than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). This also changes torch's default
+    timeouts, because DeepSpeed and vLLM create other groups with them.
     """
     alone = "RANK" not in os.environ
     if alone:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
-    if dist.is_initialized():  # by the previous run
+    if dist.is_initialized():  # the previous run has started the group
         return
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout
@@ -61,7 +62,7 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
     meeting = json.loads(os.environ.get(GROUP, "{}"))
     choose_interface(meeting.get("address"))
-    if alone:  # a group of this process: no port, nothing in the environment of its children
+    if alone:  # a group of one process, which opens no port and does not change the environment of children
         dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
     elif not meeting:  # started by another launcher
         dist.init_process_group(backend, timeout=timeout)
@@ -72,29 +73,29 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
 
 
 def let_libraries_unpickle() -> None:
-    """Let torch's collectives read any object from here on, as vLLM needs where processes share a sampler."""
+    """Allow torch's collectives to unpickle any object, as vLLM requires if processes share a sampler."""
     distributed_c10d._unpickler = pickle.Unpickler
 
 
 def exchange(value: Any) -> list[Any]:
-    """Return every process's value, by rank, at the same call in each; values are data for JSON.
+    """Return every process's value, by rank; all processes must make the same call.
 
-    A tuple arrives as a list, also in the process itself. Raises `RunError` if a process sends anything but
-    JSON.
+    Values must be JSON-compatible. Tuples become lists, including the process's own value. Raise `RunError`
+    if a process sends anything except JSON.
     """
     return _read("JSON", json.loads, json.dumps(value).encode())
 
 
 def exchange_tensors(tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """Return every process's tensors by name, by rank, at the same call in each, as safetensors.
+    """Return every process's named tensors, by rank; all processes must make the same call.
 
-    Raises `RunError` if a process sends anything else.
+    Raise `RunError` if a process sends anything except safetensors.
     """
     return _read("safetensors", load, save(tensors))
 
 
 def _read(kind: str, read: Callable[[bytes], Any], own: bytes) -> list[Any]:
-    """Return what ``read`` makes of every process's bytes, by rank."""
+    """Exchange bytes, and return the result of ``read`` for every process's bytes, by rank."""
     text = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(text)]))
@@ -111,15 +112,15 @@ def _read(kind: str, read: Callable[[bytes], Any], own: bytes) -> list[Any]:
 
 
 def choose_interface(address: str | None) -> None:
-    """Make libraries listen on loopback alone or, on several machines, on the interface towards ``address``.
+    """Make libraries listen only on loopback or, on several machines, on the interface towards ``address``.
 
-    The user's own settings for several machines stay.
+    For several machines, variables that the user has set remain unchanged.
     """
     if address is None:
         os.environ.update(dict.fromkeys(_INTERFACES, _interface("127.0.0.1") or _LOOPBACK))
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))  # which sends nothing
+        probe.connect((address, 9))  # sends nothing (UDP)
         own = probe.getsockname()[0]
     if name := _interface(own):
         for variable in _INTERFACES:
@@ -127,12 +128,12 @@ def choose_interface(address: str | None) -> None:
 
 
 def _interface(address: str) -> str:
-    """Return the name of the interface with an address; empty if none has it."""
+    """Return the name of the interface with this address, or an empty string."""
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             try:
                 found = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # without an address
+            except OSError:  # the interface has no address
                 continue
         if socket.inet_ntoa(found[20:24]) == address:
             return name

@@ -1,8 +1,8 @@
-"""One of several processes of a run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
+"""Run one rank of a multi-process run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.engine_connection`),
-receives the job, and executes `loop.train`. The engine decides at which checkpoints to write a state; the
-first process tells the others.
+`isolaw.executors.launcher` starts this process. It connects to the engine (`isolaw.engine_connection`),
+receives the job, and executes `loop.train`. The engine decides at which checkpoints a state is written, and
+the first process forwards this decision to the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolaw.machine import visible_gpus
 
 
 def main(address: str, port: int) -> None:
-    """Receive the job at ``address`` and execute it as one of its processes."""
+    """Receive the job from the engine at ``address`` and ``port``, and execute it as one of its ranks."""
     environment.prepare()
     first = os.environ["RANK"] == "0"
     line = EngineConnection(address, port)
@@ -50,7 +50,7 @@ def main(address: str, port: int) -> None:
                     line.send({})
         line.end({"done": True})
     except RunError as error:
-        # Any process may find the fault; the others only see that it has ended.
+        # Any process can detect the fault; the others only notice that this process has ended.
         line.end({"failed": str(error)})
         raise
     environment.leave(0)
@@ -65,10 +65,10 @@ def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _choose_gpus(samplers: int) -> None:
-    """Show each process its GPU before torch counts them, and then those of its samplers, if it has any.
+    """Set CUDA_VISIBLE_DEVICES to the GPU of this process and the GPUs of its samplers, if it has any.
 
-    A machine's first GPUs are its processes', the next its samplers'. This disables features that need the
-    GPUs of peers.
+    This must happen before torch counts the GPUs. The first GPUs of a machine belong to its trainer
+    processes, and the next GPUs to its samplers. vLLM features that need the GPUs of peers are disabled.
     """
     if not environment.gpus():
         return

@@ -1,7 +1,7 @@
-"""Rollouts as tensors by name, in a state's file and between processes.
+"""Convert rollouts to named tensors, for state files and for the exchange between processes.
 
-A field that has a list for each row is two tensors: all values, row after row, and ``NAME.lengths``. That is
-13 bytes a token with its log-probabilities; JSON takes 51, and seven times as long.
+A field with a list for each row becomes two tensors: the values of all rows, and ``NAME.lengths``. With
+log-probabilities this takes 13 bytes per token. JSON takes 51 bytes per token and seven times as long.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from isolaw.backends.real.rollout.samplers import Rollouts
 
-# Other fields are token ids, places and versions.
+# Types of fields that are not int32; the other fields are token ids, positions and versions.
 _TYPES = {"logprobs": np.float64, "old_logprobs": np.float64}
 _OLD, _LENGTHS = "old_logprobs", ".lengths"
 
 
 def of(rows: Sequence[int], rollouts: Rollouts, old_logprobs: Sequence[Tensor] | None) -> dict[str, Tensor]:
-    """Return some rows of a batch as tensors; float64 values that are float32 numbers are stored as these.
+    """Return some rows of a batch as named tensors; float64 values become float32 if this loses nothing.
 
     >>> two = Rollouts([[1, 2], [3]], [[4], [5, 6]], [[-0.5], [-1.0, -0.25]], [True, False])
     >>> found = of([0, 1], two, None)
@@ -50,12 +50,12 @@ def of(rows: Sequence[int], rollouts: Rollouts, old_logprobs: Sequence[Tensor] |
 
 
 def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the rows of all parts, which have the same fields, in ascending order."""
+    """Return the rows of all parts in ascending order; the parts must have the same fields."""
     out = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     order = torch.argsort(out["rows"])
     for name in [name for name in out if name + _LENGTHS in out]:
         lengths = out[name + _LENGTHS].long()
-        if len(lengths):  # a field may have no rows
+        if len(lengths):  # a field can have no rows
             starts, sorted_lengths = (lengths.cumsum(0) - lengths)[order], lengths[order]
             shift = starts - (sorted_lengths.cumsum(0) - sorted_lengths)
             place = torch.arange(len(out[name])) + shift.repeat_interleave(sorted_lengths)
@@ -65,7 +65,7 @@ def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def rows_of(tensors: Mapping[str, Tensor], places: Sequence[int]) -> tuple[Rollouts, list[Tensor] | None]:
-    """Return the rollouts at some places, and their old log-probabilities (float64), if there are any."""
+    """Return the rollouts with the given indices, and their old log-probabilities in float64, else None."""
 
     def chosen(name: str) -> list[Tensor]:
         lengths = tensors[name + _LENGTHS].tolist()

@@ -1,8 +1,9 @@
-"""Float32 tensors written to a safetensors file one after another, so that no process holds all of them.
+"""Write float32 tensors to a safetensors file one after another, so that they need not all be in memory.
 
-A file is the length of its header (8 bytes), the header (JSON: type, shape and place of each tensor) and the
-tensors' bytes (https://huggingface.co/docs/safetensors). ``safetensors.torch.save_file`` writes the same from
-tensors that are all in memory: for weights and moments of P parameters these are 12 P bytes, 85 GiB for 7B.
+A file consists of the length of its header (8 bytes), the header, and the bytes of the tensors. The header is
+JSON with type, shape and place of each tensor (https://huggingface.co/docs/safetensors).
+``safetensors.torch.save_file`` writes the same file but needs all tensors in memory. Weights and moments of P
+parameters are 12 P bytes, which is 85 GiB for 7B.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from isolaw.errors import RunError
 
 
 def write(path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[torch.Tensor]) -> None:
-    """Write tensors as float32, in the order of their ``shapes``; each is used before the next is asked for.
+    """Write tensors as float32, in the order of ``shapes``.
 
-    Raise `RunError` for a tensor of another shape.
+    Each tensor is written before the next one is taken from the iterator. Raise `RunError` if a tensor has
+    another shape.
 
     >>> import tempfile
     >>> from safetensors.torch import load_file
@@ -34,7 +36,7 @@ def write(path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[tor
         begin, end = end, end + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # aligns the tensors to 8 bytes
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):

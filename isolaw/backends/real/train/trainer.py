@@ -1,16 +1,18 @@
-"""The optimiser: a DeepSpeed engine around a causal language model.
+"""Train a causal language model with a DeepSpeed engine.
 
 A step is one update from all rows of the global batch, for any number of processes and micro-batches. The
 objective is a sum over rows with weights of the *global* batch (`algorithms.objective`), so
 
     gradient = Σ_processes Σ_micro-batches ∂loss
 
-holds exactly if nothing rescales it: the trainer sets the boundaries of gradient accumulation itself
-(DeepSpeed would divide by its number of steps), and a factor undoes DeepSpeed's mean over processes.
+holds exactly unless something rescales it. DeepSpeed would divide by the number of accumulation steps, so the
+trainer sets the accumulation boundaries itself. DeepSpeed also averages over processes, and the trainer
+multiplies the loss by their number to undo this.
 
-AdamW is torch's own; ZeRO 0 to 3, float32 or bfloat16 with float32 master weights. The state is whole tensors
-by name (safetensors), so that a run continues on another number of processes or ZeRO stage. With LoRA it is
-the adapters alone (`adapters`), and `Trainer.weights` merges them.
+The optimiser is torch's AdamW. ZeRO stages 0 to 3 are supported, in float32 or in bfloat16 with float32
+master weights. The state consists of whole tensors by name (safetensors), so a run can continue with another
+number of processes or another ZeRO stage. With LoRA, the state contains only the adapters (`adapters`), and
+`Trainer.weights` merges them.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from isolaw.backends.real.train.packing import Packed, micro_batches, pack
 from isolaw.backends.real.train.policy import Policy, agrees, load
 from isolaw.config import RunSpec
 
-# Keys of the section [real] that are the trainer's.
+# Keys of the section [real] that are arguments of the trainer.
 _OPTIONS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
-    """Return a `Trainer`'s arguments, except the model, for a run and its section ``[real]``."""
+    """Return the arguments of a `Trainer` for a run and its section ``[real]``, except the model."""
     recipe = spec.recipe
     return {
         **options.model_dump(include=_OPTIONS),
@@ -57,13 +59,14 @@ def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
 
 
 class Trainer:
-    """The model of a folder under DeepSpeed, with options of the section ``[real]``.
+    """A model under DeepSpeed, with options of the section ``[real]``.
 
-    ``max_grad_norm`` clips gradients (0: not); with ``float32_head`` logits are computed in float32; with
-    ``lora`` adapters are trained, and the model's own weights stay as they are.
+    ``model`` is the model's folder. ``max_grad_norm`` clips gradients (0: no clipping). With
+    ``float32_head``, logits are computed in float32. With ``lora``, only adapters are trained, and the
+    model's own weights are frozen.
     """
 
-    prefix = ""  # of the names of its files in a state
+    prefix = ""  # prefix of the names of its files in a state
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Trainer:
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         self.varlen = on_gpu and dtype == "bfloat16"
         if dtype == "bfloat16" or offload_optimizer:
-            zero_stage = max(zero_stage, 1)  # from which DeepSpeed keeps float32 master weights by name
+            zero_stage = max(zero_stage, 1)  # DeepSpeed keeps float32 master weights by name from stage 1
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
         self._zero = config if zero_stage == 3 else None
         self._float32_head = float32_head
@@ -101,7 +104,7 @@ class Trainer:
             lr=0.0,
             betas=(0.9, 0.999),
             weight_decay=weight_decay,
-            fused=on_gpu or offload_optimizer,  # no temporary copies; fast in host memory
+            fused=on_gpu or offload_optimizer,  # makes no temporary copies, and is fast in host memory
         )
         self.engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.module = self.engine.module.model
@@ -116,12 +119,12 @@ class Trainer:
         return load(folder, self.dtype, self.device, zero=self._zero, **how)
 
     def _train_beside(self, policy: Any) -> None:
-        """Make the parts trainable that are trained next to adapters; a policy has none."""
+        """Unfreeze parameters that are trained in addition to adapters; a policy has none."""
 
     def frozen(self, model: str) -> Any:
-        """Return the policy of a model's folder with constant weights; ZeRO-3 divides them, too.
+        """Return a policy with the frozen weights of a model's folder; ZeRO-3 also partitions frozen weights.
 
-        With LoRA it is the trained policy without its adapters.
+        With LoRA, this is the trained policy with its adapters disabled.
         """
         if self.adapters:
             return self.adapters.without(self.engine.module)
@@ -133,7 +136,7 @@ class Trainer:
         return deepspeed.initialize(model=policy, config=self._config)[0]
 
     def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
-        """Return rows cut into micro-batches (`packing.micro_batches`), equally many in every process."""
+        """Return micro-batches of rows (`packing.micro_batches`), the same number in every process."""
         parts = micro_batches(rollouts, self.micro_batch_tokens)
         count = torch.tensor(len(parts), device=self.device)
         if self.world > 1:
@@ -141,18 +144,18 @@ class Trainer:
         return parts + [[]] * (int(count) - len(parts))
 
     def pack(self, rollouts: Rollouts) -> Packed:
-        """Return rows packed for this trainer; without rows, one row of weight 0."""
-        if not len(rollouts):  # other processes need this one's part in the exchange of weights
+        """Return the rows packed for this trainer; if there are none, pack one row of weight 0."""
+        if not len(rollouts):  # every process must take part in the exchange of weights
             rollouts = Rollouts([[0]], [[0]], [], [])
         return pack(rollouts, self.device, varlen=self.varlen)
 
     @torch.no_grad()
     def logprobs(self, rollouts: Rollouts, temperature: float, policy: Any = None) -> list[torch.Tensor]:
-        """Return the log-probabilities of each row's drawn tokens, by default of the current weights."""
+        """Return the log-probabilities of each row's drawn tokens, by default under the current weights."""
         return self.by_row(rollouts, self.engine if policy is None else policy, temperature)
 
     def by_row(self, rollouts: Rollouts, module: Any, *inputs: float) -> list[torch.Tensor]:
-        """Return a module's first output for each row's drawn tokens."""
+        """Return the first output of a module for the drawn tokens of each row, as one array per row."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         lengths = rollouts.lengths
         for rows in self.micro_batches(rollouts):
@@ -167,34 +170,35 @@ class Trainer:
         loss_of: Callable[..., torch.Tensor],
         **inputs: float,
     ) -> None:
-        """Accumulate the gradient of the whole batch, of which ``rollouts`` are this process's rows, or none.
+        """Accumulate the gradient of the whole batch; ``rollouts`` are the rows of this process, if any.
 
-        ``loss_of`` returns a micro-batch's part of the loss, from the indices of its rows, their tensors and
-        the module's outputs, for a policy log-probabilities (R, T) and entropy (R, T). ``inputs`` are the
-        module's, for a policy the temperature. All processes call it equally often, so that all run a
-        reference model; without rows the tensors hold one row of weight 0.
+        ``loss_of`` returns the loss of a micro-batch, given the indices of its rows, the packed rows, and the
+        module's outputs. For a policy, the outputs are log-probabilities and entropies of shape (R, T).
+        ``inputs`` are the other inputs of the module, for a policy the temperature. All processes call
+        ``loss_of`` the same number of times, so that all of them run a reference model. Without rows, the
+        tensors contain one row of weight 0.
         """
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
             packed = self.pack(rollouts.rows(rows))
             loss = loss_of(rows, packed, *self.engine(packed, **inputs))
-            # DeepSpeed takes the mean over processes, the objective is their sum.
+            # DeepSpeed averages over processes, but the objective is a sum over them.
             self.engine.backward(loss * self.world)
 
     def update(self, lr: float) -> float:
-        """Make the optimiser's step from the accumulated gradient; return its norm before clipping."""
+        """Make an optimiser step with the accumulated gradient; return the gradient norm before clipping."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
         whole = [p.grad for _, p in self._trained() if p.grad is not None and not _partitioned(p)]
-        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed accepts only its own
+        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed has none in stage 0
         with _threads(self._threads):
             self.engine.step()
         self.steps += 1
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Return the accumulated gradient by name, as whole tensors, before `update`."""
+        """Return the accumulated gradient as whole tensors by name; call this before `update`."""
         from deepspeed.utils import safe_get_full_grad
 
         return {name: safe_get_full_grad(p).float().cpu().clone() for name, p in self._trained()}
@@ -204,9 +208,9 @@ class Trainer:
         return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the current weights by name, each as a whole tensor; all processes take part.
+        """Yield the names and whole tensors of the current weights; all processes must call this.
 
-        Adapters are merged into them one by one.
+        Adapters are merged into the weights one by one.
         """
         if self.adapters:
             yield from self.adapters.merged(_whole)
@@ -216,7 +220,7 @@ class Trainer:
                 yield name, parameter.detach()
 
     def save(self, folder: Path) -> None:
-        """Write the trained parameters and their moments; all processes take part, the first one writes."""
+        """Write the trained parameters and their moments; all processes must call this, the first writes."""
         trained = self._trained()
         shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in trained}
         for kind in self._kinds():
@@ -229,7 +233,7 @@ class Trainer:
             (folder / f"{self.prefix}optimizer.json").write_text(json.dumps({"steps": self.steps}))
 
     def restore(self, folder: Path) -> None:
-        """Continue from the state that `save` wrote."""
+        """Restore the state that `save` wrote."""
         steps = int(json.loads((folder / f"{self.prefix}optimizer.json").read_text())["steps"])
         if steps:
             self._materialise()
@@ -243,26 +247,26 @@ class Trainer:
                 state["step"].fill_(steps)
 
     def _kinds(self) -> tuple[str, ...]:
-        """Return the parts of a parameter in a state: its value and, after a first step, AdamW's moments."""
+        """Return the parts of a state: the parameters and, after the first step, AdamW's moments."""
         return ("model", *_MOMENTS) if self.steps else ("model",)
 
     def _materialise(self) -> None:
-        """Create AdamW's moments by an update with lr 0 and no gradient."""
+        """Create AdamW's moments by an update with lr 0 and a zero gradient."""
         loss = self.engine(self.pack(Rollouts([], [], [], [])))[0].sum() * 0.0
         self.engine.set_gradient_accumulation_boundary(True)
         self.engine.backward(loss)
         self.update(0.0)
 
     def close(self) -> None:
-        """Release the engine's memory, including weights and moments; the trainer is then unusable."""
+        """Release the engine's memory, including weights and moments; the trainer is unusable afterwards."""
         parts = [*self.engine.module.parameters(), *self.engine.module.modules()]
         self.engine.destroy()
-        # DeepSpeed hangs its optimisers on the parameters, and autograd functions of ZeRO-3 on the modules,
-        # where Python's collector cannot see it.
+        # DeepSpeed attaches its optimisers to the parameters, and autograd functions of ZeRO-3 to the
+        # modules. Python's garbage collector cannot see these references.
         for part in (*parts, self.engine.optimizer, self.engine):
             vars(part).clear()
         self.engine = self.module = self.adapters = None
-        gc.collect()  # its other parts refer to each other
+        gc.collect()  # the other parts of the engine refer to each other
 
 
 def _config(
@@ -289,24 +293,24 @@ def _config(
         "bf16": {"enabled": dtype == "bfloat16"},
         "steps_per_print": 10**9,
     }
-    if dtype == "bfloat16":  # the error of its sums grows with the number of micro-batches, and so with B
+    if dtype == "bfloat16":  # the error of bfloat16 sums would grow with the number of micro-batches
         config["data_types"] = {"grad_accum_dtype": "fp32"}
-        if zero_stage == 1:  # it exchanges the sum, not each micro-batch's gradient
+        if zero_stage == 1:  # stage 1 communicates the sum, not the gradient of each micro-batch
             config["communication_data_type"] = "fp32"
     return config
 
 
 @functools.cache
 def _torch_threads() -> int:
-    """Return torch's threads when the first trainer starts, before vLLM leaves it one."""
+    """Return torch's number of threads at the start of the first trainer, before vLLM sets it to one."""
     return torch.get_num_threads()
 
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """While entered, torch has so many threads (None: as many as now).
+    """Set torch's number of threads inside the block (None: no change).
 
-    vLLM sets one thread for its own steps, and compiles its model for that number.
+    vLLM sets one thread for its own steps and compiles its model for this number.
     """
     before = torch.get_num_threads()
     if count in (None, before):
@@ -320,18 +324,18 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _deepspeed() -> Any:
-    """Import DeepSpeed and start the process group, of one process unless the environment says otherwise."""
+    """Import DeepSpeed and start the process group, with one process unless the environment sets a rank."""
     with environment.importing():
         import deepspeed
 
     if not environment.gpus():
         import deepspeed.ops
 
-        # Compiling its shared-memory operator takes 45 s; gloo does not need it.
+        # Compiling DeepSpeed's shared-memory operator takes 45 s, and gloo does not need it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     from deepspeed.runtime import bf16_optimizer
 
-    bf16_optimizer.see_memory_usage = lambda *args, **more: None  # it prints, and collects garbage
+    bf16_optimizer.see_memory_usage = lambda *args, **more: None  # prints and collects garbage
     process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed
@@ -342,7 +346,7 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
 
 
 def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
-    """While entered, this process has whole parameters, which ZeRO-3 gathered from all processes."""
+    """Return a context in which ZeRO-3 has gathered the whole parameters from all processes."""
     if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
     from deepspeed import zero
@@ -365,7 +369,7 @@ def _write(engine: Any, parameter: torch.nn.Parameter, kind: str, value: torch.T
 
     with torch.no_grad():
         if kind == "model":
-            if _partitioned(parameter):  # the float32 master, then the copy that computes
+            if _partitioned(parameter):  # write the float32 master, then the copy for the forward pass
                 safe_set_full_fp32_param(parameter, value)
             with _whole(parameter, modifier_rank=0):
                 parameter.copy_(value)

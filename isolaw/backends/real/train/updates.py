@@ -1,9 +1,9 @@
-"""Several updates on one batch: the rollouts that enter each, and their joint metrics.
+"""Divide a batch into several updates, and average their metrics.
 
-``epochs`` passes over a batch, each in ``minibatches`` optimiser steps on equally many problems, shuffled
-anew for each pass. With one pass, k mini-batches are PPO-off-policy-k (ScaleRL, arXiv 2510.13786, section
-3.1). Ratios are to the policy at the start of the batch. C counts each rollout once; the metric ``reuse``
-counts its uses.
+There are ``epochs`` passes over a batch. Each pass shuffles the problems and makes ``minibatches`` optimiser
+steps on equal numbers of problems. With one pass, k mini-batches are PPO-off-policy-k (ScaleRL, arXiv
+2510.13786, section 3.1). Ratios are relative to the policy at the start of the batch. C counts each rollout
+once; the metric ``reuse`` counts how often it is used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from isolaw.backends.real.algorithms import objective
 
-_SHUFFLES = 2  # a stream of random numbers
+_SHUFFLES = 2  # key of a random stream
 
 
 def updates(enters: Tensor, epochs: int, minibatches: int, key: tuple[int, int]) -> Iterator[Tensor]:
-    """Yield for each update on a batch the rollouts that enter it, (B_p, n), leaving out updates without any.
+    """Yield for each update on a batch the mask of its rollouts; skip updates without rollouts.
 
-    ``enters``, (B_p, n), are the rollouts of the batch that enter the gradient. A mini-batch consists of
-    whole groups. The shuffles depend only on ``key``: the run's seed and the step.
+    ``enters`` marks the rollouts of the batch that enter the gradient. All masks have shape (B_p, n). A
+    mini-batch consists of whole groups. The shuffles depend only on ``key``, the run's seed and the step.
 
     >>> [one[:, 0].tolist() for one in updates(torch.ones(2, 1).bool(), 1, 2, (0, 1))]
     [[False, True], [True, False]]
@@ -39,7 +39,7 @@ def updates(enters: Tensor, epochs: int, minibatches: int, key: tuple[int, int])
 
 
 class UpdateMeans:
-    """Joint metrics of the updates on a batch: means over their tokens, and over the updates.
+    """Metrics of the updates on a batch, averaged over their tokens or over the updates.
 
     >>> measured = UpdateMeans(torch.ones(2, 1).bool())
     >>> for _ in range(2):
@@ -52,24 +52,24 @@ class UpdateMeans:
 
     def __init__(self, enters: Tensor) -> None:
         self.rollouts = int(enters.sum())
-        self.used: dict[str, int] = {}  # by name of the norm, as the others
+        self.used: dict[str, int] = {}  # these three dictionaries have the name of the norm as their key
         self.norms: dict[str, list[float]] = {}
         self.sums: dict[str, dict[str, Tensor]] = {}
 
     def add(self, chosen: Tensor, name: str, norm: float, sums: dict[str, Tensor]) -> None:
-        """Add an update on the rollouts ``chosen``: its gradient's norm, under its name, and its sums."""
+        """Add an update on the rollouts ``chosen``: the name and value of its norm, and its metric sums."""
         self.used[name] = self.used.get(name, 0) + int(chosen.sum())
         self.norms.setdefault(name, []).append(norm)
         self.sums[name] = objective.merge(self.sums[name], sums) if name in self.sums else sums
 
     def means(self) -> dict[str, float]:
-        """Return the means."""
+        """Return the means of all metrics."""
         out = {name: sum(norms) / len(norms) for name, norms in self.norms.items()}
         for sums in self.sums.values():
             out |= objective.means(sums)
         return {"grad_norm": 0.0, **out}
 
     def reuse(self) -> dict[str, float]:
-        """Return how often the policy used each entering rollout, and the number of updates."""
+        """Return the mean number of policy updates per rollout in the gradient, and the number of updates."""
         used, count = self.used.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
         return {"reuse": used / max(self.rollouts, 1), "updates": float(count)}

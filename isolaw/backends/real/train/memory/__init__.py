@@ -1,1 +1,1 @@
-"""The memory planner: a model's sizes, a run's bytes on each GPU, and settings that fit."""
+"""Plan memory: a model's sizes, a run's bytes on each GPU, and settings that fit."""

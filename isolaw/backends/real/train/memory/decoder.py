@@ -1,7 +1,8 @@
-"""The sizes of a decoder's weights, from its ``config.json`` alone.
+"""Compute the sizes of a decoder's weights from its ``config.json``.
 
-It covers decoders with one kind of layer, which `transformers` calls Llama, Mistral, Qwen2 and Qwen3:
-grouped-query attention, a gated MLP, RMSNorm before each, an embedding, and a head that may be tied to it.
+This supports Llama, Mistral, Qwen2 and Qwen3 (names of `transformers`), which have one kind of layer:
+grouped-query attention and a gated MLP, with RMSNorm before each. They also have an embedding, and a head
+that can be tied to it.
 """
 
 from __future__ import annotations
@@ -12,43 +13,43 @@ from typing import Any
 
 from isolaw.backends.real import models
 
-# By model_type: whether q, k and v have biases, and whether q and k are normalised by head.
+# By model_type: whether q, k and v have biases, and whether q and k are normalised per head.
 _KINDS = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes of a decoder; in brackets, the equations' symbols."""
+    """Sizes of a decoder; the comments give the symbols of the equations in `footprint`."""
 
-    hidden: int  # of the residual stream (E)
-    intermediate: int  # of the MLP (I)
-    layers: int  # (L)
-    vocabulary: int  # of embedding and head (V)
-    query: int  # of a token's queries, all heads (Q)
-    key_value: int  # of a token's keys, or of its values (K)
-    head_size: int  # of one attention head (D)
-    vectors: int  # numbers of a layer's norms and biases
-    tied: bool  # whether the head is the embedding
+    hidden: int  # E: size of the residual stream
+    intermediate: int  # I: size of the MLP
+    layers: int  # L: number of layers
+    vocabulary: int  # V: size of the vocabulary of embedding and head
+    query: int  # Q: size of a token's queries over all heads
+    key_value: int  # K: size of a token's keys, which is also the size of its values
+    head_size: int  # D: size of one attention head
+    vectors: int  # number of parameters in a layer's norms and biases
+    tied: bool  # whether the head shares the embedding's weights
 
     @property
     def embedding(self) -> int:
-        """Numbers of the embedding, or of the head."""
+        """Number of parameters of the embedding, which is the same for the head."""
         return self.vocabulary * self.hidden
 
     @property
     def linear(self) -> dict[str, tuple[int, int]]:
-        """Outputs and inputs of each linear map of a layer, by name."""
+        """(outputs, inputs) of each linear map in a layer, by name."""
         e, i, q, kv = self.hidden, self.intermediate, self.query, self.key_value
         attention = {"q_proj": (q, e), "k_proj": (kv, e), "v_proj": (kv, e), "o_proj": (e, q)}
         return {**attention, "gate_proj": (i, e), "up_proj": (i, e), "down_proj": (e, i)}
 
     @property
     def matrices(self) -> tuple[int, ...]:
-        """Numbers of each matrix of a layer."""
+        """Number of parameters of each matrix in a layer."""
         return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
     def adapters(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
-        """Return the numbers of each matrix of LoRA in a layer (None: for all its linear maps)."""
+        """Return the number of parameters of each LoRA matrix in a layer; targets None: all linear maps."""
         chosen = [
             sizes
             for name, sizes in self.linear.items()
@@ -58,27 +59,31 @@ class Decoder:
 
     @property
     def layer(self) -> int:
-        """Numbers of a layer."""
+        """Number of parameters of a layer."""
         return sum(self.matrices) + self.vectors
 
     @property
     def parameters(self) -> int:
-        """Numbers of the model; a tied head counts once."""
+        """Number of parameters of the model; a tied head counts once."""
         return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.hidden
 
     @property
     def critic(self) -> Decoder:
-        """The decoder with a critic's scalar head, which is neglected."""
+        """Sizes of the critic: the same decoder without its head; the scalar head is neglected."""
         return replace(self, tied=True)
 
     def splits(self, processes: int) -> bool:
-        """Return whether vLLM can split the heads: queries evenly, keys evenly or each to several."""
+        """Return whether vLLM can split the heads over processes.
+
+        The query heads must divide evenly. The key heads must divide evenly, or the processes must divide
+        evenly over the key heads.
+        """
         heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
         return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Decoder | None:
-        """Return the decoder of a configuration; None for an unknown kind or an impossible size.
+        """Return the decoder of a configuration, or None for an unknown model type or an invalid size.
 
         >>> Decoder.of({"model_type": "mamba"})
         """
@@ -104,7 +109,7 @@ class Decoder:
 
     @classmethod
     def read(cls, model: str | Path) -> Decoder | None:
-        """Return the decoder of a model's folder; None for an unknown kind."""
+        """Return the decoder of a model's folder, or None for an unknown model type."""
         try:
             config = models.config(model)
         except (OSError, ValueError):

@@ -1,14 +1,13 @@
-"""Divide the GPUs of an asynchronous run between the processes that train and those that sample.
+"""Divide the GPUs of an asynchronous run between trainer processes and sampler processes.
 
-The two sides work at the same time (`train.pipeline`), so a step of T response tokens takes as long as the
-slower one. With W GPUs that train and S that sample,
+Trainers and samplers work at the same time (`train.pipeline`), so the slower side determines the duration of
+a step. With W GPUs for training and S GPUs for sampling, a step of T response tokens takes
 
     seconds(W, S) = T · max(s / S, t / W)
 
-for s and t, the GPU seconds to sample a response token and to train on it (`step_time`). The card is
-assumed to be an H200 if it is unknown, and both are assumed equal if the model is: only their quotient
-matters, which changes less from card to card than either. Where a measured run contradicts it,
-``real.samplers`` decides.
+Here s and t are the GPU seconds to sample a response token and to train on it (`step_time`). An unknown card
+counts as an H200, and for an unknown model s = t. Only the ratio of s and t matters, and it varies less between
+cards than s or t. If a measured run contradicts this estimate, set ``real.samplers``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from isolaw.machine import card_speed
 
 
 def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
-    """Return the GPU seconds of a response token to sample it, and to train on it: s and t."""
+    """Return s and t: the GPU seconds to sample a response token, and to train on it."""
     recipe = spec.recipe
     models = recipe.epochs * (2 if recipe.algorithm == "ppo" else 1)
     if demand is None:
@@ -49,11 +48,12 @@ def divided(
     enough: int,
     fits: Callable[[RealOptions], bool],
 ) -> RealOptions | None:
-    """Return the section with the division of at most ``gpus`` GPUs; None if no division fits.
+    """Return the section with a division of at most ``gpus`` GPUs, or None if no division fits.
 
-    ``processes`` and ``options.samplers`` are kept unless None. If one is set, the other is the least that
-    does not slow the run down. If both are open, the run takes the fewest GPUs, a power of two, that have
-    ``enough`` samplers. Of two divisions of equal speed the one with fewer samplers is chosen.
+    ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
+    the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
+    two of GPUs with ``enough`` samplers. Of two equally fast divisions, the one with fewer samplers is
+    chosen.
 
     >>> own = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None, enough=2,
     ...     fits=lambda options: True)

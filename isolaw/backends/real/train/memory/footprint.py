@@ -1,37 +1,37 @@
-"""The bytes that training and sampling take on each GPU, phase by phase.
+"""Compute the memory of training and sampling on each GPU, in bytes, for each phase of a step.
 
-For a decoder of P parameters with L layers, residual stream E, MLP I, queries Q, keys K, heads of size D and
-vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro-batches of N tokens::
+Consider a decoder of P parameters with L layers, residual stream E, MLP I, queries Q, keys K, heads of size D
+and vocabulary V (`decoder.Decoder`). It has b bytes per number, w processes, and micro-batches of N tokens::
 
     kept by the trainer (ZeRO, arXiv 1910.02054; in brackets: the stage from which w processes share it)
         weights       b P    [3]
-        optimiser     12 P   master weights and AdamW's two moments, float32 [1]; 0 if offloaded
-        reference     b P    [3], with a KL term
-        critic        all of the above and the gradients that stay, with P less the head, with PPO
-    and during the passes
+        optimiser     12 P   master weights and AdamW's two moments in float32 [1]; 0 if offloaded
+        reference     b P    [3], only with a KL term
+        critic        all of the above and the persistent gradients, with P minus the head; only with PPO
+    also during the passes
         gradients     4 P    sums in float32 [2]; 0 if offloaded
-        buckets       what DeepSpeed exchanges at a time and, in stage 3, the gathered weights
-        activations   b N E  for each layer, and all of the layer that is computed again:
+        buckets       DeepSpeed's communication buffers and, in stage 3, the gathered weights
+        activations   b N E  for each layer, plus all activations of the layer that is recomputed:
                       N (b (6 I + 5 E + 2 Q + 2 K + 2 D) + 8 E)
         logits        chunks of `CHUNK` numbers, and the gradient of the head's weight in float32
 
-    With LoRA of P' numbers, optimiser and gradients have P' numbers, the weights P + P'; the reference is the
-    model without its adapters, and the head's weight has no gradient.
+    With LoRA adapters of P' numbers, optimiser and gradients have P' numbers, and weights have P + P'. The
+    reference is the model with its adapters disabled, and the head's weight has no gradient.
 
-    kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
-    Samplers in processes of their own have GPUs of their own: those hold the phase "sample" alone, and those
-    that train nothing of it.
+    kept by the sampler while it draws: its weights, and a key-value cache up to real.gpu_memory of the GPU.
+    Samplers in separate processes have their own GPUs. These GPUs have only the phase "sample", and the
+    GPUs of trainers have all other phases.
 
-    in the host memory of the first machine, of m processes
-        programs      m × the libraries, and those of samplers in processes of their own
-        weights       b P for each process while it loads the model; in stage 3 for the first one alone
-        optimiser     (16 + b) P' / w for each process, if offloaded, from then on
+    in the host memory of the first machine, which has m processes
+        programs      m × the libraries, and the libraries of samplers in separate processes
+        weights       b P for each process while it loads the model; in stage 3 only for the first process
+        optimiser     (16 + b) P' / w for each process, if offloaded, after the model is loaded
         state         the largest tensor in float32 for each process, while a state is written or read
-        on their way  b P for each process with samplers of its own
+        transfer      b P for each process that has samplers in separate processes
 
-A phase takes as much as its largest moment: for training the backward pass of the head, the one of the first
-layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
-without data and agrees with these equations. `OVERHEADS` covers memory outside tensors.
+The memory of a phase is its peak memory. For training, the peak is in the backward pass of the head, the
+backward pass of the first layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's
+code on tensors without data, and agrees with these equations. `OVERHEADS` covers memory outside tensors.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
 
 GIB = 2**30
-# What the trainer gives DeepSpeed: numbers exchanged at a time (more than a layer's matrix has in a model of
-# 7 billion parameters, since ZeRO-2 keeps a larger gradient whole), and gathered weights that ZeRO-3 keeps.
+# DeepSpeed's settings in the trainer: numbers per communication bucket, and gathered weights that ZeRO-3
+# keeps. A bucket is larger than any layer's matrix in a model of 7 billion parameters, because ZeRO-2 keeps
+# larger gradients whole.
 BUCKET, LIVE = 100_000_000, 300_000_000
-# Logits of the head's chunks: a quarter of a gibibyte in float32, of which a few copies are alive.
+# Logits per chunk of the head: a quarter of a gibibyte in float32. A few copies exist at a time.
 CHUNK = 2**26
-SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
+SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time; DeepSpeed's default
 PARTS = (
     "weights", "gradients", "optimiser", "reference", "critic", "buckets", "activations", "logits",
     "sampler's weights", "sampler's cache", "reserve",
@@ -57,16 +58,19 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Overheads:
-    """Bytes outside tensors: measured on one H200 with one process (docs/gpu), guessed for several."""
+    """Bytes outside tensors, measured with one process on one H200 (docs/gpu) and guessed for several.
 
-    driver: int = round(0.65 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs (0.60)
-    context: int = round(1.7 * GIB)  # CUDA's, with the kernels of torch, DeepSpeed and cuBLAS (1.29 to 1.67)
-    nccl: int = GIB  # buffers, with several processes: a guess
-    graphs: int = GIB  # vLLM's CUDA graphs, which stay while it sleeps (with a model of 0.5 B at most 0.7)
-    program: int = 4 * GIB  # of host memory, of a process with torch, vLLM and DeepSpeed (3.2)
-    fragmentation: float = 0.03  # share of the trainer's tensors that the allocator holds beyond (0.005-0.03)
-    streams: int = round(2.85 * GIB)  # what ZeRO-3 frees on a stream and needs on another (2.63 to 2.84)
-    # Tokens and rows of a step of vLLM, whose activations and logits come out of its share.
+    The comments give the measured values in GiB in parentheses.
+    """
+
+    driver: int = round(0.65 * GIB)  # part of nvidia-smi's total that programs cannot use (0.60)
+    context: int = round(1.7 * GIB)  # CUDA context, kernels of torch, DeepSpeed and cuBLAS (1.29 to 1.67)
+    nccl: int = GIB  # NCCL buffers with several processes: a guess
+    graphs: int = GIB  # vLLM's CUDA graphs, which persist while it sleeps (at most 0.7 for a 0.5 B model)
+    program: int = 4 * GIB  # host memory of a process with torch, vLLM and DeepSpeed (3.2)
+    fragmentation: float = 0.03  # the allocator's excess over the trainer's tensors, a share (0.005-0.03)
+    streams: int = round(2.85 * GIB)  # freed by ZeRO-3 on one stream, needed on another (2.63 to 2.84)
+    # Maximum tokens and rows of a vLLM step; their activations and logits are part of vLLM's share.
     sampler_tokens: int = 16_384
     sampler_rows: int = 1_024
 
@@ -76,41 +80,41 @@ OVERHEADS = Overheads()
 
 @dataclass(frozen=True)
 class Demand:
-    """A run's demands on GPU memory, apart from its section ``[real]``."""
+    """The properties of a run and its machine that determine memory, besides the section ``[real]``."""
 
     model: Decoder
-    gpu_bytes: int  # of the smallest card
-    row_tokens: int  # of the longest prompt and its response
+    gpu_bytes: int  # memory of the smallest GPU
+    row_tokens: int  # tokens of the longest prompt and its response
     reference: bool  # whether there is a KL term
     critic: bool = False  # whether there is a value model
     lora_rank: int | None = None  # None: full fine-tuning
     lora_targets: tuple[str, ...] | None = None  # None: all linear maps of a layer
-    host_bytes: int = 0  # of this machine's memory; 0: unknown
-    gpus: int = 0  # of this machine, each with a process; 0: as many as the run has processes
+    host_bytes: int = 0  # host memory of this machine; 0: unknown
+    gpus: int = 0  # GPUs of this machine, one per process; 0: as many as the run has processes
 
 
 class Footprint:
-    """The bytes of a run on each GPU, with a section ``[real]`` that leaves nothing open."""
+    """The memory of a run on each GPU in bytes, for a section ``[real]`` with all keys filled in."""
 
     def __init__(self, demand: Demand, options: RealOptions) -> None:
         self.demand, self.options, self.model = demand, options, demand.model
         self.b, self.w = 2 if options.dtype == "bfloat16" else 4, options.processes
         self.offload = bool(options.offload_optimizer)
-        # DeepSpeed keeps master weights by name from stage 1 on.
+        # DeepSpeed keeps master weights by name from stage 1.
         self.stage = max(options.zero_stage, 1) if self.b < 4 or self.offload else options.zero_stage
-        # A row longer than a micro-batch is computed alone.
+        # A row that is longer than the micro-batch limit gets its own micro-batch.
         self.tokens = max(options.micro_batch_tokens or 0, demand.row_tokens)
         model, rank = self.model, demand.lora_rank
         adapters = model.adapters(rank, demand.lora_targets) if rank else ()
         self.adapters = model.layers * sum(adapters)
-        self.inner = (rank or 0) * len(adapters) // 2  # numbers between A and B of a layer, for each token
-        # What is trained: all numbers, matrices of a layer, and the largest.
+        self.inner = (rank or 0) * len(adapters) // 2  # activations between A and B of a layer, per token
+        # Trained parameters: their number, the matrices of a layer, and the largest tensor.
         self.trained, self.matrices = self.adapters or model.parameters, adapters or model.matrices
         self.largest = max(adapters) if adapters else model.embedding
         self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
 
     def phases(self) -> dict[str, BytesByPart]:
-        """Return the bytes of each part (`PARTS`) in each phase, without parts of no bytes."""
+        """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
         kept, apart = self._kept(), self.options.streaming > 0
         own = {} if apart else {"sampler's weights": self._sampler_weights()}
         beside = {} if self.vllm else own
@@ -135,13 +139,13 @@ class Footprint:
         return sum((self._kept() | self._training()).values())
 
     def host(self) -> int:
-        """Return the peak of the host memory of the first machine's processes together."""
+        """Return the peak host memory of all processes on the first machine."""
         demand, model = self.demand, self.model
         processes = min(self.w, demand.gpus or self.w)
         loading = self.b * model.parameters * (1 if self.stage == 3 else processes)
-        # The critic and the reference are loaded when the policy's optimiser exists.
+        # The critic and the reference are loaded after the policy's optimiser was created.
         again = loading if demand.critic or (demand.reference and not self.adapters) else 0
-        each = 16 + self.b  # the offloaded optimiser's, with gradients, and the weights on their way back
+        each = 16 + self.b  # bytes of offloaded optimiser, gradients, and weights copied back to the GPU
         critic = self.adapters or model.critic.parameters
         trained = self.trained + critic * demand.critic
         kept = processes * (each * trained // self.w) if self.offload else 0
@@ -152,12 +156,12 @@ class Footprint:
         return programs + shared + max(loading, kept + max(again, state))
 
     def sampler_minimum(self) -> int:
-        """Return the least memory of vLLM: weights, work space, and the cache of one row of full length."""
+        """Return the minimum memory of vLLM: weights, work space, and the cache of one full-length row."""
         b, model = self.b, self.model
         tokens = b * OVERHEADS.sampler_tokens
         tokens *= 3 * model.intermediate // self.tensor_parallel + 4 * model.hidden
         rows = 4 * 4 * OVERHEADS.sampler_rows * model.vocabulary
-        keys = max(model.key_value // self.tensor_parallel, model.head_size)  # at least a head on each GPU
+        keys = max(model.key_value // self.tensor_parallel, model.head_size)  # at least one head per GPU
         cache = 2 * b * self.demand.row_tokens * model.layers * keys
         return self._sampler_weights() + max(tokens, rows) + cache
 
@@ -166,57 +170,57 @@ class Footprint:
     def _kept(self) -> BytesByPart:
         p, b, stage = self.trained, self.b, self.stage
         weights = b * (self.model.parameters + self.adapters) // (self.w if stage == 3 else 1)
-        optimiser = 8 * p if stage == 0 else 12 * p // self.w  # whole float32 weights are their own masters
+        optimiser = 8 * p if stage == 0 else 12 * p // self.w  # stage 0 is float32, without master weights
         return {
             "weights": weights,
             "optimiser": 0 if self.offload else optimiser,
             "reference": weights if self.demand.reference and not self.adapters else 0,
-            # DeepSpeed keeps them from one step to the next.
+            # In stages 1 and 3, DeepSpeed keeps the gradients from one step to the next.
             "gradients": self._gradients() if stage in (1, 3) else 0,
             "buckets": b * BUCKET if stage == 3 else b * self.largest if self.offload else 0,
             "critic": self._critic(),
         }
 
     def _critic(self) -> int:
-        """Return the bytes that the critic keeps; its passes come after the policy's and take less."""
+        """Return the bytes that the critic keeps; its passes follow the policy's and need less memory."""
         if not self.demand.critic:
             return 0
         demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
         own = Footprint(demand, self.options)
-        held = self.b * min(own.model.parameters, LIVE) if self.stage == 3 else 0  # gathered for the values
+        held = self.b * min(own.model.parameters, LIVE) if self.stage == 3 else 0  # for computing values
         return held + sum(own._kept().values())
 
     def _gradients(self) -> int:
         p, w, b, stage = self.trained, self.w, self.b, self.stage
         if self.offload and stage > 1:
             return 0
-        if stage == 1 and b < 4:  # autograd's own, next to the sums
+        if stage == 1 and b < 4:  # autograd's gradients in addition to the float32 sums
             return (4 + b) * p
-        if stage == 2 and b == 4:  # of whole parameters: those that overlap this process's part
+        if stage == 2 and b == 4:  # gradients of the whole parameters that overlap this process's part
             return 4 * max(p // w, self.largest)
         sums = 4 * p // (w if stage >= 2 else 1)
-        if stage == 2:  # of this process's part, autograd's own stay where larger than a bucket
+        if stage == 2:  # autograd's gradients in this process's part remain if larger than a bucket
             large = sum(size for size in self.matrices if size > BUCKET) * self.model.layers
             large += self.largest if not self.adapters and self.largest > BUCKET else 0
             sums += b * min(large, p // w)
         return sums
 
     def _gathered(self, numbers: int) -> int:
-        """Return the weights that ZeRO-3 has gathered from all processes: those in use and the next ones."""
+        """Return the bytes of weights that ZeRO-3 has gathered: the weights in use and the next ones."""
         return self.b * min(self.model.parameters, numbers + BUCKET) if self.stage == 3 else 0
 
     def _gathered_reference(self) -> int:
-        """Return the weights of the reference that ZeRO-3 has gathered and still holds."""
+        """Return the bytes of the reference's weights that ZeRO-3 has gathered and not yet released."""
         separate = self.demand.reference and not self.adapters
         return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
     def _training(self) -> BytesByPart:
-        """Return the largest moment of the passes and the update, beyond the bytes kept throughout."""
+        """Return the bytes at the peak of the passes and the update, in addition to `_kept`."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
-        # The head's gradient stays until the embedding's exists; so does the weight under ZeRO-3, unless too
-        # large.
+        # The head's gradient is kept until the embedding's gradient exists. With ZeRO-3, the weight is also
+        # kept, unless it is too large.
         waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
         tied = waiting * b * model.embedding if model.tied and stage and not self.adapters else 0
         saved, reference = self._saved(), self._gathered_reference()
@@ -224,7 +228,8 @@ class Footprint:
             "buckets": exchanged
             + b * max(self.matrices)
             + self._gathered(model.layer)
-            # The first layers' moment or the last ones': by then the reference's weights are gone.
+            # The backward pass of the first layers comes after the reference's weights are released, so only
+            # the larger of the two counts.
             + max(tied, reference),
             "activations": saved + self._recomputed(),
         }
@@ -234,13 +239,13 @@ class Footprint:
             "logits": self._logits(backward=True),
         }
         p = self.trained // self.w
-        # The norm is taken in float64 (stages 1, 2); stage 3 lays the gradients of a sub-group side by side.
+        # Stages 1 and 2 compute the norm in float64. Stage 3 concatenates the gradients of a sub-group.
         step = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(self.largest, p))
         update = gradients | {"buckets": 0 if self.offload else step}
         return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
     def _saved(self) -> int:
-        """Return the activations that the forward pass keeps for the backward pass."""
+        """Return the bytes of activations that the forward pass keeps for the backward pass."""
         b, e, model = self.b, self.model.hidden, self.model
         each = b * e
         if not self.options.gradient_checkpointing:
@@ -250,23 +255,26 @@ class Footprint:
         return self.tokens * model.layers * each
 
     def _recomputed(self) -> int:
-        """Return a layer's activations and their gradients, or the gradients alone where all are kept."""
+        """Return the bytes of a layer's recomputed activations and their gradients.
+
+        If all activations are kept, return the bytes of the gradients only.
+        """
         b, e, model = self.b, self.model.hidden, self.model
         if not self.options.gradient_checkpointing:
             return 2 * self.tokens * b * (model.intermediate + e)
         numbers = 6 * model.intermediate + 5 * e + 2 * (model.query + model.key_value + model.head_size)
         numbers += self.inner
-        return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm's, in float32
+        return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm in float32
 
     def _logits(self, *, backward: bool) -> int:
-        """Return a chunk's logits and their softmax, and the head's gradient, all in float32."""
+        """Return the bytes of a chunk's logits, their softmax, and the head's gradient, all in float32."""
         embedding = self.model.embedding
         copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
         gradient = 4 * embedding if backward and not self.adapters else 0
         return gradient + (max(copies, self.b * embedding) if gradient else copies)
 
     def _forward(self) -> BytesByPart:
-        """Return a forward pass without gradients, of the policy or of the reference."""
+        """Return the bytes of a forward pass of the policy or the reference without gradients."""
         b, e, model = self.b, self.model.hidden, self.model
         gathered = self._gathered(max(model.layer, model.embedding)) + self._gathered_reference()
         return {
@@ -278,10 +286,10 @@ class Footprint:
     # -- the sampler --------------------------------------------------------------------------------------
 
     def _sampler(self) -> BytesByPart:
-        """Return the sampler's weights, and the rest of its share for the cache."""
+        """Return the bytes of the sampler's weights, and the rest of its share for the cache."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)
-        # The cache of the plain sampler, which is none for large models, does not count.
+        # The cache of the plain sampler is not counted, because this sampler is not meant for large models.
         cache = max(self.sampler_minimum(), share) - weights if self.vllm else 0
         return {"sampler's weights": weights, "sampler's cache": cache}
 
@@ -290,6 +298,6 @@ class Footprint:
         return self.b * (self.model.parameters + untied) // self.tensor_parallel
 
     def _syncing(self) -> int:
-        """Return the bytes of handing over weights one by one, each gathered or merged."""
+        """Return the bytes for transferring weights one by one, each gathered or merged."""
         merging = (8 + self.b) * max(self.model.matrices) if self.adapters else 0
         return merging + (self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0)

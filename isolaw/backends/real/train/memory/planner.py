@@ -1,9 +1,10 @@
 """Plan the memory of a run on each GPU, and choose settings that make it fit.
 
-GPUs are those of `environment`: this machine's, or those of the machine that is planned for. The planner
-fills in open keys of the section ``[real]`` so that every phase leaves a twentieth of the card free. It tries
-the cheapest way first: the largest micro-batch, then the optimiser in host memory. The sampler gets the rest
-of the card. A run that cannot fit is refused before anything is loaded.
+`environment` describes the GPUs: those of this machine, or of the machine that runs are planned for. The
+planner fills in unset keys of the section ``[real]`` so that every phase leaves a twentieth of the GPU's
+memory free. It tries the fastest settings first, with the largest micro-batch that fits, and then the
+optimiser in host memory. The sampler gets the remaining GPU memory. A run that cannot fit is rejected before
+anything is loaded.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from isolaw.errors import IsolawError, Issue
 from isolaw.machine import card_speed
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
-# On a GPU of unknown memory.
+# Defaults for a GPU of unknown memory.
 _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
-# Shares of a card: left free, and vLLM's largest. Tokens: of the largest micro-batch, and their unit.
+# Shares of GPU memory: left free, and vLLM's maximum. Tokens: the maximum of a micro-batch, and its step
+# size.
 _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
-# Tokens of the longest prompt, without a tokenizer to count them.
+# Assumed tokens of the longest prompt if there is no tokenizer to count them.
 _PROMPT_TOKENS = 1_024
-# Rollouts that a GPU draws side by side: from 256 to 512 an H200 drew 1.23 times as many tokens in a second.
+# Concurrent rollouts per GPU. An H200 drew 1.23 times as many tokens per second with 512 as with 256.
 _DRAWN = 512
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
 _CHOSEN = (
@@ -48,27 +50,27 @@ _OPEN: dict[str, Any] = dict.fromkeys(_CHOSEN)
 
 
 class MemoryPlan:
-    """A run's memory on each of its GPUs, with a section that leaves nothing open."""
+    """The memory plan of a run on each of its GPUs, for a section ``[real]`` with all keys filled in."""
 
     def __init__(self, demand: Demand, options: RealOptions) -> None:
         self.demand, self.options, self.footprint = demand, options, Footprint(demand, options)
         self.phases = self.footprint.phases()  # bytes by phase and part
         totals = {phase: sum(parts.values()) for phase, parts in self.phases.items()}
-        self.largest = max(totals.items(), key=lambda pair: pair[1])  # the phase that takes most, its bytes
-        # The bytes of a card that the sampler may take.
+        self.largest = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
+        # The bytes of a GPU that the sampler can use.
         self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
     def fits(self, spare: float = _SPARE) -> bool:
-        """Return whether every phase leaves that share of card and host memory free, and vLLM can start."""
+        """Return whether every phase leaves a share of GPU and host memory free, and vLLM can start."""
         starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
         return self.host_fits(spare) and starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
 
     def host_fits(self, spare: float = 0.0) -> bool:
-        """Return whether the run leaves that share of its machine's memory free; True where it is unknown."""
+        """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
         return not self.demand.host_bytes or self.footprint.host() <= (1 - spare) * self.demand.host_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as data for JSON; ``host_bytes`` are of each machine's own memory."""
+        """Return the plan as JSON-compatible data; ``host_bytes`` is the host memory on each machine."""
         return {
             "gpu_bytes": self.demand.gpu_bytes,
             "host_bytes": self.footprint.host(),
@@ -79,9 +81,13 @@ class MemoryPlan:
         }
 
 
-@functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
+@functools.lru_cache(maxsize=256)  # the runs of a sweep often have equal demands
 def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
-    """Return the plan of the cheapest way to fill in open keys; if none fits, the last one tried."""
+    """Return the plan with the fastest settings that fit for unset keys.
+
+    If no plan leaves the spare share free, return the first one that fits without it, else the last one
+    tried.
+    """
     parallel = [
         tp
         for tp in range(1, 2 if options.streaming or options.rollout else options.processes + 1)
@@ -104,7 +110,7 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
             continue
         if tight is None and plan.fits(spare=0.0):
             tight = plan
-        if not plan.host_fits():  # the optimiser in host memory would need more
+        if not plan.host_fits():  # offloading the optimiser would need even more host memory
             break
     return tight or plan
 
@@ -114,7 +120,7 @@ def _open(value: Any, choices: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
-    """Give the sampler the part of the card that the trainer leaves."""
+    """Fill in the sampler's share of the GPU: the memory that the trainer leaves free."""
     if options.gpu_memory is not None:
         return options
     sampling = Footprint(demand, options).phases()["sample"]
@@ -124,10 +130,10 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
 
 
 def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
-    """Fill in the largest micro-batch that fits, or else the smallest: one longest row.
+    """Fill in the largest micro-batch that fits, or else the smallest, which is one row of maximum length.
 
-    If activations are kept, the micro-batch has at least a usual size: a smaller one would take the time that
-    they save.
+    If activations are kept instead of recomputed, the micro-batch has at least its default size. A smaller
+    micro-batch would cost as much time as kept activations save.
     """
     if options.micro_batch_tokens is not None:
         return options
@@ -147,13 +153,16 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
 
 
 def plan(spec: RunSpec) -> MemoryPlan | None:
-    """Return the plan of a resolved spec's run; None for an unknown GPU or model."""
+    """Return the plan for the run of a resolved spec, or None for an unknown GPU or model."""
     demand = _demand(spec)
     return _cheapest(demand, RealOptions.of(spec)) if demand else None
 
 
 def runs_at_a_time(spec: RunSpec) -> int:
-    """Return how many such runs this machine's own memory holds, at least one; no limit if unknown."""
+    """Return how many such runs fit into this machine's host memory, at least 1.
+
+    If the host memory is unknown, return the number of GPUs.
+    """
     own = plan(spec)
     if own is None or not own.demand.host_bytes:
         return environment.gpus() or 1
@@ -161,7 +170,7 @@ def runs_at_a_time(spec: RunSpec) -> int:
 
 
 def chosen(spec: RunSpec) -> RealOptions:
-    """Return the section of a resolved spec with every open key of placement filled in."""
+    """Return the section of a resolved spec with all placement keys filled in."""
     options = RealOptions.of(spec)
     if all(getattr(options, name) is not None for name in _CHOSEN):
         return options
@@ -178,21 +187,22 @@ def chosen(spec: RunSpec) -> RealOptions:
 
 
 def settled(spec: RunSpec) -> RunSpec:
-    """Return a spec that leaves nothing open; a run's first machine decides for all its processes."""
+    """Return a spec with all placement keys filled in; the first machine of a run decides for all."""
     options = chosen(spec)
     placement = {name: getattr(options, name) for name in _CHOSEN}
-    if environment.gpus():  # into the run's log
+    if environment.gpus():  # write them to the run's log
         message = ", ".join(f"real.{name} = {value}" for name, value in placement.items())
         logging.getLogger(__name__).info(message)
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
 
 
 def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
-    """Return a resolved spec with the processes, and samplers, that its section leaves open.
+    """Return a resolved spec with the numbers of processes and samplers filled in if they are not set.
 
-    They are the fewest GPUs, a power of two, that hold the run and draw at most `_DRAWN` rollouts of a batch
-    each: fewer would take longer, and more are better used by other runs side by side. Samplers in processes
-    of their own get a part of the GPUs (`division`). ``processes`` are those of the section, None if open.
+    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most `_DRAWN`
+    rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used by other concurrent
+    runs. Samplers in separate processes get a part of the GPUs (`division`). ``processes`` is the number set
+    in the section, or None.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
     if options.streaming:
@@ -206,7 +216,7 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
         others = [options.changed(processes=count, offload_optimizer=offload) for count in counts]
         return [own.processes for own in others if demand is None or _cheapest(demand, own).fits()]
 
-    # An optimiser in host memory is slow: rather more GPUs.
+    # An offloaded optimiser is slow, so more GPUs are preferred.
     found = holding(options.offload_optimizer or False) or holding(options.offload_optimizer)
     if not found:
         return spec
@@ -233,7 +243,7 @@ def _with_samplers(
 
 
 def note(spec: RunSpec) -> str | None:
-    """Return why there is no plan for the GPUs of a resolved spec's run; None if there is one."""
+    """Return the reason why there is no memory plan for a resolved spec, or None if there is one."""
     if not environment.gpus() or _demand(spec):
         return None
     if not environment.gpu_memory():
@@ -248,7 +258,7 @@ def note(spec: RunSpec) -> str | None:
 
 
 def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-    """Return the distinct plans of runs as data for JSON, each with its number of runs."""
+    """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         if own := plan(run):
@@ -286,7 +296,7 @@ def _demand(spec: RunSpec) -> Demand | None:
     model = Decoder.read(folder) if gpu_bytes and environment.gpus() else None
     if model is None:
         return None
-    whole = model.parameters  # the files may hold a tied head, too
+    whole = model.parameters  # the files can contain a tied head as an additional tensor
     if models.parameters(folder) not in (0, whole, whole + model.embedding * model.tied):
         return None
     recipe, set_folder = spec.recipe, spec.sources["set"]
@@ -303,26 +313,26 @@ def _demand(spec: RunSpec) -> Demand | None:
 
 @functools.lru_cache(maxsize=8)
 def _prompt_tokens(set_folder: str, model: str, chat: Chat, stamps: tuple[str, str]) -> int:
-    """Return the tokens of the longest prompt of a set."""
+    """Return the number of tokens of the longest prompt in a set."""
     if not environment.installed("transformers"):
         return _PROMPT_TOKENS
     try:
         tokenizer = models.tokenizer(model)
         parts = ProblemSet.read(set_folder).parts.values()
         return max(len(ids) for problems in parts for ids in encode(problems, tokenizer, chat))
-    except IsolawError:  # which `Real.check` reports
+    except IsolawError:  # reported by `Real.check`
         return _PROMPT_TOKENS
 
 
 @functools.lru_cache(maxsize=8)
 def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
-    """Return the tokens of an interruption's phrase."""
-    most = len(phrase.encode())  # without a tokenizer to count them
+    """Return the number of tokens of an interruption's phrase, or an upper bound without a tokenizer."""
+    most = len(phrase.encode())
     if not environment.installed("transformers"):
         return most
     try:
         return len(encode_phrase(phrase, models.tokenizer(model)))
-    except IsolawError:  # which `Real.check` reports
+    except IsolawError:  # reported by `Real.check`
         return most
 
 
@@ -330,7 +340,7 @@ def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
 
 
 def issues(spec: RunSpec) -> list[Issue]:
-    """Return the parts of a resolved spec that do not fit the GPUs, with settings that do."""
+    """Return the issues of a resolved spec that does not fit the GPUs or the host, with settings that fit."""
     demand, options = _demand(spec), RealOptions.of(spec)
     if demand is None or (own := _cheapest(demand, options)).fits(spare=0.0):
         return []
@@ -341,7 +351,7 @@ def issues(spec: RunSpec) -> list[Issue]:
             f"the run needs {own.footprint.host() / GIB:.1f} GiB of this machine's own memory, which has "
             f"{demand.host_bytes / GIB:.1f}"
         )
-    elif size <= demand.gpu_bytes:  # then it is vLLM that cannot start
+    elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
             f"vLLM needs {own.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, its "
             f"work space and the cache of one row, and may take {own.sampler_share / GIB:.1f}"
@@ -367,7 +377,10 @@ def issues(spec: RunSpec) -> list[Issue]:
 
 
 def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
-    """Return the nearest section that fits: first on the GPUs available, with the optimiser on them."""
+    """Return the nearest section that fits, or None.
+
+    Sections for the available GPUs are preferred, and among them sections with the optimiser on the GPUs.
+    """
     fitting = [plan.options for other in _others(options) if (plan := _cheapest(demand, other)).fits()]
 
     def cost(own: RealOptions) -> tuple[bool, bool]:
@@ -378,7 +391,7 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
 
 
 def _others(options: RealOptions) -> Iterator[RealOptions]:
-    """Yield other sections that may fit, the nearest first."""
+    """Yield other sections that could fit, the nearest first."""
     for name in _CHOSEN:
         if getattr(options, name) is not None:
             yield options.changed(**{name: None})
@@ -390,7 +403,7 @@ def _others(options: RealOptions) -> Iterator[RealOptions]:
     for processes in _PROCESSES:
         if processes > options.processes:
             yield options.changed(**_OPEN, zero_stage=3, processes=processes)
-    if options.streaming:  # a colocated sampler's model can be divided
+    if options.streaming:  # a colocated sampler can divide its model between GPUs
         own = {"generation": "colocated", "samplers": None, "processes": options.cores}
         yield options.changed(**_OPEN, zero_stage=3, **own)
 
@@ -402,7 +415,7 @@ def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "
 
 
 def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
-    """Return the keys that have to change, with values: set keys, and those away from their defaults."""
+    """Return the keys that must change, each with its new value as a line of the sweep file."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
         for name in ("generation", "processes", "zero_stage", *_CHOSEN)
