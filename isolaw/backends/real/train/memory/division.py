@@ -6,8 +6,8 @@ a step. With W GPUs for training and S GPUs for sampling, a step of T response t
     seconds(W, S) = T · max(s / S, t / W)
 
 Here s and t are the GPU seconds to sample a response token and to train on it (`step_time`). An unknown card
-counts as an H200, and for an unknown model s = t. Only the ratio of s and t matters, and it varies less between
-cards than s or t. If a measured run contradicts this estimate, set ``real.samplers``.
+counts as an H200, and for an unknown model s = t. Only the ratio of s and t matters, and it varies less
+between cards than s or t. If a measured run contradicts this estimate, set ``real.samplers``.
 """
 
 from __future__ import annotations
