@@ -8,7 +8,7 @@ rewards. A linear fit in x with coefficients β_k leaves residuals with standard
 
 All components share the correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), so a
 single eigendecomposition serves them all. The length scales l, signal variances σ² and noise variances ν²
-maximize the marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each
+maximise the marginal likelihood of `_FITTED` simulations under log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each
 simulation has its own problems, rollouts and answers. ν² therefore measures how two sets of runs of one
 population differ, including the level of a problem set that all configurations share. Let z₀ be the measured
 rewards, and ẑ and v the mean and variance of the process at x. Then
@@ -134,7 +134,7 @@ def _with_one(x: Floats) -> Floats:
 
 
 def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return l, σ² and ν² that maximize the marginal likelihood of z at x.
+    """Return l, σ² and ν² that maximise the marginal likelihood of z at x.
 
     x has shape (J, d) and z has shape (J, K). l has shape (d,); σ² and ν² have shape (K,).
     """

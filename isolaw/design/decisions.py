@@ -24,7 +24,7 @@ class DecisionStage(StrEnum):
 
     GRID = "grid"  # all runs of a fixed design
     RUNG = "rung"  # every second n, to the next horizon
-    NEIGHBOURS = "neighbours"  # grid neighbors of the best cell, to the target
+    NEIGHBOURS = "neighbours"  # grid neighbours of the best cell, to the target
     SEEDS = "seeds"  # more seeds of cells that may be the best
     STOP = "stop"
 

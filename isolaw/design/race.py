@@ -4,8 +4,8 @@
    rung, an n is plausible if it is within ε = 0.005 of the best in more than 5 % of draws. All n from the
    smallest to the largest plausible one continue, and also the next larger n, since larger n overtake later.
    At least three n continue; if failed runs leave fewer, other n replace them.
-2. *Neighbors.* The grid neighbors of the best cell (B_p, n), along n and along B_p, run to C, too. This step
-   repeats until all neighbors of the best cell are measured, for at most four rounds.
+2. *Neighbours.* The grid neighbours of the best cell (B_p, n), along n and along B_p, run to C, too. This
+   step repeats until all neighbours of the best cell are measured, for at most four rounds.
 3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the expected
    regret is at most the tolerance or the spend is used up.
 
@@ -39,7 +39,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration
 RUNGS = (8, 4, 2, 1)  # the horizon of each rung is the target divided by this factor
 LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start at a later rung
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
-ROUNDS = 4  # limit on the rounds of neighbors
+ROUNDS = 4  # limit on the rounds of neighbours
 RIVALS = 2  # number of cells that get a seed together with the best cell
 
 
@@ -157,7 +157,7 @@ class Race:
         return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
 
     def _beside(self, key: BatchShape) -> list[BatchShape]:
-        """Return the grid neighbors of a cell along n and along B_p."""
+        """Return the grid neighbours of a cell along n and along B_p."""
         row = sorted(cell for cell in self.cells if cell[0] == key[0])
         column = sorted(cell for cell in self.cells if cell[1] == key[1])
         return [

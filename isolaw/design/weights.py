@@ -8,8 +8,8 @@ contrast in a truth. The weight w of the truth is
     log w = −½ · (T / L) Σ_l Σ_c (y_cl − m_cl)² / ((s² + σ²) / runs + misfit²)
 
 where s² is the variance of an evaluation and σ the standard deviation of a run in the truth. T, the number of
-values of C that count as independent, is only 2, because rewards at neighboring C are correlated and no truth
-is exactly right.
+values of C that count as independent, is only 2, because rewards at neighbouring C are correlated and no
+truth is exactly right.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
         order = np.lexsort((value, step))
         owner, step, value = owner[order], step[order], value[order]
         pairs = []
-        for shift in range(1, _NEIGHBOURS + 1):  # neighbors in the order of values
+        for shift in range(1, _NEIGHBOURS + 1):  # neighbours in the order of values
             near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *_EQUAL)
             a, b = owner[shift:][near], owner[:-shift][near]
             pairs.append(np.minimum(a, b) * len(logs) + np.maximum(a, b))

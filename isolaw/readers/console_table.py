@@ -32,10 +32,10 @@ from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CALLED, UNITS, plain
 from isolaw.readers.text_lines import clean
 
-_FEWEST = 3  # lines required to recognize a console
+_FEWEST = 3  # lines required to recognise a console
 _LONGEST = 5_000  # bytes of a line
 _NEAR = 20  # characters before a counter that can name what it counts
-_HEAD = 1 << 20  # bytes to search when recognizing a console
+_HEAD = 1 << 20  # bytes to search when recognising a console
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I

@@ -121,7 +121,7 @@ def eval_set_of(value: object) -> str:
 
 
 def of_training(column: str, columns: Sequence[str]) -> bool:
-    """Return whether a column is measured on training batches, judged by its name and its neighbors' names.
+    """Return whether a column is measured on training batches, judged by its name and its neighbours' names.
 
     A reward, an accuracy or a solve rate without a prefix is from training batches if the table also has a
     loss, a learning rate or the like, or the same metric from an evaluation. avg@k and pass@k are from

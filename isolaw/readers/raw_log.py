@@ -23,7 +23,7 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.readers import limits
 
-HEAD = 65_536  # bytes of a file that are used to recognize it
+HEAD = 65_536  # bytes of a file that are used to recognise it
 LARGEST_COUNT = 2**31
 # A printed number can be wrapped: np.float64(0.5), tensor(0.5, device='cuda:0').
 _WRAPPED = re.compile(

@@ -107,7 +107,7 @@ def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str
 
 
 def _table(candidates: Sequence[FoundLog]) -> str:
-    """Return the first table whose columns isolaw does not recognize, or "" if there is none."""
+    """Return the first table whose columns isolaw does not recognise, or "" if there is none."""
     for own in candidates:
         unknown = own.status is LogStatus.UNKNOWN_FORMAT or (own.container == "table" and bool(own.offered))
         if unknown and not own.facts:
@@ -132,7 +132,7 @@ def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
         for line in guesses:
             bare = line.removeprefix("# ")
             name, _, column = bare.partition(" = ")
-            of_itself = column == f'"{name}"'  # isolaw recognizes the column by its name
+            of_itself = column == f'"{name}"'  # isolaw recognises the column by its name
             if not (name in known or of_itself or (part == "metrics" and given["metrics"])):
                 out[part].append(f"# {bare}")
     return out

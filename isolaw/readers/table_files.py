@@ -1,4 +1,4 @@
-"""Table files as pandas tables, recognized by content: CSV, Parquet, JSON, HTML, or console lines."""
+"""Table files as pandas tables, recognised by content: CSV, Parquet, JSON, HTML, or console lines."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMa
     if not found:
         return mapping, []
     text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
-    return mapping.over(ColumnMapping(columns=found)), [f"columns were recognized by their symbols: {text}"]
+    return mapping.over(ColumnMapping(columns=found)), [f"columns were recognised by their symbols: {text}"]
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:

@@ -37,8 +37,8 @@ def search(at: Sequence[RewardByK]) -> list[int]:
     """Return the k that the search tries next, in ascending order; an empty list ends the search.
 
     ``at`` contains the rewards at ascending horizons. While the best k at the last horizon is the smallest or
-    largest k tried, the range grows by a factor of 4 in lr. Then the search tries the neighbors of the best k
-    at each horizon.
+    largest k tried, the range grows by a factor of 4 in lr. Then the search tries the neighbours of the best
+    k at each horizon.
 
     >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
     ([4], [1, 3])
@@ -54,7 +54,7 @@ def search(at: Sequence[RewardByK]) -> list[int]:
 
 
 def bracket(middle: int, rewards: RewardByK) -> list[int]:
-    """Return the k to try next: ``middle`` and its neighbors, then more until the best k has two neighbors.
+    """Return the k to try next: ``middle`` and its neighbours, then more until the best k has two neighbours.
 
     >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
     ([2, 3, 4], [1], [])
@@ -67,7 +67,7 @@ def bracket(middle: int, rewards: RewardByK) -> list[int]:
 
 
 def peak(rewards: RewardByK) -> float:
-    """Return the k at the vertex of the parabola through the best reward and its neighbors.
+    """Return the k at the vertex of the parabola through the best reward and its neighbours.
 
     This k is generally not an integer. If there is no such parabola, the result is the best k itself.
 

@@ -4,7 +4,7 @@ Each stage is an ordinary sweep in its own folder, which `isolaw status` and `is
 
 ========= ===============================================================================================
 lr        the lr at one batch size, searched at a short horizon
-lr-full   the lr that the search predicts for the sweep's C, and its neighbors, run to that C
+lr-full   the lr that the search predicts for the sweep's C, and its neighbours, run to that C
 batch     at a smaller and a larger batch: the lr that the recipe's rule gives, half of it and twice it
 terms     the chosen lr with the KL and entropy terms off if they were on, and on if they were off
 ========= ===============================================================================================

@@ -1,4 +1,4 @@
-"""Containers: the file formats of logs. Each module recognizes its files by content and reads them."""
+"""Containers: the file formats of logs. Each module recognises its files by content and reads them."""
 
 from __future__ import annotations
 

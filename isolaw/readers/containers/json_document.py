@@ -31,7 +31,7 @@ _LARGEST = 50 * limits.MB
 _DEEPEST = 3  # deepest level of the list of records
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
-_MOST_TRIED = 20  # objects to check when recognizing a document
+_MOST_TRIED = 20  # objects to check when recognising a document
 _FEWEST = 2  # records, or values of a column
 _BETWEEN = re.compile(r"[\s,\[\0]*")
 

@@ -90,7 +90,7 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognize it."""
+    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognise it."""
 
     name: str  # the name for users, e.g. ``veRL``
     # Maps a key to (eval_set, metric) in isolaw's names, e.g. ("aime24", "avg@8"); metrics of training have

@@ -85,7 +85,7 @@ _STYLES = {
     "F6": _Style("the best n for a budget by training set size, easy set", label="D = {}", ramp=True),
     "F7": _Style("{} set", "avg@4", _M),
 }
-_Panel = tuple[_Style, str, Picture]  # style, title, and picture with labeled curves
+_Panel = tuple[_Style, str, Picture]  # style, title, and picture with labelled curves
 
 
 def _panels(name: str, p: Picture) -> list[_Panel]:
