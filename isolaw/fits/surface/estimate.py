@@ -78,7 +78,11 @@ class Surface:
         A surface without draws is returned unchanged.
         """
         size = self.of_draw.size
-        return replace(self, of_draw=np.repeat(self.of_draw, -(-_PREDICTED // size))) if size else self
+        if not size:
+            return self
+        out = replace(self, of_draw=np.repeat(self.of_draw, -(-_PREDICTED // size)))
+        object.__setattr__(out, "_known", self._known)  # the same θ and observations
+        return out
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of the rewards at Q points.
