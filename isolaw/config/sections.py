@@ -286,14 +286,15 @@ class DesignSection(Section):
 
     A race (`isolaw.design.race`) compares configurations by ``metric`` on the validation set. ``spend``
     limits its rollouts: a value up to 1 is a share of the grid's rollouts, and a larger value is a number of
-    rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance``. ``start``
+    rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance`` (default:
+    0.001 of the metric's unit, which is 1 for shares and 100 for percent). ``start``
     is the B_p at which the race first compares different n (default: the middle B_p). The race always
     includes the [B_p, n] in ``pinned``, and never those in ``forbidden``.
     """
 
     kind: Literal["grid", "race"] = "grid"
     spend: Annotated[Positive, BeforeValidator(percent)] = 0.35
-    tolerance: Positive = 0.001
+    tolerance: Positive | None = None
     start: Count | None = None
     metric: Text = "avg@4"
     pinned: Cells = ()

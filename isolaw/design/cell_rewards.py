@@ -38,6 +38,7 @@ class CellRewards:
     drawn: Floats  # drawn rewards, of shape (D, K)
     regret: Floats  # expected regret, of shape (K,)
     probability: Floats  # probability of being within ε of the best, of shape (K,)
+    unit: float = 1.0  # the metric's unit (`isolaw.fits.reward_unit`)
 
     @property
     def best(self) -> int:
@@ -73,4 +74,4 @@ def compare(
     rng = np.random.default_rng([seed, len(cells)])
     rough = drawn + MISFIT * unit * rng.standard_normal(drawn.shape)
     within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE * unit
-    return CellRewards(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0))
+    return CellRewards(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0), unit)

@@ -15,7 +15,7 @@ from typing import Any
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.design.cell_rewards import compare
 from isolaw.design.decisions import Decision, DecisionStage, Ending, RunKey, horizons
-from isolaw.design.race import Race
+from isolaw.design.race import TOLERANCE, Race
 from isolaw.design.truths import answers_of
 from isolaw.design.value import Purchase, further
 from isolaw.documents import seal
@@ -190,11 +190,12 @@ class Adaptive:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data: the parameters of the race and its decisions so far."""
-        names = ("cells", "start", "target", "spend", "tolerance", "pinned")
+        names = ("cells", "start", "target", "spend", "pinned")
         return {
             "kind": "race",
             "whole": self.whole,
             **{name: getattr(self.race, name) for name in names},
+            "tolerance": self.race.tolerance or TOLERANCE,
             "decisions": [decision.to_dict() for decision in self.history],
         }
 

@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from isolaw.allocation import BatchShape
-from isolaw.config.sections import DesignSection
 from isolaw.design.cell_rewards import CellRewards, compare
 from isolaw.design.decisions import (
     CellVerdict,
@@ -39,6 +38,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration
 RUNGS = (8, 4, 2, 1)  # the horizon of each rung is the target divided by this factor
 LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start at a later rung
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
+TOLERANCE = 0.001  # default expected regret at which a race ends, in units of the metric
 ROUNDS = 4  # limit on the rounds of neighbours
 RIVALS = 2  # number of cells that get a seed together with the best cell
 
@@ -60,7 +60,8 @@ class Race:
     spend
         limit on the rollouts of all runs together.
     tolerance
-        expected regret, in reward, at which the race ends.
+        expected regret, in reward, at which the race ends; None: `TOLERANCE` of the metric's unit
+        (`isolaw.fits.reward_unit`).
     seed
         random seed of the posterior draws.
     pinned
@@ -74,7 +75,7 @@ class Race:
     target: int
     seeds: tuple[int, ...]
     spend: int
-    tolerance: float = DesignSection().tolerance
+    tolerance: float | None = None
     seed: int = 0
     pinned: tuple[BatchShape, ...] = ()
     missing: frozenset[RunKey] = frozenset()
@@ -93,7 +94,7 @@ class Race:
     @property
     def limits(self) -> tuple[float, ...]:
         """The user's choices that determine when a race ends. If they change, an ended race can continue."""
-        return (self.spend, self.tolerance, len(self.cells), *self.seeds)
+        return (self.spend, self.tolerance or TOLERANCE, len(self.cells), *self.seeds)
 
     def next(
         self,
@@ -168,7 +169,7 @@ class Race:
     def _one_more_seed(
         self, history: Sequence[Decision], found: CellRewards, failed: Collection[RunKey]
     ) -> Decision:
-        if found.regret[found.best] <= self.tolerance:
+        if found.regret[found.best] <= (self.tolerance or TOLERANCE * found.unit):
             return self._end(Ending.CERTAIN, history, found, failed)
         made, gains = horizons(history), found.gains()
         rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]

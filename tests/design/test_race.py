@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -53,13 +54,14 @@ def race(**changes) -> Race:
     return Race(cells, **{**chosen, **changes})
 
 
-def play(rule: Race, best: float = 256.0, failing=()) -> list[Decision]:
+def play(rule: Race, best: float = 256.0, failing=(), unit: float = 1.0) -> list[Decision]:
     history: list[Decision] = []
     gone: set = set()
     while not history or history[-1].stage is not DecisionStage.STOP:
         gone |= {key for key in horizons(history) if key in failing}
         made = {key: end // 4 if key in gone else end for key, end in horizons(history).items()}
-        history.append(rule.next(history, measure(made, best) if made else [], gone))
+        measured = [replace(c, reward=unit * c.reward) for c in measure(made, best)] if made else []
+        history.append(rule.next(history, measured, gone))
     return history
 
 
@@ -134,6 +136,17 @@ def test_decisions_follow_from_results_alone() -> None:
     for i in (2, len(history) - 1):
         shuffled = measure(horizons(history[:i]))[::-1]
         assert rule.next(again[:i], sorted(shuffled, key=lambda c: c.key)) == history[i]
+
+
+def test_percent_change_no_decision() -> None:
+    percent = play(race(), unit=100.0)
+    assert [(own.stage, own.runs, own.ending) for own in percent] == [
+        (own.stage, own.runs, own.ending) for own in usual()
+    ]
+    assert percent[-1].expected_regret == pytest.approx(100 * usual()[-1].expected_regret, rel=1e-6)
+    # A tolerance that the user sets is a difference of the metric itself.
+    strict = play(race(tolerance=percent[-1].expected_regret / 100), unit=100.0)
+    assert (strict[-1].spent, strict[-1].ending) != (percent[-1].spent, Ending.CERTAIN)
 
 
 def test_a_failed_run_is_left_out_and_not_called_worse() -> None:
