@@ -44,8 +44,8 @@ def check_destination(path: str | Path) -> Path:
     if owner is not None:
         own = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
         raise DataError(
-            f"{path}: is inside the sweep {owner}, where {own} belongs to the sweep; expected another place, "
-            f"e.g. {owner.parent / target.name}"
+            f"{path}: the path is inside the sweep {owner}, where {own} belongs to the sweep; expected "
+            f"another place, e.g. {owner.parent / target.name}"
         )
     return target
 
@@ -91,7 +91,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
     if path.is_dir():
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")
     if path.exists() and not (path.is_file() and is_ours(path)):  # opening a pipe would wait
-        raise DataError(f"{path}: exists and is not {what}; it is left unchanged")
+        raise DataError(f"{path}: exists and is not {what}; isolaw leaves it unchanged")
     check_suffix(path, what, example)
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     try:

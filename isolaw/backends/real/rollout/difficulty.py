@@ -103,17 +103,24 @@ class SplitFolder:
         if not os.path.lexists(self._file):
             names = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:
-                raise DataError(f"{self.folder}: already holds {', '.join(names)}; choose another folder")
+                raise DataError(
+                    f"{self.folder}: the folder already contains {', '.join(names)}; choose another folder"
+                )
             return None
         try:
             found = read_json(self._file)
             theirs, report = dict(found["settings"]), found["report"]
         except (InputError, ValueError, KeyError, TypeError):
-            raise DataError(f"{self._file}: not a file of isolaw problems; it is left unchanged") from None
+            raise DataError(
+                f"{self._file}: not a file of isolaw problems; isolaw leaves it unchanged"
+            ) from None
         ours = asdict(self.settings)
         other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]
         if other:
-            raise DataError(f"{self.folder}: holds another split ({'; '.join(other)}); choose another folder")
+            raise DataError(
+                f"{self.folder}: the folder contains another split ({'; '.join(other)}); choose another "
+                "folder"
+            )
         return report
 
     def _read_counts(self) -> None:
@@ -131,7 +138,9 @@ class SplitFolder:
                     raise ValueError
             except (ValueError, KeyError, TypeError, IndexError, RecursionError):
                 where = f"{self._counts_file}:{number}"
-                raise DataError(f"{where}: not a line of isolaw problems; it is left unchanged") from None
+                raise DataError(
+                    f"{where}: not a line of isolaw problems; isolaw leaves it unchanged"
+                ) from None
             own.append(correct)
 
     @property
