@@ -91,7 +91,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
     if path.is_dir():
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")
     if path.exists() and not (path.is_file() and is_ours(path)):  # opening a pipe would wait
-        raise DataError(f"{path}: exists and is not {what}; isolaw leaves it unchanged")
+        raise DataError(f"{path}: exists and is not {what}; it is left unchanged")
     check_suffix(path, what, example)
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     try:

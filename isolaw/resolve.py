@@ -129,7 +129,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     if adaptive is not None:
         runs = adaptive.runs
     notes += [
-        cause if run_id in known else (f"isolaw leaves out {cause}")
+        cause if run_id in known else f"isolaw leaves out {cause}"
         for run_id, cause in sorted(damaged.items())
     ]
     if whole_directory and adaptive is None:
@@ -183,7 +183,7 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
     free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
     note = (
         f"the disk may become full: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, but "
-        f"only {free / 2**30:,.1f} GiB are free at {place} . Set store.states to keep them on another disk. "
+        f"only {free / 2**30:,.1f} GiB are free at {place}. Set store.states to keep them on another disk. "
         "You can delete state/ of a finished run, but an extension of this run then starts again"
     )
     return [note] if sum(sizes) > free else []

@@ -236,6 +236,6 @@ def _write_new(file: str, text: str) -> None:
         with open(file, "x", encoding="utf-8") as out:  # never overwritten: the user may have edited it
             out.write(text)
     except FileExistsError:
-        raise DataError(f"{file}: exists; isolaw leaves it unchanged") from None
+        raise DataError(f"{file}: exists; it is left unchanged") from None
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None

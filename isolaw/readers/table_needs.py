@@ -125,7 +125,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     if lines:
         head = f"{source}: {lines[0]}"
         if len(lines) > 1:
-            head = "\n  - ".join([f"{source}: {len(lines)} values are missing", *lines])
+            head = "\n  - ".join([f"{source}: {len(lines)} columns or values are missing", *lines])
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
         call = reading(source, mended, metric, mapping, pattern)
         fill = commands.blanks(call)

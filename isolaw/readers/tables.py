@@ -212,10 +212,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         return []
     names = ", ".join(of_runs)
     return [
-        (
-            f"not mapped, although it differs between runs: {names} "
-            f"({option('columns', of_runs[0], of_runs[0])})"
-        )
+        f"not mapped, although it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"
     ]
 
 
@@ -264,10 +261,7 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
         if (pd.to_numeric(table["compute"], errors="coerce") > 0).all():
             table["step"] += 1
         return [
-            (
-                "there is no step column, so isolaw numbers the checkpoints of each run in the order of the "
-                "file"
-            )
+            "there is no step column, so isolaw numbers the checkpoints of each run in the order of the file"
         ]
     if "compute" not in table.columns:
         names = ["problems_per_batch", "rollouts_per_problem", "step"]

@@ -119,7 +119,7 @@ def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -
     for hours in (float("nan"), float("inf"), 0.0):
         with pytest.raises(InputError, match="hours: found"):
             question(SWEEP, gpus=8, hours=hours)
-    with pytest.raises(InputError, match="GPUs have no effect"):
+    with pytest.raises(InputError, match="the number of GPUs has no effect"):
         question(SWEEP, gpus=8)
     for target in (1e30, float("nan"), 0.5):
         with pytest.raises(InputError, match="target: found"):
@@ -208,7 +208,7 @@ def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     assert found.weights[-forecast.FROM_RUNS :].sum() == pytest.approx(forecast.FROM_RUNS_WEIGHT)
     text = "\n".join(document(found).lines())
     assert "fitted to your runs" in text
-    assert "truths in effect" in text
+    assert "effective number of truths" in text
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
     assert read_console(tmp_path / "a.log", b"".join(zero))["step"].tolist() == [0, 1, 2, 3, 4, 5]
     told = [f"Epoch {i // 3} step {1 + i % 3}/3: reward={i / 10}\n".encode() for i in range(6)]
     assert read_console(tmp_path / "a.log", b"".join(told))["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(DataError, match="no line says how many steps an epoch has"):
+    with pytest.raises(DataError, match="no line gives the number of steps per epoch"):
         read_console(tmp_path / "a.log", b"".join(own for i, own in enumerate(lines) if i != 1))
 
 

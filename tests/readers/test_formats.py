@@ -155,7 +155,7 @@ def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
     assert len(reading.runs) == 1
     (provenance,) = reading.ready
     assert any("13 steps repeated with the same values, counted once" in note for note in provenance.notes)
-    assert any("found again" in note for note in provenance.notes)
+    assert any("a copy of this run" in note for note in provenance.notes)
     found, known = rows(reading.runs), expected(VERL, VERL_NAMES)
     assert [own[:4] for own in found] == [own[:4] for own in known]
     np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
@@ -213,7 +213,7 @@ def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
         if held_out := {k: str(v) for k, v in own.items() if k.startswith("eval")}:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
-    with pytest.raises(DataError, match="set logging_steps, the update steps between two"):
+    with pytest.raises(DataError, match="set logging_steps, the number of update"):
         isolaw.read(tmp_path / "train.out", settings=SETTINGS)
     runs = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 1})
     assert rows(runs) == expected(TRL, TRL_NAMES)

@@ -158,7 +158,7 @@ def test_several_frames_and_files(tmp_path: Path) -> None:
 def test_nested_columns_are_left_out() -> None:
     own = frame().assign(tags=[["a"]] * len(frame()))
     runs = isolaw.read(pa.Table.from_pandas(own), metric="val_acc")
-    assert any("nested columns were left out: tags" in note for note in runs.notes)
+    assert any("isolaw left out nested columns: tags" in note for note in runs.notes)
 
 
 def test_a_mapping_file(tmp_path: Path) -> None:

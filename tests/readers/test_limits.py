@@ -335,7 +335,7 @@ class TestTables:
         pd.testing.assert_frame_equal(
             parquet.read_parquet(path).to_pandas(), pq.read_table(path).drop_columns("lists").to_pandas()
         )
-        assert load(path).attrs["notes"] == ["columns of lists were left out: lists"]
+        assert load(path).attrs["notes"] == ["isolaw left out columns of lists: lists"]
 
 
 def varint(number: int) -> bytes:
@@ -369,7 +369,7 @@ class TestDirectories:
             [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(SETTINGS)],
             capture_output=True, text=True, check=True, timeout=30,
         )  # fmt: skip
-        assert "without files/output.log" in done.stdout
+        assert "no files/output.log" in done.stdout
 
     def test_more_files_than_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(30):
@@ -421,7 +421,7 @@ LARGE: dict[str, tuple[str, Callable[[Path], Path], str]] = {
         lambda path: repeated(
             path, b"x", 500 * MB, b'{"global_step":1,"log_history":[{"a":"\xf0\x9f\x98\x80', b'"}]}'
         ),
-        "holds no record",
+        "has no record",
     ),
     "csv of one field": (
         "t.csv",

@@ -172,7 +172,7 @@ def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     b = toy(tmp_path / "b", rounded, "b", KNOWN)
     found = survey([a, b])  # as a console and event files are
     assert [own.run for own in found.ready] == ["a"]
-    assert any(f"found again in {b} (toy): left out" in note for note in found.ready[0].notes)
+    assert any(f"isolaw leaves out a copy of this run in {b} (toy)" in note for note in found.ready[0].notes)
     (left_out,) = found.left_out
     assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", LogStatus.DUPLICATE, "a")
 
@@ -247,7 +247,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
     assert "expected: isolaw, " in str(error.value)
-    assert "it has no named number" in refusal(toy(tmp_path / "none", []))
+    assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
 
 def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -310,9 +310,9 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)
     assert "B_p (problems_per_batch)" in text
-    assert "no known log" not in text  # it is a table, which lacks two values
+    assert "not a known log" not in text  # it is a table, which lacks two values
     path.write_text("a,b\n1,2\n")
-    for word in ("4 things are missing", "no known log either", "isolaw read --save"):
+    for word in ("4 columns or values are missing", "not a known log either", "isolaw read --save"):
         assert word in refusal(path)
 
 

@@ -92,12 +92,12 @@ def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], needs: l
         (
             {"toy.n": 6, "toy.prompts": 10, "toy.rollouts": 96},
             (),
-            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two that hold"],
+            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},
             ("B=96",),
-            ["rollouts per step = 96 (--set)", "set the two that hold"],
+            ["rollouts per step = 96 (--set)", "set the two that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},
@@ -139,7 +139,7 @@ def test_parts_that_differ(run: Any) -> None:
     both = run({"toy.n": 8, "toy.prompts": 2, "toy.lr": 1e-6}, {"toy.lr": 5e-7})
     assert both.problems == []
     assert both.facts["lr"].value == 1e-6
-    assert any("lr: 1e-06" in note and "the first was kept" in note for note in both.notes)
+    assert any("lr: 1e-06" in note and "isolaw kept the first" in note for note in both.notes)
 
 
 def test_attributes_are_plain_values(run: Any) -> None:

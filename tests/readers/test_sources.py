@@ -185,7 +185,7 @@ def test_every_framework_goes_by_its_name() -> None:
 def test_runs_need_a_source() -> None:
     import isolaw
 
-    with pytest.raises(InputError, match="nothing to read"):
+    with pytest.raises(InputError, match="found no source"):
         isolaw.read()
     assert Runs is isolaw.Runs
 

@@ -92,7 +92,7 @@ def test_updates_counted_from_0(toy_framework: Framework) -> None:
     curves = stitch([part], toy_framework)
     assert points(curves) == {1: 0.2, 2: 0.3}
     assert points(curves, EVAL) == {0: 0.1, 1: 0.15, 5: 0.5}
-    assert curves.notes == ["its steps count from 0: step 0 is after the first update"]
+    assert curves.notes == ["its steps count from 0, so step 0 is after the first update"]
     from_zero = dataclasses.replace(toy_framework, first_step=0)
     told = stitch([log({"at": 3, "r": 0.2})], from_zero)
     assert (points(told), told.notes) == ({4: 0.2}, [])

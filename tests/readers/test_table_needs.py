@@ -24,7 +24,7 @@ def message(table: Any, **how: Any) -> str:
 
 def test_all_that_is_missing_at_once() -> None:
     text = message(pd.read_csv(TAN).rename(columns={"step": "global_step"}))
-    assert "4 things are missing" in text
+    assert "4 columns or values are missing" in text
     for line in (
         "B_p (problems_per_batch): no column and no value",
         "n (rollouts_per_problem): no column and no value; nearest: 'rollout_n'",
@@ -79,7 +79,7 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
                 "metric": "holdout",
             },
             [
-                "4 things are missing",
+                "4 columns or values are missing",
                 "n (rollouts_per_problem): no column 'rolout'; did you mean 'rollout_n'?",
                 "step: no column 'stepp'; did you mean 'step'?",
                 "compute: 'prompt_seen*n': no column 'prompt_seen'; did you mean 'prompts_seen'?",

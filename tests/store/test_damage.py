@@ -226,7 +226,7 @@ def test_handles_are_closed_when_they_are_no_longer_used(tmp_path: Path, tiny) -
 def test_a_name_is_a_single_one(tmp_path: Path, name: str) -> None:
     folder = Folder.at(tmp_path)
     for use in (folder.folder, folder.open, folder.read):
-        with pytest.raises(ValueError, match="not a single name"):
+        with pytest.raises(ValueError, match="not the name of a file"):
             use(name)
 
 

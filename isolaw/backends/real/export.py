@@ -73,7 +73,7 @@ def _free(out: str | Path) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = "a folder that is not empty" if target.is_dir() else "a file"
         accepted = "a new or empty folder"
-        raise SpecError([Issue("--out", f"{out}: {what}; isolaw leaves it unchanged", accepted=accepted)])
+        raise SpecError([Issue("--out", f"{out}: {what}; it is left unchanged", accepted=accepted)])
     return target
 
 

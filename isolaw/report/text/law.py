@@ -178,8 +178,8 @@ def verdict(document: LawDocument) -> str:
     c = document.comparison
     if c.refused == "few_seeds":
         return (
-            "isolaw prefers no law: a comparison needs 3 seeds of every configuration, and the fewest found "
-            f"are {c.seeds}."
+            "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest "
+            f"found are {c.seeds}."
         )
     if not c.laws:
         return _verdict_on_curves(document)

@@ -132,7 +132,9 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
     q = prediction.n_star
     bound = q.status in ("lower_bound", "upper_bound") and not prediction.models
     far = (
-        " (only a bound so far beyond the runs)" if bound and having(prediction.flags, Code.CENSORED) else ""
+        ", which is only a bound so far beyond the runs"
+        if bound and having(prediction.flags, Code.CENSORED)
+        else ""
     )
     out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
     kept = {"joint": ("n*", "B_p*"), "fixed-n": ("B_p*",)}.get(document.setting, ("n*",))

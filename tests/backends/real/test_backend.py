@@ -111,8 +111,8 @@ def test_everything_at_once(folder: Path) -> None:
     ("damage", "told"),
     [
         ("model.safetensors", "no *.safetensors in it; expected weights as safetensors"),
-        ("config.json", "no config.json in it"),
-        (None, "no max_position_embeddings in it"),
+        ("config.json", "the folder has no config.json"),
+        (None, "max_position_embeddings is missing"),
     ],
 )
 def test_models(folder: Path, damage: str | None, told: str) -> None:
@@ -241,7 +241,7 @@ def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout.splitlines()[-1] == "set()"
-    assert "no config.json in it" in done.stderr
+    assert "the folder has no config.json" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -277,7 +277,7 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "mute" / name).unlink()
     (line,) = told(real={"model": str(tmp_path / "mute")})
-    assert "its tokenizer cannot be loaded" in line
+    assert "cannot load its tokenizer" in line
 
 
 # -- identity ---------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def test_states_are_as_large_as_planned(
     needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
     (note,) = (note for note in engine.plan(spec, tmp_path / "out").notes if "GiB" in note)
-    assert note.startswith(f"the disk may fill up: the states of {len(planned.runs)} runs take")
+    assert note.startswith(f"the disk may become full: the states of {len(planned.runs)} runs take")
 
 
 @pytest.mark.real

@@ -163,11 +163,11 @@ def test_neither_history_nor_print(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cccc3333: a W&B run without history"):
         read(nothing)
     empty = wandb_file(tmp_path / "run")
-    with pytest.raises(DataError, match=r"without files/output\.log"):
+    with pytest.raises(DataError, match=r"no files/output\.log"):
         read(empty)
     (empty / "files").mkdir()
     (empty / "files" / "output.log").write_text("hello\n")
-    with pytest.raises(DataError, match=r"output\.log holds no known metrics"):
+    with pytest.raises(DataError, match=r"output\.log has no known metrics"):
         read(empty)
 
 

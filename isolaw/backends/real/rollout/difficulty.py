@@ -111,9 +111,7 @@ class SplitFolder:
             found = read_json(self._file)
             theirs, report = dict(found["settings"]), found["report"]
         except (InputError, ValueError, KeyError, TypeError):
-            raise DataError(
-                f"{self._file}: not a file of isolaw problems; isolaw leaves it unchanged"
-            ) from None
+            raise DataError(f"{self._file}: not a file of isolaw problems; it is left unchanged") from None
         ours = asdict(self.settings)
         other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]
         if other:
@@ -138,9 +136,7 @@ class SplitFolder:
                     raise ValueError
             except (ValueError, KeyError, TypeError, IndexError, RecursionError):
                 where = f"{self._counts_file}:{number}"
-                raise DataError(
-                    f"{where}: not a line of isolaw problems; isolaw leaves it unchanged"
-                ) from None
+                raise DataError(f"{where}: not a line of isolaw problems; it is left unchanged") from None
             own.append(correct)
 
     @property

@@ -157,7 +157,7 @@ class _Rollout:
             why = (
                 "the rollout reached its limit"
                 if self.cut
-                else ("a rollout sends one request to the model at a time")
+                else "a rollout sends one request to the model at a time"
             )
             raise RuntimeError(f"generate: {why}")
         items = _flat(conversation)

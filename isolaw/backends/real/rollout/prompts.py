@@ -183,9 +183,7 @@ def check_lengths(
         if lengths[longest] > room:
             number = sum(length > room for length in lengths)
             many = (
-                (f"{number} prompts are too long; the longest is the prompt of")
-                if number > 1
-                else "too long:"
+                f"{number} prompts are too long; the longest is the prompt of" if number > 1 else "too long:"
             )
             note = f"{many} problem {problems[longest].id!r}"
             accepted = f"at most {room} ({context} of context − {max_response_tokens} of response)"

@@ -104,7 +104,7 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
         open_ones = [k for k, kind in enumerate(kinds) if "added" in said.get(kind, {})]
         replies = function.advance({k: None if kinds[k] in full else ["6", True] for k in open_ones})
         said = {kinds[k]: reply for k, reply in replies.items()}
-        assert "asks the model once at a time" in said.pop("twice")["failed"]
+        assert "sends one request to the model at a time" in said.pop("twice")["failed"]
         assert "item 2 changed" in said.pop("edits")["failed"]
         assert said == {
             "fine": {"reward": 0.5},
