@@ -95,7 +95,8 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
     first = (
         "The step time of A or of B is unknown."
         if a is None or b is None
-        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times as long as B."
+        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times as long as "
+        f"{count(steps, 'step')} of B."
     )
     far = [f"B_p = {b}, n = {n}" for b, n in shapes if cost.extrapolates(b, n)]
     lines: list[Stanza] = [
