@@ -74,7 +74,7 @@ def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
     own: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}, "metric": "reward"}
-    with pytest.raises(DataError, match=r"set what .episode. counts: "):
+    with pytest.raises(DataError, match=r"state what .episode. counts: "):
         isolaw.read(path, **own)
     points = isolaw.read(path, columns={"compute": "episode"}, **own).points
     assert points["compute"].tolist() == [32, 64, 96, 128, 160]

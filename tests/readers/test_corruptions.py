@@ -145,8 +145,8 @@ def interleaved(text: str) -> str:
 
 N8, N32 = "math/n8-seed0", "math/n32-seed0"
 PATTERN = {"name_pattern": "n{n}-seed{seed}*"}
-WRONG_N = r"n = 99 \(--set\), but 8 in the log"
-WRONG_B = r"B_p = 99 \(--set\), but 32 in the log"
+WRONG_N = r"n = 99 \(--set\), but the log has 8"
+WRONG_B = r"B_p = 99 \(--set\), but the log has 32"
 SAID_ACC = {"metric": "acc"}
 COUNTED_SOUND = {"settings": ["n=4"]}
 TRAINER_SOUND = {"settings": ["n=8", "B_p=4"]}
@@ -196,13 +196,13 @@ CORRUPTIONS = [
     Corruption(
         "two seeds swapped by hand",
         "verl",
-        r"seed = 1 \(--set\), but 0 in the log",
+        r"seed = 1 \(--set\), but the log has 0",
         given={"settings": ["*seed0:seed=1", "*seed1:seed=0"]},
     ),
     Corruption(
         "two configurations swapped",
         "verl",
-        r"n = 8 \(--name-pattern\), but 32 in the log",
+        r"n = 8 \(--name-pattern\), but the log has 32",
         swap(f"{N8}.yaml", f"{N32}.yaml"),
         PATTERN,
         PATTERN,
@@ -210,7 +210,7 @@ CORRUPTIONS = [
     Corruption(
         "two seeds' configurations swapped",
         "verl",
-        r"seed = 0 \(--name-pattern\), but 1 in the log",
+        r"seed = 0 \(--name-pattern\), but the log has 1",
         swap(f"{N8}.yaml", "math/n8-seed1.yaml"),
         PATTERN,
         PATTERN,
@@ -282,7 +282,7 @@ CORRUPTIONS = [
     Corruption(
         "a group size that does not divide the batch",
         "prime-rl",
-        r"is no multiple of n = 7",
+        r"is not a multiple of n = 7",
         rewrite("rl.json", lambda t: re.sub(r'"group_size": ?\d+', '"group_size": 7', t)),
     ),
     Corruption("no configuration", "skyrl", r"n and B_p unknown", remove("*.yaml")),

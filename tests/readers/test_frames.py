@@ -204,7 +204,7 @@ def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
     pd.testing.assert_frame_equal(runs.points, isolaw.read(frame(), metric="val_acc").points)
     with pytest.raises(InputError, match=r"no run matches 'other\*'; found a DataFrame"):
         isolaw.read(own, metric="val_acc", settings=["B_p=4", "other*:seed=3"])
-    with pytest.raises(InputError, match="name_pattern is for files; found a DataFrame"):
+    with pytest.raises(InputError, match="name_pattern applies to files; found a DataFrame"):
         isolaw.read(frame(), metric="val_acc", name_pattern="n{n}")
 
 

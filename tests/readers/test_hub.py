@@ -194,9 +194,9 @@ def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     isolaw.read(f"{NAME}/runs")
     reach(monkeypatch, 9)
     isolaw.read(f"{NAME}/runs")
-    assert "the Hub does not answer, and the Hub's cache on this machine lacks it" in failure(NAME)
+    assert "the Hub does not answer, and the Hub's cache on this machine lacks the file" in failure(NAME)
     offline(monkeypatch)
-    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks it"
+    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks the file"
     assert failure("hf://datasets/me/other") == f"hf://datasets/me/other: {text}"
 
 

@@ -204,7 +204,7 @@ def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (
             "run.jsonl",
             STEP + b"".join(b'{"step":1,"data":{"a/%d":1}}\n' % i for i in range(110_000)),
-            r"records with .* values of .* metrics; limit: what takes 750 MB",
+            r"records with .* values of .* metrics; expected at most what takes 750 MB",
         ),
     ],
     ids=["no objects", "lists", "names"],
@@ -349,7 +349,7 @@ def varint(number: int) -> bytes:
 def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(STEP)
     (tmp_path / "run.toml").write_text("a." * 20 + "a = 1")
-    with pytest.raises(DataError, match=r"its configuration was not used: run\.toml \(cannot be read"):
+    with pytest.raises(DataError, match=r"isolaw did not use its configuration: run\.toml \(cannot be read"):
         assert survey([tmp_path / "run.jsonl"]).runs
 
 

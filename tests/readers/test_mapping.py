@@ -105,7 +105,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     assert len(reading.runs) == 4
     assert reading.notes == [
         f"2 of the files found are not logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
-        "a configuration is read with its log"
+        "isolaw reads a configuration with its log"
     ]
     with pytest.raises(DataError, match="a table with the mapped columns"):
         survey([tmp_path], mapping=write(tmp_path / "n.toml", '[columns]\nstep = "nowhere"\n'))
@@ -193,7 +193,7 @@ def test_lines_are_named_once_for_all_their_metrics(tmp_path: Path, rows: str, w
 
 def test_the_draft_of_a_published_table_needs_one_number(tmp_path: Path) -> None:
     text = draft(TAN)
-    with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): no column and no value"):
+    with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): found no column and no value"):
         isolaw.read(TAN, mapping=write(tmp_path / "m.toml", text))
     edited = text.replace("# problems_per_batch", "problems_per_batch").replace("# compute", "compute")
     runs = isolaw.read(TAN, mapping=write(tmp_path / "m.toml", edited))

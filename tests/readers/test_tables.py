@@ -282,7 +282,7 @@ def test_a_blank_cell_is_no_measurement(tmp_path: Path) -> None:
     runs = read(tmp_path, "step,score,loss\n0,0.1,2\n1,,1\n2,,1\n3,0.4,1\n")
     assert runs.points["step"].tolist() == [0, 3]
     assert runs.points["value"].tolist() == [0.1, 0.4]
-    assert "2 of 4 rows have no score: not measured there" in runs.notes
+    assert "2 of 4 rows have no score, so it was not measured there" in runs.notes
 
 
 @pytest.mark.parametrize(("name", "eval_set"), [("critic/score/mean", "train"), ("score", "validation")])

@@ -85,8 +85,8 @@ def test_f3_sharpening() -> None:
 
     assert verdicts(easy) == ALL
     assert verdicts(hard) == ALL
-    assert easy(3, 0).statement == "worst@4 needs larger n than best@4"
-    assert hard(3, 0).statement == "best@4 needs larger n than worst@4"
+    assert easy(3, 0).statement == "worst@4 needs a larger n than best@4"
+    assert hard(3, 0).statement == "best@4 needs a larger n than worst@4"
 
 
 def test_f4a_batches() -> None:

@@ -99,7 +99,7 @@ def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
             pass
     said = module.law_so_far(out)
     assert said[0] == "The law so far, without intervals:"
-    assert said[1].startswith("  n* (highest reward): at C = ")
+    assert said[1].startswith("  n*, the n with the highest reward, is ")
 
 
 def test_what_is_counted_is_counted_after_the_fit(

@@ -105,7 +105,7 @@ def test_a_state_without_its_line_restarts_the_run(run: RunStore, spec: RunSpec,
     points.write_bytes(points.read_bytes().split(b"\n", 1)[0] + b"\n")
     assert run.resume() == (None, 0.0)
     (said,) = run.damage
-    assert "points.jsonl has no line for it; start the run again" in said
+    assert "points.jsonl has no line for this state; start the run again" in said
     assert run.recorded().checkpoints == []
     list(go_on(run, spec))
     assert results(run) == expected

@@ -72,7 +72,7 @@ def validation(cost: Cost) -> list[str]:
     )
     kind = "configurations" if len(own.errors) > 2 else "batch sizes"
     return [
-        f"isolaw predicted each of {own.configurations} {kind} from the others: the median error is "
+        f"Each of {own.configurations} {kind} was predicted from the others: the median error is "
         f"{100 * own.median:.0f} %, and {100 * own.inside:.0f} % of the step times are inside their "
         "intervals.",
         f"isolaw uses the model {own.model!r}. Root mean square of the log error by model: {errors}.",

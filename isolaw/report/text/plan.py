@@ -206,7 +206,7 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
         return ["isolaw recommends no sweep: every design exceeds the hours. Allow more hours or GPUs."]
     worst, _, most = max(found.losses(best), key=lambda item: item[2])
     lines: list[Stanza] = [
-        f"isolaw recommends the design {best.candidate.name!r}. The expected loss of its allocation at the "
+        f"The plan recommends the design {best.candidate.name!r}. The expected loss of its allocation at the "
         f"target is {best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
         f"{best.regret.high:.4f}); in {share(best.within)} of plays the loss is at most 0.005. "
         f"On its worst truth ({worst.name}), the design loses {most:.4f}."
