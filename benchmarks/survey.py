@@ -142,7 +142,7 @@ def outcome(own: dict[str, Any], folder: Path) -> dict[str, Any]:
         "read"
         if reading and reading.ready
         else "asked"
-        if unread or "things are missing" in first
+        if unread or "values are missing" in first
         else "refused"
     )
     if {"settings", "columns", "constants", "metric", "name_pattern"} & set(own) and (

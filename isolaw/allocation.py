@@ -30,7 +30,7 @@ class Allocation:
 
     def __post_init__(self) -> None:
         if self.problems_per_batch < 1 or self.rollouts_per_problem < 1 or self.steps < 0:
-            raise ValueError(f"B_p and n must be at least 1 and M at least 0, got {self}")
+            raise ValueError(f"B_p and n must be at least 1 and M at least 0; found {self}")
 
     @property
     def batch_rollouts(self) -> int:

@@ -185,7 +185,7 @@ class UnreadableState(RunError):
     def __init__(self, folder: Path, error: Exception) -> None:
         super().__init__(
             f"{folder}: the run cannot continue from this state ({type(error).__name__}: {error}). The state "
-            "is unchanged; remove the folder, and the run starts again"
+            "is unchanged. Remove the folder to start the run again"
         )
 
 

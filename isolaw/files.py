@@ -44,8 +44,8 @@ def check_destination(path: str | Path) -> Path:
     if owner is not None:
         own = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
         raise DataError(
-            f"{path}: is inside the sweep {owner}, where {own} belongs to the sweep; expected another place, "
-            f"e.g. {owner.parent / target.name}"
+            f"{path}: the path is inside the sweep {owner}, where {own} belongs to the sweep; expected "
+            f"another place, e.g. {owner.parent / target.name}"
         )
     return target
 

@@ -173,7 +173,7 @@ def nvidia_smi(*options: str) -> list[str]:
         return []
     except subprocess.TimeoutExpired:
         logging.getLogger(__name__).warning(
-            f"nvidia-smi has not answered for {_ANSWER_S:.0f} s: isolaw continues as if there were no GPU"
+            f"nvidia-smi has not answered for {_ANSWER_S:.0f} s; isolaw assumes that there is no GPU"
         )
         return []
     return done.stdout.splitlines()

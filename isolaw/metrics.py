@@ -118,7 +118,7 @@ def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.flo
     kind, k = _kind_and_k(metric)
     counts = np.asarray(correct, dtype=np.int64)
     if k > samples:
-        raise InputError(f"metric {metric!r} needs at least {k} samples per problem, found {samples}")
+        raise InputError(f"metric {metric!r} needs at least {k} samples per problem; found {samples}")
     if counts.size and (counts.min() < 0 or counts.max() > samples):
         raise InputError(f"correct counts must be within 0..{samples}")
     if kind == "avg":

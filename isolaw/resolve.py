@@ -121,7 +121,7 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
     pairs, dropped = allocation.grid(*axes)
     if dropped:
         shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
-        notes.append(f"left out above limits.max_batch_rollouts = {axes[-1]}: {shown}")
+        notes.append(f"isolaw leaves out combinations above limits.max_batch_rollouts = {axes[-1]}: {shown}")
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += executors.check(spec.executor, runs)
@@ -138,7 +138,10 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
     adaptive = Adaptive.open(spec, runs, store) if raced else None
     if adaptive is not None:
         runs = adaptive.runs
-    notes += [cause if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())]
+    notes += [
+        cause if run_id in known else f"isolaw leaves out {cause}"
+        for run_id, cause in sorted(damaged.items())
+    ]
     if whole_directory and adaptive is None:
         runs += [run for run_id, run in existing.items() if run_id not in known]
     left, remaining, begun, again = [], 0, 0, 0
@@ -153,9 +156,9 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
             again += bool(recorded.checkpoints) and not kept.checkpoints
             remaining += max(run.rollouts - kept.reached, 0)
     if idle := executors.idle(spec.executor):
-        notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
+        notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(idle)}")
     if again:
-        notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
+        notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
     notes += _disk_notes(store, spec, left)
     todo = [run.run_id for run in executors.order(store.directory, left)]
     return Plan(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
@@ -189,9 +192,9 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
     place = Path(spec.store.states or store.directory).absolute()
     free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
     note = (
-        f"the disk may fill up: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
-        f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; you "
-        "may delete state/ of a finished run, whose extension then starts again)"
+        f"the disk may become full: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, but "
+        f"only {free / 2**30:,.1f} GiB are free at {place}. Set store.states to keep them on another disk. "
+        "You can delete state/ of a finished run, but an extension of this run then starts again"
     )
     return [note] if sum(sizes) > free else []
 
@@ -245,7 +248,9 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
             "design.kind = 'grid', which extends all runs"
         )
     if compute < longest:
-        notes.append(f"the directory already goes to C = {longest}; isolaw shortens no run")
+        notes.append(
+            f"the runs in the directory already go to C = {longest}, and isolaw does not shorten runs"
+        )
     horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
     return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
 
@@ -326,7 +331,7 @@ def _resolved_runs(
             if not found:  # a run with issues can lack an identity (for example, because of a NaN)
                 runs[resolved.run_id] = resolved
     if left_out:
-        notes.append(f"{left_out} combinations of the axes were not recorded and are left out")
+        notes.append(f"{left_out} combinations of the axes were not recorded; isolaw leaves them out")
     return list(runs.values()), issues
 
 
@@ -340,12 +345,14 @@ def _check_directory(
     free = {f"recipe.{key}" for key in swept | spec.grid.recipe_axes.keys()}
     old, new = _shared(existing[0]), _shared(runs[0])
     differing = [
-        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+        f"{name} is {old.get(name)!r} in the directory and {new.get(name)!r} in this sweep"
         for name in sorted({*old, *new} - free)
         if old.get(name) != new.get(name)
     ]
     if differing:
-        raise StoreError(f"{store.directory}: holds another sweep ({'; '.join(differing)}); use a new --out")
+        raise StoreError(
+            f"{store.directory}: contains another sweep ({'; '.join(differing)}); use a new --out"
+        )
 
 
 def _shared(run: RunSpec) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
         text = f"missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}"
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
-        raise DataError(f"{where}the table has no rows")
+        raise DataError(f"{where}found a table without rows")
     table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)
@@ -279,7 +279,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
     for name in IDENTITY:
         runs = varying.index[varying[name] > 1]
         if len(runs):
-            raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
+            raise DataError(f"{where}run {runs[0]!r} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
         raise DataError(
             f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. {_several_runs()}"
@@ -301,7 +301,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
 
 def _several_runs() -> str:
     way = option("columns", "seed", "<column>")
-    return f"If these are several runs, a column must distinguish them, as in {way}"
+    return f"If these are several runs, name the column that distinguishes them, as in {way}"
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:

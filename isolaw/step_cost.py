@@ -226,8 +226,8 @@ class Cost:
         if of_gpus and not self.gpus:
             why = "does not record on how many GPUs its runs ran" if self.gpus is None else "has no GPUs"
             raise InputError(
-                f"budget: found {text!r}, but {self.where or self.source} {why}; expected hours of that "
-                f"machine, e.g. {hours:g}h"
+                f"budget: found {text!r}, but {self.where or self.source} {why}; expected hours of run time, "
+                f"e.g. {hours:g}h"
             )
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 

@@ -163,7 +163,7 @@ def test_a_shorter_horizon_shortens_nothing(tmp_path: Path, tiny, same) -> None:
     before = engine.sweep(tiny(), tmp_path)
     planned = engine.plan(tiny(sweep={"compute": 5_000}), tmp_path)
     assert planned.todo == []
-    assert any("isolaw shortens no run" in note for note in planned.notes)
+    assert any("isolaw does not shorten runs" in note for note in planned.notes)
     same(engine.sweep(tiny(sweep={"compute": 5_000}), tmp_path), before)
 
 

@@ -59,8 +59,8 @@ def _choices(keys: list[BatchShape], simulated: Floats, fitted: Floats, chosen: 
         return []
     text = (
         f"the simulation's best configuration ({Cell(*best).label}) is within {TOLERANCE} of the best in "
-        f"{by_law:.0%} of the law's draws, and the law's ({Cell(*chosen).label}) in {by_simulation:.0%} of "
-        "the simulation's members"
+        f"{100 * by_law:.0f} % of the law's draws, and the law's best configuration ({Cell(*chosen).label}) "
+        f"in {100 * by_simulation:.0f} % of the simulation's members"
     )
     return [Flag(Code.CHOICES_DISAGREE, text)]
 
@@ -76,8 +76,8 @@ def _rewards(keys: list[BatchShape], simulated: Floats, fitted: Floats) -> list[
     worst = int(gap.argmax())
     spans = [f"{own[0, worst]:.3f}–{own[1, worst]:.3f}" for own in (ours, theirs)]
     text = (
-        f"in {apart} of {len(keys)} configurations the 95 % intervals do not overlap; furthest apart at "
-        f"{Cell(*keys[worst]).label}: simulated {spans[0]}, fitted {spans[1]}"
+        f"in {apart} of {len(keys)} configurations the 95 % intervals do not overlap; the difference is "
+        f"largest at {Cell(*keys[worst]).label}: simulated {spans[0]}, fitted {spans[1]}"
     )
     return [Flag(Code.REWARDS_DISAGREE, text)]
 

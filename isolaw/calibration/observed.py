@@ -95,7 +95,7 @@ def observe(
     if not points["value"].between(0, 1).all():
         low, high = points["value"].min(), points["value"].max()
         raise DataError(
-            f"{metric}: found values from {low:.3g} to {high:.3g}; a share of successes is in [0, 1]"
+            f"{metric}: found values from {low:.3g} to {high:.3g}; expected shares of successes in [0, 1]"
         )
     if until is not None:
         if not until > 0:
@@ -105,7 +105,7 @@ def observe(
     found = configurations_of(points, table[table.index.isin(points["run_id"])], flags)
     if len(found) < LEAST_CELLS:
         raise Refused(
-            f"a calibration needs runs of {LEAST_CELLS} configurations or more; found {len(found)}"
+            f"a calibration needs runs of at least {LEAST_CELLS} configurations; found {len(found)}"
             + ("" if until is None else f" up to C = {until:,.0f} (--until)")
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
@@ -208,7 +208,9 @@ def _beforehand(
     at_start = [c.mean[0] for c in found if c.checkpoints[0] == 0]
     if not at_start:
         first = float(np.clip(np.mean([c.mean[0] for c in found]), 1e-3, 1 - 1e-3))
-        assumed.append("no reward before the first step is recorded: isolaw fits the difficulty of problems")
+        assumed.append(
+            "the runs have no reward before the first step, so isolaw fits the difficulty of problems"
+        )
         return Beforehand(first, _UNMEASURED_SD, _SPREAD, _SPREAD_SD)
     mean = float(np.clip(np.mean(at_start), 0.5 / validation, 1 - 0.5 / validation))
     sd = 1 / np.sqrt(validation * mean * (1 - mean))
@@ -219,7 +221,9 @@ def _beforehand(
     if spread is None:
         spread = _spread(mean, _from_counts(runs, table, eval_set))
     if spread is None:
-        assumed.append("neither best@k nor single problems are recorded: isolaw fits how problems differ")
+        assumed.append(
+            "the runs recorded neither best@k nor single problems, so isolaw fits how problems differ"
+        )
         return Beforehand(mean, sd, _SPREAD, _SPREAD_SD)
     return Beforehand(mean, sd, spread, _MEASURED_SPREAD_SD)
 

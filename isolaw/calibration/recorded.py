@@ -81,12 +81,12 @@ def sizes(
     train = n_train or (int(float(recorded.iloc[0])) if len(recorded) else 0)
     if not train:
         train = SIZES[0]
-        assumed.append(f"D is not recorded: {train:,} training problems are assumed (--n-train)")
+        assumed.append(f"D is not recorded; isolaw assumes {train:,} training problems (--n-train)")
     known = points["n_problems"].dropna()
     validation = int(known.iloc[0]) if len(known) else _VALIDATION
     if not len(known):
-        text = f"the size of the validation set is not recorded: {validation} problems are assumed"
-        assumed.append(f"{text} (--set n_problems=500); the noise of an evaluation follows from it")
+        text = f"the size of the validation set is not recorded; isolaw assumes {validation} problems"
+        assumed.append(f"{text} (--set n_problems=500), which determines the noise of an evaluation")
     answers = points["n_samples"].dropna()
     parsed = metrics.parse(metric)
     samples = int(answers.iloc[0]) if len(answers) else parsed[1] if parsed else 1
@@ -103,7 +103,7 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
     if recorded in EXPONENTS:
         return str(recorded)
     if "lr" not in table.columns or table["lr"].isna().any():
-        assumed.append("lr is not recorded: lr ∝ √B is assumed")
+        assumed.append("lr is not recorded; isolaw assumes lr ∝ √B")
         return "sqrt"
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])["lr"].first()
     lr = np.log([float(own[c.key]) for c in found])
@@ -137,6 +137,6 @@ def update_of(table: pd.DataFrame) -> dict[str, Any]:
 def has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
     """Return whether the runs had a KL penalty; isolaw assumes so if they did not record it."""
     if "kl" not in table.columns or table["kl"].isna().any():
-        assumed.append("the weight of the KL penalty is not recorded: it is fitted")
+        assumed.append("the weight of the KL penalty is not recorded, so isolaw fits it")
         return True
     return bool((pd.to_numeric(table["kl"], errors="coerce") != 0).any())

@@ -56,11 +56,11 @@ CONSTANTS = (
     Coordinate("lr", "log", 0.01, 1.5, "η, the learning rate at B = 1"),
     Coordinate("kl", "log", 0.2, 1.2, "β, the weight of the KL penalty"),
     Coordinate("sigma2", "log", 600.0, 1.3, "σ², the noise of a rollout's gradient"),
-    Coordinate("rho", "logit", 0.3, 1.0, "ρ, its share in right answers"),
-    Coordinate("kappa", "log", 8.0, 1.3, "κ, memory of single training problems"),
-    Coordinate("s", "log", 0.9, 0.6, "s, how much problems help or disturb each other"),
-    Coordinate("m", "log", 0.25, 0.8, "m, what all problems have in common"),
-    Coordinate("c", "log", 0.006, 1.2, "c, the price of drift"),
+    Coordinate("rho", "logit", 0.3, 1.0, "ρ, the share of this noise in right answers"),
+    Coordinate("kappa", "log", 8.0, 1.3, "κ, the memorization of single training problems"),
+    Coordinate("s", "log", 0.9, 0.6, "s, the strength of interference between problems"),
+    Coordinate("m", "log", 0.25, 0.8, "m, the part that all problems share"),
+    Coordinate("c", "log", 0.006, 1.2, "c, the cost of drift"),
     Coordinate("q", "logit", 0.7, 1.0, "q, from SGD (0) to Adam (1)"),
 )
 _MEAN, _SPREAD = "mean", "spread"
@@ -100,7 +100,9 @@ class Space:
         d = difficulty
         more = (
             Coordinate(_MEAN, "logit", d.mean, d.mean_sd, "μ, success before training"),
-            Coordinate(_SPREAD, "log", d.spread, d.spread_sd, "ν, how alike problems are in it"),
+            Coordinate(
+                _SPREAD, "log", d.spread, d.spread_sd, "ν, the concentration of this success over problems"
+            ),
         )
         return cls(constants + more)
 

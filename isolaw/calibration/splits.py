@@ -107,7 +107,9 @@ def predict_by_simulation(
     rates = _rates(cells, unstable, budget, max_batch_rollouts, cost if asked else None)
     factor = check_reach(preset, max(budget * rate for rate in rates.values()))
     if factor > 1:
-        flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
+        flags.append(
+            Flag(Code.EXTRAPOLATION, f"the budget is {factor:.3g} times the largest measured compute")
+        )
     flags += _short_of(preset, {key: budget * rate for key, rate in rates.items()}, factor)
     ahead = forecast(preset, budget, [*rates], seed, jobs, progress, [*rates.values()])
     candidates = [
@@ -119,7 +121,11 @@ def predict_by_simulation(
     best = options[0].allocation
     b, n = best.problems_per_batch, best.rollouts_per_problem
     if not options[0].measured:
-        flags.append(Flag(Code.GRID_EDGE, f"no run has B_p = {b}, n = {n}; run it before you rely on it"))
+        flags.append(
+            Flag(
+                Code.GRID_EDGE, f"no run has B_p = {b}, n = {n}; run this configuration before you rely on it"
+            )
+        )
     if cost is not None:
         flags += cost_flags(cost, Cell(b, n))
     if law is not None and found is not None:
@@ -201,14 +207,21 @@ def _flags_of(preset: Preset) -> list[Flag]:
     out = []
     if not preset.moved:
         text = f"training hardly moved the rewards of the runs behind {preset.name}"
-        text += ": the prior, and not the runs, determines how they continue"
+        text += ", so the prior and not the runs determines how they continue"
         out.append(Flag(Code.HARDLY_MOVED, text))
     if preset.missed > MISSED:
-        text = f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times their noise"
-        out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
+        text = (
+            f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times the noise of "
+            "the runs"
+        )
+        out.append(
+            Flag(Code.PRESET_MISFIT, f"{text}. Calibrate again with another --seed, and compare the results")
+        )
     if preset.discrepancy > POOR:
-        text = f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} off its runs in reward"
-        text += "; the prediction starts from this difference, and its intervals include it"
+        text = (
+            f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} in reward away from its runs"
+        )
+        text += "; the prediction keeps this difference, and its intervals include it"
         out.append(Flag(Code.PRESET_MISFIT, text))
     return out
 
@@ -222,7 +235,7 @@ def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> 
         return []
     names = ", ".join(f"B_p = {b}, n = {n} (to {ends[b, n]:,.0f})" for b, n in short)
     most = max(far[key] for key in short)
-    text = f"runs of {names} ended before others; they are continued up to {most:.3g} times as far"
+    text = f"runs of {names} ended before others; isolaw continues them up to {most:.3g} times as far"
     return [Flag(Code.EXTRAPOLATION, text)]
 
 

@@ -60,10 +60,10 @@ def cli() -> None:
       M    update steps
 
     \b
-    isolaw answer LOGS --compute 1e7         how to spend a budget, from logs
-    isolaw answer SWEEP --compute 1e7        the same, from a sweep
-    isolaw advise --compute 1e6              where to start without runs
-    isolaw demo                              a simulated sweep and its answer
+    isolaw answer LOGS --compute 1e7         split a budget, from logs
+    isolaw answer SWEEP --compute 1e7        split a budget, from a sweep
+    isolaw advise --compute 1e6              find a start without runs
+    isolaw demo                              simulate a sweep and its answer
 
     Each command has --help, with the options that most people need, and --help-all, with all of them.
     """
@@ -90,7 +90,7 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("isolaw: interrupted; the same command continues", err=True)
+        click.echo("isolaw: interrupted; run the same command to continue", err=True)
         return 130
     except IsolawError as error:
         click.echo(f"isolaw: {shown(str(error))}", err=True)

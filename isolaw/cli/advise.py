@@ -63,5 +63,5 @@ def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any
     elif out is not None and found.sweep is not None:
         sweep_file.write_advice(found, Path(out))
         follows = commands.sweep_file(out, sweep_file.FIRST)
-        note(f"{out}: change problems.set and real.model; next: {follows}")
+        note(f"Sweep file: {out}. Set its problems.set and real.model, then run: {follows}")
     return 0 if found.start is not None else 1

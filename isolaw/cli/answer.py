@@ -37,13 +37,13 @@ _OF_A_LAW = {
 def answer(
     ctx: click.Context, /, sources: tuple[str, ...], out: str | None, as_json: bool, **options: Any
 ) -> int:
-    """Show how to split a budget, how sure that is, what it buys, and what to run next.
+    """Recommend how to split a budget, with its expected loss and the runs to add next.
 
-    isolaw reads the runs, fits a law, predicts, and backtests, in one step. A law file, or a
-    folder with law.json alone, has no runs to backtest.
+    isolaw reads the runs, fits a law, predicts the reward, and backtests the law, in one step. A law file, or
+    a folder with only law.json, has no runs to backtest.
 
-    The exit code is 1 if isolaw recommends nothing for the budget, and 2 if the logs lack values that only
-    you know: isolaw then lists them as isolaw read does.
+    The exit code is 1 if isolaw recommends no allocation for the budget, and 2 if the logs lack values that
+    only you know. isolaw then lists the missing values as isolaw read does.
     """
     from rich.console import Console
 
@@ -52,7 +52,7 @@ def answer(
 
     compute = options.pop("compute")
     if compute is None:
-        raise click.UsageError("expected --compute, a budget in rollouts or (with --cost) in hours")
+        raise click.UsageError("--compute: missing; expected a budget in rollouts or, with --cost, in hours")
     limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
     limits["cost"] = shared.cost_of(options)
     files = _files(out) if out is not None else None
@@ -71,7 +71,7 @@ def answer(
     print_result(as_json, found.to_dict(), found.lines())
     if files is not None:
         _keep(found, reading, files, str(commands.this(ctx.obj)))
-        note(f"Law: {files[0]}; report: {files[1]}" if reading else f"Law: {files[0]}")
+        note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
     return 0 if found.prediction.options else 1
 
 
@@ -85,7 +85,7 @@ def _check_of_law(ctx: click.Context) -> None:
             name not in {*_OF_A_LAW, "sources"}
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
-            raise click.UsageError(f"{option.opts[0]} cannot be combined with a law: it is already fitted")
+            raise click.UsageError(f"{option.opts[0]} cannot be combined with a law, which is already fitted")
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
@@ -94,7 +94,7 @@ def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], met
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):
         note(line)
-    note(f"isolaw: {none_fitted(reading)}; isolaw answer takes the same options as isolaw read")
+    note(f"isolaw: {none_fitted(reading)}; isolaw answer accepts the same options as isolaw read")
     return 2
 
 

@@ -19,10 +19,10 @@ from isolaw.cli.help import ShortHelp
 @shared.source_options
 @shared.json_option
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
-    """Fit runs below a compute, and judge recommendations above it.
+    """Fit runs below a compute, and judge recommendations above this compute.
 
-    isolaw fits the runs in SOURCE… up to --fit-below. It then judges its recommendations for larger budgets,
-    and those of simple rules, on held-out seeds.
+    isolaw fits the runs in SOURCE… up to --fit-below. It then judges its own recommendations for larger
+    budgets, and the choices of simple rules, on held-out seeds.
     """
     import isolaw
     from isolaw.report.text.studies import backtest_document

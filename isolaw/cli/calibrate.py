@@ -45,7 +45,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until
 @where_option
 @click.option(
     "--problems", metavar="SET",
-    help="Problem set of the simulator, as problems.set takes it, if known.  [default: fitted]",
+    help="Problem set of the simulator, as in problems.set, if known.  [default: fitted]",
 )  # fmt: skip
 @click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
 @click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
@@ -62,10 +62,10 @@ def calibrate(
 ) -> int:  # fmt: skip
     """Fit the simulator to runs, to predict budgets beyond them.
 
-    SOURCE is what isolaw read takes. The preset is an ensemble: its members differ in the constants that the
+    A SOURCE is as in isolaw read. The preset is an ensemble: its members differ in the constants that the
     runs do not determine. isolaw predict --method simulate, isolaw plan and isolaw sweep --set
-    bandit.preset=preset.toml use it. A calibration takes minutes; with --out, the same command continues one
-    that was interrupted.
+    bandit.preset=preset.toml use the preset. A calibration takes minutes; with --out, the same command
+    continues an interrupted calibration.
     """
     from isolaw.calibration.calibrate import calibrate as fit
     from isolaw.report.figures import calibration as drawing

@@ -176,7 +176,7 @@ def _lines(description: str, total: float) -> Callable[..., None]:
         from isolaw.report.text.numbers import duration
 
         left = f", about {duration((now - began) * (1 / share - 1))} left" if share > 0 else ""
-        note(f"{state['description'] or 'progress'}: {share:.0%}{left}")
+        note(f"{state['description'] or 'progress'}: {100 * share:.0f} %{left}")
 
     return update
 

@@ -55,12 +55,12 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
 @click.option(
     "--steps", type=click.IntRange(min=1), cls=Further, group=COSTS,
-    help="With --a, --b and --cost: compare the hours of these steps.",
+    help="With --a, --b and --cost: compare the hours of this many steps.",
 )  # fmt: skip
-@click.option("--target", type=float, help="With --a and --b: compare what this reward takes.")
+@click.option("--target", type=float, help="With --a and --b: compare the rollouts to this reward.")
 @click.option(
     "--hours", metavar="48h|384gpuh", cls=Further, group=COSTS,
-    help="With --a and --b: compare the rewards after these hours; requires --cost.",
+    help="With --a and --b: compare the rewards after this time; requires --cost.",
 )  # fmt: skip
 @further_cost_options
 @where_option
@@ -84,16 +84,16 @@ def compare(
 ) -> None:
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
-    Each is a SOURCE as in isolaw fit. The ceiling A shows which recipe ends higher, and C_mid of a Hill
-    curve (ScaleRL, arXiv 2510.13786) which is faster. isolaw also fits the
-    first half of the compute and checks its prediction on the second half.
+    FIRST and SECOND are a SOURCE each, as in isolaw fit. The ceiling A shows which recipe ends higher. The
+    C_mid of a Hill curve (ScaleRL, arXiv 2510.13786) shows which recipe is faster. isolaw also fits the first
+    half of the compute and checks its prediction on the second half.
 
     With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.
 
     With --a and --b, compare two configurations (B_p, n) of one SOURCE, at --compute, after --hours or on the
-    way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. Neither needs runs.
-    To compare only the cost of steps, leave SOURCE out: isolaw compare --a B_p=128,n=8 --b B_p=64,n=16
-    --steps 100 --cost FILE.
+    way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. The configurations
+    need no runs of their own. To compare only the cost of steps, omit SOURCE: isolaw compare --a B_p=128,n=8
+    --b B_p=64,n=16 --steps 100 --cost FILE.
     """
     if steps is not None:
         _costs(a, b, steps, first, options, as_json)
@@ -125,7 +125,7 @@ def compare(
     from isolaw.report.text.recipes import document
 
     if first is None or (by is None) == (second is None) or (base is not None and by is None):
-        raise click.UsageError("compare takes FIRST and SECOND, or FIRST with --by NAME (and --base)")
+        raise click.UsageError("expected FIRST and SECOND, or FIRST with --by NAME (and --base)")
     if second is None:
         assert by is not None
         runs = read_to_fit((first,), {**options, "metric": metric, "by": by}).runs

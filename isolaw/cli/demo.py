@@ -21,9 +21,9 @@ _BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, an
 @click.argument("directory", default="demo", type=click.Path(path_type=Path))
 @click.pass_context
 def demo(ctx: click.Context, directory: Path) -> int:
-    """Simulate a small sweep in DIRECTORY, and answer for a budget of three times its runs.
+    """Simulate a small sweep in DIRECTORY, and recommend a split of three times the compute of its runs.
 
-    isolaw simulates 45 runs in seconds, and also writes their law and page to DIRECTORY.
+    isolaw simulates 45 runs in seconds, and writes the runs, their law and their page to DIRECTORY.
     """
     from rich.console import Console
 
@@ -42,6 +42,6 @@ def demo(ctx: click.Context, directory: Path) -> int:
     if code != 0:
         note(said.getvalue().rstrip())
         return code
-    print_lines([f"Another budget: {commands.answer([out], _OTHER)}"])
+    print_lines([f"For another budget: {commands.answer([out], _OTHER)}"])
     note(said.getvalue().splitlines()[-1])  # says where the law and the page are
     return 0

@@ -46,8 +46,8 @@ _GIB = 2**30
 def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
-    isolaw prints the command that fixes each fault; run it in isolaw's own folder. Exit code 1 means a fault
-    or, with --gpu, a failed check. A missing real backend is only a note.
+    isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
+    1 if there is a fault or, with --gpu, a failed check. A missing real backend is only a note.
     """
     from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
 

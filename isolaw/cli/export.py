@@ -17,9 +17,9 @@ from isolaw.cli.options import Destination, json_option
 def export(run: str, out: str, as_json: bool) -> None:
     """Write the model of a real run as a Hugging Face folder.
 
-    RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. The run id may be cut to an unambiguous
-    prefix. isolaw exports the last state that the run saved (its final state if it is done) and prints its
-    step.
+    RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. An unambiguous prefix of the run id is
+    enough. isolaw exports the last state that the run saved (the final state if the run is done) and prints
+    the step of this state.
     """
     from isolaw.backends.real import export as real
 

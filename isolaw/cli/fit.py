@@ -66,7 +66,7 @@ def fit(
     """
     if points is None and not sources:
         raise click.UsageError(
-            "nothing to fit: name logs, a sweep's directory or a table, or use --points FILE.csv"
+            "found no SOURCE; expected logs, a sweep's directory or a table, or --points FILE.csv"
         )
     for option in ctx.command.params if points is not None else ():
         name = str(option.name)
@@ -80,7 +80,7 @@ def fit(
     if options["to_target"] is not None:
         _to_target(ctx, sources, as_json, options)
     elif options["cost"] is not None or options["price"] is not None:
-        raise click.UsageError("--cost and --price go with --to-target")
+        raise click.UsageError("--cost and --price require --to-target")
     elif points is not None:
         _fit_points(points, x, as_json, options)
     else:
@@ -92,7 +92,9 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
 
     out, by, retune = options["out"], options["by"], options["retune"]
     if retune is not None and (by is not None or options["figures"] or options["x"] != "compute"):
-        raise click.UsageError("--retune goes with --x compute, without --by and --figures")
+        raise click.UsageError(
+            "--retune requires --x compute, and cannot be combined with --by and --figures"
+        )
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures: found {options['figures']!r}; expected a directory")
     if out is not None:
@@ -152,9 +154,9 @@ def _fit_one(
     if drawn:
         print_lines([f"Figures: {', '.join(map(str, drawn))}"])
     if out:
-        print_lines([f"Law: {out}.{_next(law, out)}"])
+        print_lines([f"Saved the law to {out}.{_next(law, out)}"])
     else:
-        note("note: the law is not saved; add --out law.json for isolaw predict")
+        note("note: the law is not saved; add --out law.json to use it in isolaw predict")
 
 
 def _next(law: Law, out: str) -> str:
@@ -162,7 +164,7 @@ def _next(law: Law, out: str) -> str:
     from isolaw.report.text.prediction import budget_beyond
 
     budget = budget_beyond(law)
-    return f" A larger budget: {commands.predict(out, budget)}" if budget else ""
+    return f" For a larger budget: {commands.predict(out, budget)}" if budget else ""
 
 
 def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
@@ -225,7 +227,7 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
     lines = points_summary(document)
     if out:
         save(document, out)
-        lines.append(f"Law: {out} (n*(C) without learning curves; isolaw predict needs a law of runs)")
+        lines.append(f"Saved the law to {out}. It has no learning curves, which isolaw predict requires.")
     print_result(as_json, document.to_dict(), lines)
 
 

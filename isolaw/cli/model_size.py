@@ -27,7 +27,9 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
 
 @click.command("model-size", cls=ShortHelp)
 @click.argument("file", type=click.Path())
-@click.option("--runs", type=click.Path(), help="Table of single runs, for the intervals, if FILE has means.")
+@click.option(
+    "--runs", type=click.Path(), help="Table of single runs for the intervals, if the rows of FILE are means."
+)
 @click.option(
     "--x", type=click.Choice(["compute", "data"]), default="compute",
     help="Training resource X: compute in FLOPs, or data in prompts.",
@@ -68,8 +70,8 @@ def model_size(
     \b
       log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − reward
 
-    FILE is a table with the columns (or map them with --column) model_size, step, compute or data, reward or
-    loss. Optional columns: run, and runs (the number of runs that a row averages).
+    FILE is a table with the columns model_size, step, compute or data, and reward or loss; map other names
+    with --column. Optional columns are run, and runs (the number of runs that a row averages).
     """
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
@@ -77,7 +79,7 @@ def model_size(
     from isolaw.report.text.studies import size_document
 
     if at and not sizes:
-        raise click.UsageError("--at goes with --predict N=<size>")
+        raise click.UsageError("--at requires --predict N=<size>")
     mapping = shared.column_mapping(options)
     table = mapping.apply(load(file), file)
     for condition in where:
@@ -125,5 +127,5 @@ def _selected(table: pd.DataFrame, condition: str, path: str) -> pd.DataFrame:
     else:
         met = numbers <= value if relation == "<=" else numbers >= value
     if not met.any():
-        raise DataError(f"{path}: --where {condition}: no row meets it")
+        raise DataError(f"{path}: --where {condition}: no row meets this condition")
     return table[met]

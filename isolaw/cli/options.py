@@ -125,7 +125,7 @@ def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorat
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 draws_option = click.option(
     "--draws", type=click.IntRange(0, 10_000), default=400, cls=Further, group=CURVES,
-    help="Number of draws behind the intervals; 0 for no intervals.",
+    help="Number of draws for the intervals; 0 for no intervals.",
 )  # fmt: skip
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=CURVES, help="Bootstrap seed."
@@ -251,7 +251,7 @@ def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--hold", type=click.Choice(holds), default=default,
         show_default=None if default else "from how B_p and n vary",
-        help="What is fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
+        help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
     )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[Any]) -> A
 
 compute_option = click.option(
     "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
-    help="Budget: C in rollouts; or with --cost GPU hours, or hours of run time (48h).",
+    help="Budget C in rollouts or, with --cost, in GPU hours (384gpuh) or hours of run time (48h).",
 )  # fmt: skip
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,

@@ -41,7 +41,7 @@ from isolaw.cli.options import (
 )
 @click.option(
     "--spend", metavar="20%|ROLLOUTS|384gpuh",
-    help="What the sweep may spend: a share of the grid, rollouts, or GPU hours (with --cost).  "
+    help="Limit on the sweep: a share of the grid, rollouts, or GPU hours (with --cost).  "
     "[default: design.spend, or with --cost what --hours allow]",
 )  # fmt: skip
 @click.option("--gpus", type=POSITIVE, help="Number of GPUs.")
@@ -52,7 +52,7 @@ from isolaw.cli.options import (
 @cost_options
 @click.option(
     "--runs", type=click.Path(), metavar="SOURCE",
-    help="Earlier runs, as isolaw read takes them: truths that disagree with them are weighted down.",
+    help="Earlier runs, as in isolaw read; truths that disagree with these runs get less weight.",
 )  # fmt: skip
 @where_option
 @click.option(
@@ -65,7 +65,7 @@ from isolaw.cli.options import (
 )  # fmt: skip
 @click.option(
     "--repetitions", type=click.IntRange(1, 1000), default=2, cls=Further, group=EXECUTING,
-    help="Simulated plays of each design in each truth.",
+    help="Number of simulated plays of each design on each truth.",
 )  # fmt: skip
 @jobs_option
 @click.option(
@@ -78,8 +78,8 @@ from isolaw.cli.options import (
 def plan(ctx: click.Context, /, file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """Compare sweeps over the grid of FILE on simulated truths, and recommend one.
 
-    FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation; the model and
-    the problems need not exist. The exit code is 1 if no design fits --hours.
+    FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation; its model and its
+    problems need not exist. The exit code is 1 if no design fits --hours.
     """
     from isolaw.design import sweep_file
     from isolaw.design.forecast import plan as forecast

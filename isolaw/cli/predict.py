@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @budget_options
 @click.option(
     "--method", type=click.Choice(["law", "simulate"]), default="law",
-    help="law: what LAW recommends. simulate: also let the simulator of --preset spend the budget.",
+    help="law: use the recommendation of LAW. simulate: also simulate the budget with --preset.",
 )  # fmt: skip
 @click.option(
     "--preset", metavar="FILE|NAME",
@@ -47,18 +47,18 @@ def predict(
     """Recommend an allocation of a budget.
 
     LAW is a file of isolaw fit --out. Beyond ten times the compute that three n reached, isolaw recommends
-    nothing: it names the runs to extend, prints the answer for the largest budget that has one, and exits
-    with 1.
+    no allocation. It then names the runs to extend, prints the recommendation for the largest budget that has
+    one, and exits with 1.
 
-    --method simulate continues a calibrated simulator to budgets up to a hundred times the largest measured
-    one, prints the answer of LAW next to it, and says where the two disagree. Without LAW the simulator
-    answers alone.
+    --method simulate runs a calibrated simulator up to a hundred times the largest measured compute. isolaw
+    prints the recommendation of LAW next to the simulated one, and reports where they disagree. Without LAW,
+    isolaw prints only the simulated one.
     """
     from isolaw.fits.law import Law
     from isolaw.report.text.prediction import largest_with_recommendation, prediction_summary
 
     if compute is None:
-        raise click.UsageError("expected --compute, a budget in rollouts or (with --cost) in hours")
+        raise click.UsageError("--compute: missing; expected a budget in rollouts or, with --cost, in hours")
     if (method == "simulate") != (preset is not None):
         raise click.UsageError("--method simulate and --preset FILE require each other")
     if law is None and preset is None:

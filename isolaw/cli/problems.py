@@ -50,7 +50,7 @@ def _arguments(
 @click.option(
     "--problems", "pool", type=click.Path(), help="Problem pool: a .jsonl or .parquet file, or hf:NAME."
 )  # fmt: skip
-@click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
+@click.option("--part", help="Split of the data set hf:NAME, e.g. train or main/train.")
 @column_option
 @click.option("--out", type=Destination(), help="Directory of the sets; continued if it exists.")
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
@@ -70,7 +70,7 @@ def _arguments(
 @click.option("--samples", type=click.IntRange(1, 100_000), default=16, help="Samples of each problem.")
 @click.option(
     "--more-samples", cls=Further, group=_SAMPLING, type=click.IntRange(1, 100_000), default=128,
-    help="Further samples of each problem without a correct sample.",
+    help="Additional samples of each problem that has no correct sample.",
 )  # fmt: skip
 @click.option(
     "--validation", type=click.IntRange(min=1),
@@ -93,10 +93,10 @@ def problems(
     """Sort a pool of problems into easy, hard and extremely hard sets.
 
     \b
-    By the share of 16 samples of a base model that are correct:
+    The sets differ in the share of 16 samples of a base model that are correct:
       easy            0.3 to 0.6
       hard            at most 0.0625
-      extremely-hard  none, and none of 128 further samples
+      extremely-hard  none, and none of 128 additional samples
 
     Each set is a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. Also set
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
@@ -105,8 +105,8 @@ def problems(
     hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
     files, or a name in the Hub's cache. isolaw downloads nothing.
 
-    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong:
-    from counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
+    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong.
+    FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
     if counts is not None:
         if model or pool or out:
@@ -178,7 +178,7 @@ def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
     average = f"avg@{work.settings.samples}"
     lines = [f"{report['problems']:,} problems, {average} = {report[average]:.3f}"]
     if report["repeated_prompts"]:
-        lines.append(f"{report['repeated_prompts']:,} further problems repeat a prompt and are left out")
+        lines.append(f"isolaw left out {report['repeated_prompts']:,} problems that repeat a prompt.")
     for name, one in report["sets"].items():
         text = f"{name:<15} {one['problems']:>7,} problems"
         if one["problems"]:
@@ -186,14 +186,15 @@ def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
         if one["written"]:
             text += f": {work.folder / name} ({one['train']:,} train, {one['validation']:,} validation)"
         elif one["problems"]:
-            text += ": not written, too few for a training and a validation set"
+            text += ": not written, since a training and a validation set need more problems"
         lines.append(text)
-    lines.append(f"Groups without a signal, for each n: {commands.dead_groups(work.folder / 'counts.jsonl')}")
+    counts = commands.dead_groups(work.folder / "counts.jsonl")
+    lines.append(f"To show the share of groups without a signal for each n: {counts}")
     rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
     lines.append(f"{'in no set':<15} {rest:>7,} problems")
     if report["sets"]["easy"]["written"]:
         lines.append(
-            f'A sweep on the easy problems: problems.set = "{work.folder / "easy"}", '
-            'problems.difficulty = "easy"; for the others "hard".'
+            f'For a sweep on the easy problems, set problems.set = "{work.folder / "easy"}" and '
+            'problems.difficulty = "easy"; for the other sets, the difficulty is "hard".'
         )
     return lines

@@ -37,7 +37,7 @@ _FEW = 3  # up to this many logs are printed in full without --verbose
 )  # fmt: skip
 @click.option("--write-mapping", type=Destination(), hidden=True)
 @click.option("--write-settings", type=Destination(), hidden=True)
-@click.option("--metric", cls=Further, group=_MORE, help="Table column that holds the reward.")
+@click.option("--metric", cls=Further, group=_MORE, help="Column of the table with the reward.")
 @click.option(
     "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
     help="Print every run in full, with the origin of each value.",
@@ -54,8 +54,8 @@ def read(
     TensorBoard, W&B, MLflow), a sweep's directory, a table, or hf://datasets/OWNER/NAME[@REVISION][/PATH],
     a data set on the Hugging Face Hub.
 
-    The exit code is 0 if all runs are ready, 3 if some are and others lack a value, and 2 if none is.
-    Supervised logs, runs without history and duplicates do not change it.
+    The exit code is 0 if all runs are ready, 3 if only some runs are ready because others lack a value, and 2
+    if no run is ready. Supervised logs, runs without history and duplicates do not change the exit code.
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
@@ -201,7 +201,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], a
     if missing:
         print_lines([f"Saved: {file}. Fill in {listed(missing, _MOST_NAMED)} there. {then}"])
     else:
-        note(f"note: saved: {file}; all commands find it. {then}")
+        note(f"note: saved {file}, which all commands find. {then}")
     return bool(missing)
 
 

@@ -57,9 +57,9 @@ def replicate(
     \b
     F1   n* rises with the budget C, then saturates; F1 lr: also with the lr re-tuned
     F2   a harder set saturates at smaller n*
-    F3   worst@4 needs larger n than best@4 on the easy set, the reverse on the hard set
+    F3   worst@4 needs a larger n than best@4 on the easy set, and a smaller n on the hard set
     F4a  B_p matters little; F4b, F4c  at fixed B = B_p · n, n* moves with M
-    F5a  one problem alone: steps beat n; F5b  many: larger n leaves fewer unsolved
+    F5a  on one problem, steps beat n; F5b  on many, a larger n leaves fewer unsolved
     F6   a smaller training set caps n* lower
     F7   advantages from 256 rollouts, gradient from 64: between n = 64 and n = 256
 
@@ -67,9 +67,9 @@ def replicate(
     yes     the 95 % interval over seeds excludes zero in the stated direction, and the effect is
             at least one doubling of n (F4a, F5b, F7: 0.01 of reward or of the problems)
     partly  the interval excludes zero, but the effect is smaller
-    no      the interval contains zero; or "not measured" if the grid is too small
+    no      the interval contains zero; "not measured" means that the grid is too small
 
-    The whole battery takes some minutes. With --out, the same command continues it.
+    The whole battery takes some minutes. With --out, the same command continues an interrupted battery.
     """
     import isolaw
     from isolaw.replication.battery import MODELS
@@ -99,4 +99,4 @@ def replicate(
     if written:
         note(f"written: {', '.join(map(str, written))}")
     else:
-        note("note: nothing is saved; add --out DIR for the runs, the table and a figure of each finding")
+        note("note: nothing is saved; add --out DIR to save the runs, the table and a figure of each finding")

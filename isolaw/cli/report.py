@@ -47,7 +47,7 @@ _OF_A_PAGE = {
 )
 @click.option(
     "--compute", "--budget", "compute", type=shared.ROLLOUTS,
-    help="Budget that the page opens with.  [default: the largest measured one]",
+    help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
 @shared.further_budget_options
 @shared.further_cost_options
@@ -71,14 +71,14 @@ def report(
 ) -> None:  # fmt: skip
     """Write a page about runs and their law.
 
-    The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without options of a
-    fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
+    The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without fit options,
+    isolaw uses the sweep's law.json if that law was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --hold nothing if B_p varies.
 
-    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF, and
-    names the others with the reason: frontier and law at one B_p; fixed-b, where n trades with B_p at one B;
-    joint, where both vary; best-worst, best@k and worst@k by n; tokens; d-sweep, n*(C) for each number of
-    training problems. Without --out it writes no page.
+    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF. It names
+    the other figures with the reason. The figures are frontier and law (at one B_p), fixed-b (n trades with
+    B_p at one B), joint (both vary), best-worst (best@k and worst@k by n), tokens, and d-sweep (n*(C) for
+    each number of training problems). Without --out, isolaw writes no page.
     """
     if out is None and figures is None:
         raise click.UsageError("expected --out FILE.html, --figures FOLDER, or both")
@@ -240,7 +240,7 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
         return None, None
     law = Law.load(path)
     if is_of(law, runs):
-        note(f"note: the law is {path}")
+        note(f"note: using the law in {path}")
         return law, path
     if file is not None:
         raise DataError(f"{file}: fitted to other runs; without --law isolaw fits these runs")
@@ -255,7 +255,10 @@ def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
     keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}
     study = Study.fitted_to(runs, keywords)
     if (d := study.document) is None:
-        note(f"note: no law: {study.refused}")
+        note(f"note: there is no law: {study.refused}")
     else:
-        note(f"note: fitted {d.metric} on {d.eval_set}, {HOLDS[d.setting]} held, method {d.method}")
+        note(
+            f"note: fitted {d.metric} on {d.eval_set}, with {HOLDS[d.setting]} held fixed and method "
+            f"{d.method}"
+        )
     return study

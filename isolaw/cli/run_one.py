@@ -19,9 +19,9 @@ from isolaw.cli.help import ShortHelp
 def run_one(directory: str) -> int:
     """Execute or continue one run of a sweep.
 
-    DIRECTORY is OUT/runs/<run_id> of the sweep in OUT. The run id may be cut to an unambiguous prefix. On
-    SIGINT, SIGTERM or SIGUSR2 the run saves its state and ends with exit code 3; the same command continues
-    it.
+    DIRECTORY is OUT/runs/<run_id> of the sweep in OUT. An unambiguous prefix of the run id is enough. On
+    SIGINT, SIGTERM or SIGUSR2, the run saves its state and ends with exit code 3; the same command continues
+    the run.
     """
     with _stop_at_signal() as stop:  # before importing numpy, which starts threads
         return _execute(directory, stop)
@@ -58,7 +58,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
         click.echo(f"{directory}: is done")
     elif last.kind == "stopped":
         why = f" ({last.cause})" if last.cause else ""
-        note(f"isolaw: {directory}: stopped{why}; the same command continues")
+        note(f"isolaw: {directory}: stopped{why}; the same command continues the run")
     else:
         note(f"isolaw: {directory}: {last.cause}")
     return {"done": 0, "stopped": 3}.get(last.kind, 1)

@@ -27,7 +27,7 @@ _LINES_EVERY_S = 30.0  # interval of output that does not go to a terminal
 @click.option("--watch", is_flag=True, help="Update until the sweep ends, with its pace and the law so far.")
 @json_option
 def status(directory: str, watch: bool, as_json: bool) -> None:
-    """Show the progress of a sweep, also while it runs."""
+    """Show the progress of a sweep, which may still be running."""
     from isolaw import engine
     from isolaw.report.text.sweep import sweep_state
 

@@ -61,15 +61,15 @@ _KEYS = {
 )  # fmt: skip
 @click.option(
     "--adaptive", is_flag=True,
-    help="Let a race choose the runs of the grid (docs/race.md). A started race continues without it.",
+    help="Choose the runs of the grid with a race (docs/race.md). Not needed to continue a race.",
 )  # fmt: skip
 @click.option(
     "--spend", metavar="SHARE|ROLLOUTS",
-    help="With --adaptive: limit the rollouts, e.g. 20% of the grid's or 1e7.  [default: 35%]",
+    help="With --adaptive: limit on the rollouts, e.g. 20% of the grid or 1e7.  [default: 35%]",
 )  # fmt: skip
 @click.option(
     "--recipe-check", is_flag=True,
-    help="Find the lr; check its rule at other batch sizes, and KL and entropy (docs/recipe-check.md).",
+    help="Find the lr, and check its scaling rule and the KL and entropy terms (docs/recipe-check.md).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @further_cost_options
@@ -79,8 +79,8 @@ def sweep(
 ) -> int:
     """Execute a grid of runs.
 
-    The grid is in FILE, a sweep file (TOML); without it, isolaw runs a small simulated grid. The same command
-    continues an interrupted sweep. A larger sweep.compute extends finished runs.
+    FILE is a sweep file (TOML) with the grid; without FILE, isolaw runs a small simulated grid. The same
+    command continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
     from isolaw import engine
     from isolaw.documents.validation import located
@@ -164,7 +164,7 @@ def _recipe_check(
 
     for name in ("adaptive", "machine", "cost"):
         if more[name]:
-            raise click.UsageError(f"--recipe-check takes no --{name}")
+            raise click.UsageError(f"--recipe-check cannot be combined with --{name}")
     spec = SweepSpec.read(file, settings, check=engine.issues_of)
     if spec.sweep.backend == "bandit" and not dry_run:
         announce_compilation(f"isolaw.simulators.{spec.bandit.get('model', 'interference')}", "simulator")
@@ -212,7 +212,7 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
     if spec.sweep.backend != "real":
         raise click.UsageError("--machine requires backend real: no other backend uses GPUs")
     if spec.executor.kind in ("inline", "processes") and not dry_run:
-        raise click.UsageError("--machine requires --dry-run where runs execute on this machine")
+        raise click.UsageError("--machine requires --dry-run if runs execute on this machine")
     return cards(machine)
 
 
@@ -289,11 +289,11 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
             *race.result(history, plan.adaptive.whole, plan.adaptive.race.cells),
         ]
     elif not made and not result["todo"]:
-        lines = [f"Nothing left to do: {result['done']} runs are done in {out}."]
+        lines = [f"Nothing is left to do: {result['done']} runs are done in {out}."]
     else:
         lines = [
             f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "
-            f"{number(result['rollouts'])} rollouts: {result['points']}"
+            f"with {number(result['rollouts'])} rollouts: {result['points']}"
         ]
     return [*lines, *_fit(out)] if result["done"] else lines
 
@@ -307,5 +307,5 @@ def _fit(out: str) -> list[str]:
     try:
         options = choices.options(SweepStore(out).collect())
     except Refused as error:
-        return [f"No law yet: {error}"]
+        return [f"There is no law yet: {error}"]
     return [f"Next: {commands.fit([out], options, f'{out}/law.json', f'{out}/figures')}"]

@@ -157,7 +157,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 def check_backend(backend: str, where: str) -> None:
     """Raise `DataError` for simulated or replayed runs, whose time is not the time of training a model."""
     if backend not in ("real", "command"):
-        raise DataError(f"{where}: runs of backend {backend}; their time is not that of training a model")
+        raise DataError(f"{where}: runs of backend {backend}; expected runs that train a model")
 
 
 def fit(timed: Sequence[Timed], where: str) -> Cost:
@@ -166,12 +166,15 @@ def fit(timed: Sequence[Timed], where: str) -> Cost:
     for run in timed:
         kinds[run.gpus, run.gpu, run.model] += int(run.step[-1] > run.step[0])
     if not timed or not any(kinds.values()):
-        raise DataError(f"{where}: no run recorded the wall time of a step, so its cost is not known")
+        raise DataError(f"{where}: no run recorded the wall time of a step, so the cost of a step is unknown")
     chosen = max(kinds, key=lambda kind: kinds[kind])
     kept = [run for run in timed if (run.gpus, run.gpu, run.model) == chosen and run.step[-1] > run.step[0]]
     notes = []
     if others := sum(kinds.values()) - len(kept):
-        notes.append(f"left out: {others} of {others + len(kept)} runs, on other machines or of other models")
+        notes.append(
+            f"isolaw leaves out {others} of {others + len(kept)} runs, which are on other machines or of "
+            "other models"
+        )
     unit = "tokens" if all(run.tokens is not None for run in kept) else "rollouts"
     table = _Intervals.of(kept, unit)
     batches = sorted({run.batch for run in kept})

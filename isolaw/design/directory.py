@@ -86,7 +86,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
         out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
     elif race.spend < race.least:
         accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
-        out.append(Issue("design.spend", f"it pays for {race.spend} rollouts", chosen.spend, accepted))
+        out.append(Issue("design.spend", f"it allows {race.spend} rollouts", chosen.spend, accepted))
     return out
 
 

@@ -210,7 +210,8 @@ def plan(
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
     if preset is not None and runs is not None:
         raise InputError(
-            "preset: found both a preset and runs; expected one of them: a preset was fitted to its own runs"
+            "preset: found both a preset and runs; expected one of them, since a preset is already fitted to "
+            "its runs"
         )
     given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
@@ -219,7 +220,8 @@ def plan(
     if not designs:
         raise InputError(
             f"spend: found {asked.budget.rollouts:,} rollouts; expected at least "
-            f"{len(asked.cells) * asked.target // LEAST:,}, which trains all of them to a tenth of the target"
+            f"{len(asked.cells) * asked.target // LEAST:,}, which trains all configurations to a tenth of "
+            "the target"
         )
     jobs = jobs or len(os.sched_getaffinity(0))
     found: Sequence[Truth]
@@ -276,8 +278,8 @@ def _as_shares(known: list[Configuration], metric: str, source: str) -> list[Con
         return [replace(c, reward=c.reward / PERCENT) for c in known]
     raise DataError(
         f"{source}: found {metric} from {low:.4g} to {high:.4g}; expected shares from 0 to 1, or accuracies "
-        "in percent, since plan compares runs with simulated accuracies; without the runs "
-        "it plans from the presets alone"
+        "in percent, since plan compares runs with simulated accuracies. Without runs, isolaw plans from the "
+        "presets"
     )
 
 

@@ -165,19 +165,21 @@ STATEMENTS = (
     ),
     Statement(
         "arXiv 2603.01162", "GRPO is a U-statistic", None, None, "n", "not known",
-        "the best n depends on the data and the policy, and not on the budget", Leans.CONSTANT,
+        "the best n depends on the data and the policy, but not on the budget", Leans.CONSTANT,
     ),
     Statement(
         "OpenReview uK4kMpNx0W", "Critical batch size", None, "mixed", "B_p = 2–8192, n = 1–16", "tuned",
-        "only B_p · n matters, approximately: the noise within a problem dominates", Leans.CONSTANT,
+        "approximately only B_p · n matters, since the noise within a problem dominates", Leans.CONSTANT,
     ),
     Statement(
         "arXiv 2602.06717", "F-GRPO", (7.6, 7.6), None, "n", "not known",
-        "the chance of missing rare correct answers is not monotone in n; common n narrow the answers found",
+        "the chance of missing rare correct answers is not monotone in n; common values of n narrow the "
+        "range of answers",
         Leans.OTHER,
     ),
     Statement(
         "arXiv 2504.13818", "PODS", None, None, "n drawn and n trained on", "not known",
-        "train on the most varied subset of n rollouts: as good, at least 1.7 times as fast", Leans.OTHER,
+        "training on the most varied subset of n rollouts is as good and at least 1.7 times as fast",
+        Leans.OTHER,
     ),
 )  # fmt: skip

@@ -102,7 +102,9 @@ def question(
     if gpus is not None and gpus < 1:
         raise InputError(f"gpus: found {gpus}; expected at least 1")
     if gpus is not None and hours is None and cost is None:
-        raise InputError("gpus: GPUs have no effect without hours or a cost; add --hours H or --cost SOURCE")
+        raise InputError(
+            "gpus: the number of GPUs has no effect without hours or a cost; add --hours H or --cost SOURCE"
+        )
     file = sweep if isinstance(sweep, str | Path) else None
     if file is not None:
         spec = SweepSpec.read(file, settings)
@@ -204,14 +206,16 @@ def _whole(clock: Clock, run: RunSpec) -> float:
 def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
     where = cost.where or str(cost.source)
     if any(cost.step(run.problems_per_batch, run.rollouts_per_problem) is None for run in runs):
-        raise InputError(f"{where}: timed steps of one size only, so the cost of other B_p · n is not known")
+        raise InputError(f"{where}: all timed steps have one size, so the cost of other B_p · n is unknown")
     if gpus is None:
         return Clock(cost, 1, evaluated(runs))
     if not cost.gpus:
         why = "does not record the GPUs of a run" if cost.gpus is None else "has no GPUs"
-        raise InputError(f"gpus: found {gpus}, but {where} {why}; expected hours alone, one run at a time")
+        raise InputError(
+            f"gpus: found {gpus}, but {where} {why}; expected hours without gpus, for one run at a time"
+        )
     if gpus < cost.gpus:
-        raise InputError(f"gpus: found {gpus}; expected at least {cost.gpus}, which a run takes in {where}")
+        raise InputError(f"gpus: found {gpus}; expected at least {cost.gpus}, which a run needs in {where}")
     return Clock(cost, gpus // cost.gpus, evaluated(runs))
 
 

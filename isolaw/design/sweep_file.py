@@ -15,9 +15,9 @@ from isolaw.files import check_replaceable, replacing
 
 _MARK = "# isolaw plan:"
 _ADVICE = "# isolaw advise:"
-_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths; none was measured."
+_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths and not on measured runs."
 _ADVICE_HEAD = (
-    "{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model."
+    "{mark} a first sweep for C = {budget:,}, based on published results. Set problems.set and real.model."
 )
 PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of the two sweeps
 

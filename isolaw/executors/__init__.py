@@ -122,7 +122,7 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
             hint = (
-                f"this machine has no {' and no '.join(missing)}; run isolaw on a login node, or set "
+                f"this machine has no {' and no '.join(missing)}. Run isolaw on a login node, or set "
                 "executor.cluster = 'local' to run the jobs here"
             )
             raise SpecError([Issue("executor.kind", hint, found=chosen.kind)])

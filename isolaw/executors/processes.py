@@ -110,7 +110,7 @@ class _Processes:
             while len(self.free) < count and idle:
                 self._end(idle.pop())
             if len(self.free) < count:
-                cause = f"the run takes {count} GPUs, and {len(self.free)} are free on this machine"
+                cause = f"the run needs {count} GPUs, but only {len(self.free)} are free on this machine"
                 return Event(run_id, "failed", cause=cause)
             own, self.free = self.free[:count], self.free[count:]
             worker = _Worker(self.directory, self.queue, own)
@@ -152,7 +152,7 @@ class _Processes:
             if held and worker.run_id in self.asked:
                 children.end(worker.process)
             elif held and not worker.held and worker.run_id:
-                cause = f"process {held[0]} of the run is stopped; kill -CONT {held[0]} continues it"
+                cause = f"process {held[0]} of the run is stopped; continue it with kill -CONT {held[0]}"
                 yield Event(worker.run_id, "warning", cause=cause)
             worker.held = bool(held)
 

@@ -120,12 +120,12 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
     fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
         cause = (
-            f"a run takes executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
-            f"{each.nodes}; machines with that much: {len(fitting)} of {len(alive)}"
+            f"a run needs executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
+            f"{each.nodes}; machines with these resources: {len(fitting)} of {len(alive)}"
         )
         if own:
-            raise RunError(f"{cause}; executor.address names a larger cluster")
-        yield Event("", "warning", cause=f"{cause}; waiting for more to join")
+            raise RunError(f"{cause}; set executor.address to a larger cluster")
+        yield Event("", "warning", cause=f"{cause}; isolaw waits for more machines to join")
 
 
 @dataclass
@@ -191,7 +191,7 @@ class _Ray:
         except OSError as error:
             self.checked = math.inf
             what = f"the Ray cluster at {self.address} no longer answers ({error})"
-            hint = "unless it returns within a minute, Ray ends this command; repeat it to continue"
+            hint = "unless it returns within a minute, Ray ends this command; repeat the command to continue"
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:

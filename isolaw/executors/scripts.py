@@ -100,7 +100,7 @@ def run(
     gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
     folder.write("sky.yaml", _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus).encode())
     cause = (
-        f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); once they have trained, "
-        "repeat this command to collect them"
+        f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); when these runs have "
+        "trained, repeat this command to collect their results"
     )
     yield Event("", "warning", cause=cause)

@@ -83,7 +83,9 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
     """Return a submitit executor of class ``kind`` with the resources of a run."""
     folder = str(directory.resolve())
     if not folder.isprintable() or "%" in folder:
-        raise RunError(f"{folder!r}: a path for SLURM's scripts has no control characters and no %")
+        raise RunError(
+            f"{folder!r}: found a control character or %; SLURM's scripts accept neither in a path"
+        )
     executor = kind(directory.resolve() / "slurm")
     warning_s = min(_SIGNAL_S, int(30 * chosen.time))
     if kind is LocalExecutor:
@@ -239,7 +241,8 @@ class _Slurm:
             except RunError as error:
                 self.cancels = False  # other calls would also wait until the time limit
                 logging.getLogger(__name__).warning(
-                    f"{error}: jobs that isolaw wanted to end continue; end them, e.g. with `scancel {job}`"
+                    f"{error}: jobs that isolaw tried to end continue; end them yourself, e.g. with `scancel "
+                    f"{job}`"
                 )
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class Waiting:
             self._not_before[run_id] = time.monotonic() + _ASK_AGAIN_S
             self._queue.append(run_id)
             if not reported:
-                yield Event(run_id, "warning", cause=f"{event.cause}; waiting for its end")
+                yield Event(run_id, "warning", cause=f"{event.cause}; isolaw waits for it to end")
         elif event.kind == "stopped" and not self.halted:  # interrupted, but the sweep continues
             self._queue.insert(0, run_id)
         elif event.kind in ("busy", "failed"):
@@ -108,10 +108,10 @@ class Waiting:
         if times <= self.limits.retries:
             self._queue.insert(0, run_id)
             where = "its start" if reached is None else f"step {reached}"
-            yield Event(run_id, "warning", cause=f"{cause}; repeated from {where}")
+            yield Event(run_id, "warning", cause=f"{cause}; isolaw repeats the run from {where}")
             return
         if self.limits.retries:
-            cause = f"{cause}; {times} consecutive times without progress"
+            cause = f"{cause}; {times} consecutive attempts without progress"
         with contextlib.suppress(OSError):  # a full disk must not hide the cause
             run.fail(cause, "")
         yield from self._failed(run_id, cause)
@@ -125,8 +125,8 @@ class Waiting:
         if self._same == self.limits.same_failures and (self._queue or self._working):
             left = len(self._queue) + len(self._working)
             cause = (
-                f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; {left} "
-                "more runs keep their state (repeat this command to continue them; executor.same_failures "
-                "sets the limit)"
+                f"{self._same} consecutive runs failed with the same cause, so isolaw aborts the sweep; "
+                f"{left} more runs keep their state (repeat this command to continue them; "
+                "executor.same_failures sets the limit)"
             )
             yield Event(run_id, "warning", cause=cause)

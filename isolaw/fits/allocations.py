@@ -95,12 +95,12 @@ def affordable(
             f"{document.x.unit}"
         )
     if max(e.step_cost for e in out) < max(e.step_cost for e in grid):
-        text = "larger batches were measured, but do not fit the budget or the cap"
+        text = "larger batches were measured, but they exceed the budget or the cap"
         flags.append(Flag(Code.LIMITED, text))
     stable = [e for e in out if e.problems_per_batch not in unstable]
     for b in sorted({e.problems_per_batch for e in out} & set(unstable)):
-        kept = "left out" if stable else "kept, since no other was measured"
-        flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
+        kept = "leaves this B_p out" if stable else "keeps this B_p, since no other was measured"
+        flags.append(Flag(Code.UNSTABLE_BATCH, f"at B_p = {b}, {unstable[b]}; isolaw {kept}"))
     return [CandidateAllocation(*e.key, e.step_cost, True) for e in stable or out]
 
 
@@ -225,15 +225,15 @@ def in_seconds(
     known = [(candidate, step) for candidate, step in steps if step is not None]
     if not known:
         raise InputError(
-            f"{cost.where or cost.source}: found timed steps of {cost.batches[0]:,} rollouts only, a size "
-            "that the law does not have; the cost of other sizes requires timed steps of two sizes"
+            f"{cost.where or cost.source}: found timed steps of only {cost.batches[0]:,} rollouts, a size "
+            "that the law does not have; expected timed steps of two sizes, which give the cost of others"
         )
     out = [replace(c, step_cost=step, rate=c.step_cost / step) for c, step in known if step <= seconds]
     if not out:
         shortest = min(step for _, step in known)
         raise InputError(
-            f"a budget of {seconds:.3g} s does not pay for a step of any measured batch; the shortest takes "
-            f"{shortest:.3g} s"
+            f"a budget of {seconds:.3g} s is too short for a step of any measured batch; the shortest step "
+            f"takes {shortest:.3g} s"
         )
     if len(out) < len(known):
         flags.append(Flag(Code.LIMITED, "a step of some measured batches takes longer than the whole budget"))
@@ -258,5 +258,5 @@ def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
         )
         return [Flag(Code.COST_EXTRAPOLATED, text)]
     text = f"the cost of steps of {batch:,} rollouts is extrapolated; timed steps have "
-    text += f"{sizes[0]:,} to {sizes[-1]:,}"
+    text += f"{sizes[0]:,} to {sizes[-1]:,} rollouts"
     return [Flag(Code.COST_EXTRAPOLATED, text)]

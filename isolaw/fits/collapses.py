@@ -60,7 +60,7 @@ def flag(found: Sequence[Collapse], runs: int) -> Flag:
     more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
     where = "; ".join([*named, *more])
     text = f"{len(found)} of {runs} runs collapsed ({where}); "
-    text += "predicted rewards are for runs that do not collapse"
+    text += "predicted rewards assume that runs do not collapse"
     return Flag(Code.COLLAPSED, text)
 
 

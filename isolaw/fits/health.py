@@ -135,7 +135,7 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
         the runs differ in more than B_p, n and seed.
     """
     if mixed := differing(runs.table()):
-        raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; judge one recipe at a time")
+        raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; pass one recipe at a time")
     judged = [h for h in health(runs, metric, eval_set) if h.status != "unknown"]
     batches = []
     ends: dict[int, tuple[float, float]] = {}
@@ -146,8 +146,9 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
         low, high = proportion_confint(healthy, total, alpha=1 - LEVEL, method="beta")
         ends[b] = (float(low), float(high))
         if healthy < STABLE * total:
-            first = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}: {ill[0].reasons[0]}"
-            reason = f"{len(ill)} of {total} runs unhealthy; {first}"
+            first = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}, with {ill[0].reasons[0]}"
+            are = "is unhealthy:" if len(ill) == 1 else "are unhealthy, e.g."
+            reason = f"{len(ill)} of {total} runs {are} {first}"
         batches.append(BatchHealth(b, Quantity(healthy / total, ends[b]), healthy, total, reason))
     smallest = _smallest(ends, {b.problems_per_batch: b.reason is None for b in batches})
     return HealthInfo(smallest, tuple(batches), len(runs) - len(judged))

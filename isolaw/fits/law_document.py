@@ -80,12 +80,12 @@ def _not_level(path: Path, comparison: Comparison) -> str:
     if len(path.log2_n) == 1:
         return "there are no draws"
     if not comparison.monotone:
-        return "n* comes down again"
+        return "n* falls at larger budgets"
     if path.censored[0, -1]:
         return "at the largest compute n* is only a bound"
     share = levels_off(path)
     if share < LEVEL:
-        return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
+        return f"n* rises and then levels off in only {math.floor(100 * share)} % of draws, below 95 %"
     if comparison.preferred is not None and LAWS[comparison.preferred].rises:
         return "the preferred law does not level off"
     return ""

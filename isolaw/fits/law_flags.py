@@ -50,10 +50,14 @@ def _of_intervals(
         text = "intervals rest on one difference between two runs for each n, which is little evidence"
         yield Flag(Code.TWO_SEEDS, text)
     elif single:
-        yield Flag(Code.LONE_RUNS, f"one run at {single}; isolaw assumes the variation of the others")
+        yield Flag(
+            Code.LONE_RUNS,
+            f"one run at {single}; isolaw assumes the same variation as at the other configurations",
+        )
     if document.surface is not None and document.surface.misfit > 1:
-        text = "configurations differ by more than chance from what the others predict, so intervals are "
-        yield Flag(Code.LACK_OF_FIT, f"{text}{document.surface.misfit:.2f} times as wide")
+        text = "rewards differ by more than chance from what the other configurations predict, so isolaw "
+        text += f"widens intervals by a factor of {document.surface.misfit:.2f}"
+        yield Flag(Code.LACK_OF_FIT, text)
 
 
 def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag]:
@@ -61,15 +65,15 @@ def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
         text = (
-            f"from {symbol} = {number(at_top.min())} the frontier is at n = {path.levels[-1]}, the largest, "
-            "so n* there is a lower bound; add runs with larger n"
+            f"from {symbol} = {number(at_top.min())} the frontier is at n = {path.levels[-1]}, the largest "
+            "measured n, so n* is a lower bound; add runs with larger n"
         )
         yield Flag(Code.GRID_EDGE, text)
     alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
     if alone:
-        what = "a neighbouring n was" if document.method == "paper" else "three n were"
+        what = "no neighboring n was" if document.method == "paper" else "fewer than three n were"
         where = f"{symbol} = {number(min(alone))} to {number(max(alone))}"
-        text = f"at {len(alone)} of {len(document.frontier)} points ({where}) {what} not measured"
+        text = f"{what} measured at {len(alone)} of {len(document.frontier)} points ({where})"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
         yield Flag(Code.NOT_MONOTONE, "n* falls at larger budgets, which a monotone law cannot describe")
@@ -90,10 +94,10 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
     if 2 * len(fallen) > len(document.curves):
         worst = min(fallen, key=lambda k: k.late)
         text = (
-            "rewards fall late in training, which a learning curve cannot describe: beyond a quarter of its "
-            f"compute they are {in_reward(-worst.late, document.tolerance, 3)} below the curve at "
-            f"{about('n', document.axis)} = {worst.level(document.axis)}, "
-            f"and more than {document.tolerance:g} at {len(fallen)} of {len(document.curves)}"
+            "rewards fall late in training, which a learning curve cannot describe: in the last three "
+            f"quarters of its compute, {about('n', document.axis)} = {worst.level(document.axis)} is "
+            f"{in_reward(-worst.late, document.tolerance, 3)} below its curve, and {len(fallen)} of "
+            f"{len(document.curves)} configurations are more than {document.tolerance:g} below their curves"
         )
         too_high = "; predicted rewards are too high by as much" if document.method == "paper" else ""
         yield Flag(Code.LATE_FALL, text + too_high)
@@ -118,8 +122,9 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
     better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
         errors = (in_reward(value, document.tolerance) for value in (rms[better], used))
-        text = f"the curve {better} fits the checkpoints better (rms {next(errors)}; {document.curve}: "
-        yield Flag(Code.MISFIT, f"{text}{next(errors)}); isolaw fit --curve chooses it")
+        text = f"the curve {better} fits the checkpoints better, with an rms error of {next(errors)} instead "
+        text += f"of {next(errors)} for {document.curve}, and isolaw fit --curve selects it"
+        yield Flag(Code.MISFIT, text)
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)

@@ -66,9 +66,8 @@ def _falling(metric: str, most: float) -> str:
     is_share = "loss" not in metric.lower() and most <= 1
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
     how = f"In a table with a column {metric}, {turned} rises: {option('derive', name, turned)}"
-    return (
-        f"metric: found {metric!r}, which falls as training improves; isolaw looks for the highest reward. "
-        + (how if metric.isidentifier() else "Negate it in a table and fit that column")
+    return f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. " + (
+        how if metric.isidentifier() else "Negate it in a table and fit that column"
     )
 
 
@@ -77,8 +76,8 @@ def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, fou
     shown = [f"{name} on {own} ({_counts(row)})" for (own, name), row in series[~on_train].iterrows()]
     text = (
         f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
-        f"{found or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}measured: "
-        f"{listed(shown, _SHOWN) or 'no evaluation'}"
+        f"{found or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}"
+        f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
     )
     train = [name for _, name in series[on_train].index]
     if "reward" in train:

@@ -169,12 +169,12 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
     top, bottom = min(high, largest), max(low, smallest)
     above, below = log2_n >= np.log2(top) - _EDGE, log2_n <= np.log2(bottom) + _EDGE
     if above[0]:
-        where = "measured" if top == largest else "that was measured here and fits"
+        where = "measured n" if top == largest else "measured n that fits this budget"
         text = f"the best n may be larger than {top:g}, the largest {where}"
     elif below[0]:
-        text = f"the best n may be smaller than {bottom:g}, the smallest measured"
+        text = f"the best n may be smaller than {bottom:g}, the smallest measured n"
     elif top == largest and above.size > 1 and above[1:].mean() > _BEYOND:
-        text = f"in {above[1:].mean():.0%} of draws n* is the largest measured, {top:g}, or more"
+        text = f"in {100 * above[1:].mean():.0f} % of draws, n* is {top:g}, the largest measured n, or more"
     else:
         return
     flags.append(Flag(Code.GRID_EDGE, about(text, document.axis)))

@@ -182,7 +182,7 @@ def fit(
     fitted = runs.select(selection.run_ids)
     health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(
-        Flag(Code.UNSTABLE_BATCH, f"B_p = {b.problems_per_batch} ({b.reason})")
+        Flag(Code.UNSTABLE_BATCH, f"at B_p = {b.problems_per_batch}, {b.reason}")
         for b in health.batches
         if b.reason
     )
@@ -261,10 +261,10 @@ def _fit_all(
         listed = "; ".join(configurations[i].label for i in flat)
         if len(configurations) - len(flat) < LEAST_CURVES:
             raise Refused(
-                f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs "
-                f"(these do not: {listed}); longer runs may, and --records off fits all of them"
+                f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs; these do "
+                f"not: {listed}. Run them for longer, or pass --records off to fit all checkpoints"
             )
-        text = f"hardly rises, so all its checkpoints are fitted: {listed}"
+        text = f"isolaw fits all checkpoints of curves that hardly rise: {listed}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
     for i in flat:
         weights[i][:] = 1.0

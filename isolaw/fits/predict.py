@@ -160,14 +160,17 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
     longest = max(e.end for e in document.grid)
     out = []
     if budget >= _BEYOND * longest:
-        out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
+        text = f"the budget is {budget / longest:.3g} times the largest measured compute"
+        out.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
         text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
         if factor > FAR:  # otherwise the recommendation names the runs to add
             short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
             text += f": run n = {short} to {number(budget / INTERVALS)} or more"
-        elif document.method == "paper":
-            text += ": n* is at most a bound"
+        else:
+            text = f"the budget is {text}"
+            if document.method == "paper":
+                text += ", so n* is at most a bound"
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
     return out
 
@@ -256,7 +259,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         smallest, largest = batches[0], batches[-1]
         if smallest < largest and (chosen >= largest or chosen <= smallest > 1):
             at, side = (largest, "larg") if chosen >= largest else (smallest, "small")
-            text = f"the best B_p may be {side}er than {at}, the {side}est measured"
+            text = f"the best B_p may be {side}er than {at}, the {side}est measured B_p"
             out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_loss > document.tolerance:
         lost = in_reward(options[0].expected_loss, document.tolerance, 3)
@@ -267,7 +270,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
         why = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
-        text = f"{why}, so no number has an interval, and regret comes from the estimate alone"
+        text = f"{why}, so there are no intervals, and the expected loss comes only from the estimate"
         out.append(Flag(Code.NO_DRAWS, text))
     return out
 
@@ -284,9 +287,10 @@ def _epochs(
     epochs = allocation.problems_per_batch * allocation.steps / size
     seen, trained_on = document.epochs_seen, document.n_train_problems
     if seen is None or epochs > seen:
-        most = "the runs did not record theirs" if seen is None else f"the runs made {seen:.1f} at most"
-        flags.append(Flag(Code.EPOCHS, f"{epochs:,.1f} passes over {size:,} problems; {most}"))
+        most = "the runs did not record their passes" if seen is None else f"the runs made at most {seen:.1f}"
+        text = f"the allocation makes {epochs:,.1f} passes over {size:,} problems; {most}"
+        flags.append(Flag(Code.EPOCHS, text))
     if trained_on is not None and size < trained_on:
-        text = f"the runs had {trained_on:,}; with fewer the best n may be smaller"
+        text = f"the runs had {trained_on:,} problems; with fewer problems the best n may be smaller"
         flags.append(Flag(Code.FEWER_PROBLEMS, text))
     return epochs

@@ -162,7 +162,7 @@ def select(
         values = sorted({str(v) for v in table[name]})
         first = next(plain(v) for v in table[name] if str(v) == values[0])
         raise DataError(
-            f"{runs.source}: the runs differ in {name} ({', '.join(values)}); a law holds for one value. "
+            f"{runs.source}: the runs differ in {name} ({', '.join(values)}), but a law describes one value. "
             f"Choose with {option('where', name, first)}"
         )
     configurations = configurations_of(points, table, flags, x)
@@ -270,7 +270,7 @@ def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
         most = about("it has the most n", of)
-        text = f"{axis} = {chosen} was chosen ({most}); others: {', '.join(others)}"
+        text = f"isolaw chose {axis} = {chosen}, since {most}; other values are {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen
 
@@ -302,8 +302,8 @@ def configurations_of(
         seeds = tuple(int(seed) for seed in members["seed"])
         configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
         if (found := configuration.checkpoints.size) < least:
-            text = f"{configuration.label} has {found} checkpoints; a curve needs {least}"
-            flags.append(Flag(Code.LEFT_OUT, f"{text}, so isolaw leaves it out"))
+            text = f"isolaw leaves out {configuration.label}: it has {found} checkpoints, and a curve needs "
+            flags.append(Flag(Code.LEFT_OUT, f"{text}{least}"))
         else:
             out.append(configuration)
     return out
@@ -318,7 +318,7 @@ def _without_copies(
         own = by_run[run_id]
         seen.setdefault(own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes(), run_id)
     if len(seen) < len(members):
-        text = f"{label}: {len(members) - len(seen)} runs are exact copies of others, counted once"
+        text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
         flags.append(Flag(Code.COPIES, text))
     return members.loc[list(seen.values())]
 

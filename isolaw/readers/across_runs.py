@@ -74,11 +74,13 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
         if run.name in given:
             (percent if given[run.name] else []).append(run)
         elif low < 0 or high > 100:
-            run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: not an accuracy, left unchanged")
+            run.curves.notes.append(
+                f"{name} goes from {low:g} to {high:g}, so it is not an accuracy; isolaw leaves it unchanged"
+            )
         elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
             run.leave_out(
                 LogStatus.NEEDS,
-                f"{name} is a fraction and in percent in one run: write one unit, or set percent=true",
+                f"{name} is a fraction and a percentage in one run; use one unit, or set percent=true",
                 ["percent"],
             )
         elif high > _ABOVE_ONE:
@@ -93,7 +95,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
             run.leave_out(
                 LogStatus.NEEDS,
                 f"{name} is in percent in {one.name} (up to {highest[one.name]:g}), but at most "
-                f"{highest[other.name]:g} in {other.name}: set percent=true or percent=false",
+                f"{highest[other.name]:g} in {other.name}; set percent=true or percent=false",
                 ["percent"],
             )
         percent = [run for run in percent if run.status is LogStatus.READY]
@@ -109,9 +111,9 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
     if not on or not off:
         return
     fewer, status, text = (
-        (off, LogStatus.OFF_POLICY, "off-policy, among on-policy runs")
+        (off, LogStatus.OFF_POLICY, "off-policy, while the runs in use are on-policy")
         if len(off) <= len(on)
-        else (on, LogStatus.ON_POLICY, "on-policy, among off-policy runs")
+        else (on, LogStatus.ON_POLICY, "on-policy, while the runs in use are off-policy")
     )
     for run in fewer:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
@@ -145,7 +147,7 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
         old = run.facts["lr"]
         run.facts["lr"] = Fact(value, f"of B = {_BASE_BATCH:,}; {old.value} here: {old.origin}")
         run.facts["lr_scaling"] = Fact("sqrt", "lr follows √B in all runs")
-        run.notes.append(f"lr follows √B in all runs: lr = {value:g} is the one at B = {_BASE_BATCH:,}")
+        run.notes.append(f"lr follows √B in all runs: lr = {value:g} is the lr at B = {_BASE_BATCH:,}")
 
 
 def without_copies(runs: Sequence[LoggedRun]) -> None:
@@ -165,9 +167,11 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
             if copies & {kept, copy} or _contradict(twin, run) or not _copy(twin.curves, run.curves):
                 continue
             copies.add(copy)
-            run.leave_out(LogStatus.DUPLICATE, "another log of the run has the same values")
+            run.leave_out(LogStatus.DUPLICATE, "another log of this run has the same values")
             run.duplicate_of = twin.name
-            twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
+            twin.curves.notes.append(
+                f"isolaw leaves out a copy of this run in {', '.join(run.sources)} ({run.container})"
+            )
             twin.configurations += run.configurations
             twin.assignments = {**run.assignments, **twin.assignments}
             twin.take(resolve(twin.configurations, frameworks.named(framework), twin.assignments))
@@ -227,7 +231,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
     for group in groups.values():
         for run in group if len(group) > 1 else ():
             text = (
-                f"{one_identity(group[0].facts, [own.name for own in group])}; if one continues the other: "
+                f"{one_identity(group[0].facts, [own.name for own in group])}. If one continues the other: "
             )
             run.leave_out(
                 LogStatus.NEEDS, f"{text}--group-by directory, or a key of the configuration", ["seed"]
@@ -238,8 +242,8 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
     """Return the message about runs that cannot be distinguished."""
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (
-        f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they are "
-        "repetitions, set their seeds; if they differ in a value that no log records, set it: "
+        f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If the runs are "
+        "repetitions, set their seeds. If they differ in a value that no log records, set that value: "
         f"{option(only(names[-1], names), '<name>', '<value>')}"
     )
 

@@ -80,9 +80,9 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
         left_out = f"; left out: {dropped}" if dropped else ""
         run.framework = framework
-        run.leave_out(LogStatus.NO_HISTORY, f"it has no named number{left_out}")
+        run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
     elif framework is None and is_supervised(keys):
-        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward: training is supervised")
+        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
     elif framework is None and (possible := frameworks.possible(keys)):
         run.frameworks = [own.name for own in possible]
         run.leave_out(LogStatus.NEEDS, *_which_framework(run, parts, keys, possible))
@@ -107,7 +107,9 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         if run.curves.mixed and run.status is LogStatus.READY:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
         if not run.curves.of:
-            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"no value of a known metric; its keys: {_listed(keys)}")
+            run.leave_out(
+                LogStatus.UNKNOWN_FORMAT, f"it has no value of a known metric; its keys are {_listed(keys)}"
+            )
     return run
 
 
@@ -167,7 +169,7 @@ def _which_framework(
     run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
 ) -> tuple[str, list[str]]:
     """Return the message about names that several frameworks use, and the values that the user must set."""
-    text = f"framework unknown: {_listed(keys)}: names of {' or '.join(run.frameworks)}"
+    text = f"the framework is unknown: {_listed(keys)} are names of {' or '.join(run.frameworks)}"
     needs = ["framework"]
     if sum(name in run.assignments for name in SPLIT) < 2 and not any(part.config for part in parts):
         unknown = [symbol for symbol in ("n", "B_p") if SYMBOLS[symbol] not in run.assignments]
@@ -179,7 +181,10 @@ def _which_framework(
     of_tracker = all(part.container.startswith(("wandb", "trackio")) for part in parts)
     if by_calls and of_tracker and "logging_steps" not in run.assignments:
         needs.append("logging_steps")
-        text += f". For {by_calls[0]}, W&B's step counts records: set logging_steps, the updates between two"
+        text += (
+            f". For {by_calls[0]}, the step in W&B counts records: set logging_steps, the number of updates "
+            "between two records"
+        )
     return text, needs
 
 
@@ -191,7 +196,7 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
     )
     if container != "jsonl":  # other containers do not contain tables
         return text
-    return f"{text}; if it is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
+    return f"{text}; if this is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
 
 
 def _listed(keys: Sequence[str]) -> str:

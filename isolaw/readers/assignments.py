@@ -105,7 +105,7 @@ def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[st
 def _parse_one(text: str) -> Assignment:
     form = _FORM.fullmatch(text.strip())
     if form is None or not form["value"].strip():
-        raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for the runs that match")
+        raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs")
     return assignment(form["name"], form["value"].strip(), form["glob"] or "", f"--set {text!r}")
 
 
@@ -114,9 +114,9 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
     name = settable(name, where)
     parsed = value if name in _TEXT else plain_number(value)
     if name in _BOOLEAN and not isinstance(parsed, bool):
-        raise InputError(f"{where}: {name} is true or false")
+        raise InputError(f"{where}: {name} must be true or false")
     if name in WHOLE and (type(parsed) is not int or whole(parsed, WHOLE[name]) is None):
-        raise InputError(f"{where}: {name} is a whole number, {WHOLE[name]} or more")
+        raise InputError(f"{where}: {name} must be a whole number, {WHOLE[name]} or more")
     return Assignment(name, parsed, glob)
 
 
@@ -146,7 +146,7 @@ def settable(name: str, where: str) -> str:
     """Return the name in code of a settable value; raise `InputError` for values that a log measures."""
     name = ALIASES.get(name, name)
     if name in _MEASURED:
-        raise InputError(f"{where}: {name} is measured by the log and cannot be set")
+        raise InputError(f"{where}: {name} comes from the log and cannot be set")
     known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if name not in known and close:

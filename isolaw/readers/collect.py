@@ -25,7 +25,7 @@ from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
 # Appended to errors about files that are neither a table nor a known log.
-_NO_LOG = "\n  It is no known log either: expected {}"
+_NO_LOG = "\n  The file is not a known log either; expected {}"
 _OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 
@@ -103,7 +103,8 @@ class Collector:
                 for one in (before, own):
                     one.status, one.needs = LogStatus.NEEDS, ["seed"]
                     one.message = (
-                        f"repeated (run, step): two sources have runs called {own.run}, with other values"
+                        f"repeated (run, step): two sources have a run called {own.run}, with different "
+                        "values"
                     )
             self.candidates.append(own)
         self.tables.append(part)

@@ -101,7 +101,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
             raise DataError(
                 f"{path}:{row.line}: the counter starts again (at {row.values['step']:g}, after line "
-                f"{before.line}): another training begins; give each a file of its own"
+                f"{before.line}), so another training begins here. Put each training in a file of its own"
             )
     frame = pd.DataFrame(
         [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
@@ -109,7 +109,8 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     if said:
         frame[list(said)] = frame[list(said)].bfill()
         frame.attrs["notes"] = [
-            f"{path.name} states {name} in line {line}: read as a column" for name, line in said.items()
+            f"{path.name} states {name} in line {line}, which isolaw reads as a column"
+            for name, line in said.items()
         ]
     keys = ["step"]
     if len({own.held_out for own in rows}) > 1:  # otherwise the word is the name of the logger or the run
@@ -133,8 +134,8 @@ def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
         before = frame.index[frame.index.get_loc(at) - 1]
         one, other = (f"{frame[column][line]:g} in line {line}" for line in (before, at))
         raise DataError(
-            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps repeat, "
-            "too: these are lines of several runs or processes. Keep the lines of one"
+            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps also "
+            "repeat, so the lines are from several runs or processes. Keep the lines of one of them"
         )
 
 
@@ -160,7 +161,7 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
     sizes = {len(steps) for steps in whole if steps[-1] - steps[0] == len(steps) - 1 and steps[0] in (0, 1)}
     if len(sizes) != 1 or any(len(steps) not in sizes or steps[0] > 1 for steps in whole):
         raise DataError(
-            f"{path}: steps start again with each epoch, and no line says how many steps an epoch has: "
+            f"{path}: steps start again with each epoch, and no line gives the number of steps per epoch; "
             "expected every step, or a counter such as 'step 3/400'"
         )
     return sizes.pop()

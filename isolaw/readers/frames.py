@@ -57,7 +57,7 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
         attributes.update(attributes_in(arrow.schema, type(table).__name__))
         nested = [field.name for field in arrow.schema if not is_plain(field.type)]
         if nested:
-            notes.append(f"nested columns were left out: {', '.join(nested)}")
+            notes.append(f"isolaw left out nested columns: {', '.join(nested)}")
         return arrow.drop_columns(nested).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, NotImplementedError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

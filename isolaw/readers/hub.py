@@ -104,14 +104,17 @@ def _reason(error: Exception, repo: str, revision: str) -> str:
     if isinstance(error, errors.GatedRepoError):
         return f"the data set is gated. Accept its conditions on {page}, then log in: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return "no such data set, or a private one. Check the name; for a private one log in: hf auth login"
+        return (
+            "the data set does not exist, or it is private. Check the name; for a private data set, log in: "
+            "hf auth login"
+        )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"the data set has no revision {revision!r}"
     text = (str(error).splitlines() or [""])[0].strip()
     if isinstance(error, errors.LocalEntryNotFoundError):
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub does not answer"
         more = "" if constants.HF_HUB_OFFLINE and "incomplete" not in text else f". {text}"
-        return f"{offline}, and the Hub's cache on this machine lacks it{more}"
+        return f"{offline}, and the Hub's cache on this machine lacks the file{more}"
     return f"not downloaded: {type(error).__name__}: {text}"
 
 

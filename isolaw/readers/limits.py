@@ -48,8 +48,8 @@ class _Metered(io.FileIO):
         spent, done = time.thread_time() - self._began, self._done / MB
         if spent > FLOOR_S + S_PER_MB * done:
             raise DataError(
-                f"{self.name}: its first {done:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
-                f"s and {S_PER_MB:g} s per MB. The file is damaged or malicious: leave it out"
+                f"{self.name}: its first {done:,.1f} MB took {spent:.0f} s to read; expected at most "
+                f"{FLOOR_S:g} s and {S_PER_MB:g} s per MB. The file is damaged or malicious; leave it out"
             )
         read = super().readinto(buffer)
         self._done += read or 0
@@ -68,8 +68,8 @@ class Held:
         self.points += 1
         if self.points > MOST_POINTS:
             raise DataError(
-                f"{self._source}: over {MOST_POINTS:,} values; the limit for one file of this "
-                "kind. Leave out metrics, or keep only every tenth step"
+                f"{self._source}: over {MOST_POINTS:,} values, the limit for one file of this kind. Leave "
+                "out metrics, or keep only every tenth step"
             )
 
     def record(self, values: int) -> None:
@@ -83,8 +83,8 @@ class Held:
         if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > _LARGEST:
             raise DataError(
                 f"{self._source}: more than {self.records:,} records with {self.values:,} values of "
-                f"{self.names:,} metrics; limit: what takes {_LARGEST // MB} MB, about a million records. "
-                "Keep only every tenth record, or fewer metrics"
+                f"{self.names:,} metrics; expected at most what takes {_LARGEST // MB} MB, about a million "
+                "records. Keep only every tenth record, or fewer metrics"
             )
 
 

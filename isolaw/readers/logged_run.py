@@ -50,7 +50,9 @@ class LoggedRun:
         problems, needs = list(resolved.problems), list(resolved.needs)
         if self.curves.unnumbered:
             needs.append("logging_steps")
-            problems.append("the log has no steps: set logging_steps, the update steps between two records")
+            problems.append(
+                "the log has no steps; set logging_steps, the number of update steps between two records"
+            )
         if problems:
             self.leave_out(LogStatus.NEEDS, ". ".join(problems), needs)
         else:

@@ -189,7 +189,7 @@ class ColumnMapping(BaseModel):
                 notes.append(f"{name} was in percent (up to {value.max():g}): divided by 100")
                 value = value / 100
             if empty := int(value.isna().sum()):
-                notes.append(f"{name}: {empty:,} of {len(value):,} cells are empty and were left out")
+                notes.append(f"{name}: {empty:,} of {len(value):,} cells are empty; isolaw left them out")
             eval_set = own.eval_set or table.get("eval_set", "validation")
             pieces.append(table.assign(metric=name, eval_set=eval_set, value=value))
         return pd.concat(pieces), notes

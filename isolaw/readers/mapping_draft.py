@@ -56,14 +56,14 @@ def drafted(frame: pd.DataFrame) -> dict[str, list[str]]:
         "columns": [
             *(f"{ours} = {toml_value(column)}" for ours, column in guessed.items()),
             *(
-                f"# {ours} = {toml_value(column)}   # needed, and this may be it"
+                f"# {ours} = {toml_value(column)}   # required; this column may be the right one"
                 for ours, column in maybe.items()
             ),
             *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
         ],
         "derive": [] if "compute" in guessed else [_compute(columns, guessed)],
         "constants": [
-            *(f"# {ours} = {_NEEDED[ours]}   # needed, and no column looks like it" for ours in missing),
+            *(f"# {ours} = {_NEEDED[ours]}   # required; no column looks like it" for ours in missing),
             '# problem_set = "…"',
         ],
     }
@@ -107,7 +107,7 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
             taken.add((name, own.eval_set))
         hint = f"   # up to {frame[column].max():g}" if own.percent else ""
         lines.append(f"{'' if first else '# '}{toml_value(name)} = {toml_value(entry)}{hint}")
-    return lines or ['# "avg@4" = "…"   # no column of numbers is left']
+    return lines or ['# "avg@4" = "…"   # no other column has numbers']
 
 
 def _described(frame: pd.DataFrame, column: str) -> str:

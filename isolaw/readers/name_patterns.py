@@ -69,7 +69,7 @@ class NamePattern:
         )
         if one != other:
             values = " or ".join(", ".join(f"{k} = {v}" for k, v in own.items()) for own in (one, other))
-            raise InputError(f"{self}: {name} gives {values}; write more of the name around each value")
+            raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
         return one
 
     @cached_property

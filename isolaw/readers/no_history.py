@@ -29,7 +29,7 @@ def reason(path: Path, head: bytes) -> tuple[str, str] | None:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
     if _ROLLOUT.match(head) and b'"step":' not in head and any(all(k in head for k in own) for own in _KEYS):
-        return "rollouts of one evaluation by verifiers, one per line, without training steps", "verifiers"
+        return "the lines are rollouts of one evaluation by verifiers, without training steps", "verifiers"
     if path.suffix.lower() not in _CONSOLES or not is_text(head):
         return None
     if all(sign in head for sign in _VERL_BEGINS):

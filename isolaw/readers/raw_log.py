@@ -95,7 +95,7 @@ class RawLog:
         self.dropped[reason] += 1
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
-                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not a {self.container} log. "
+                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}, so it is not a {self.container} log. "
                 "Leave the file out, or export it again from the tracker"
             )
 

@@ -102,7 +102,7 @@ def read(
             "name_pattern": name_pattern, "settings_file": settings_file,
         }  # fmt: skip
         if not paths and (name := next((name for name, given in of_files.items() if given), None)):
-            raise InputError(f"{name} is for files; found a {SOURCE}")
+            raise InputError(f"{name} applies to files; found a {SOURCE}")
         whole = own.over(read_mapping(mapping)) if mapping is not None else own
         rules = parse(settings)
         if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
@@ -135,7 +135,9 @@ def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKey
     if not isinstance(source, Runs):
         return read(source, metric=metric, **reading)
     if reading:
-        raise InputError(f"{next(iter(reading))}: found Runs, which are already read; give it to isolaw.read")
+        raise InputError(
+            f"{next(iter(reading))}: found Runs, which are already read; pass this option to isolaw.read"
+        )
     return source
 
 
@@ -158,7 +160,7 @@ def survey(
     `DataError` for a source that does not exist or a setting that no run uses.
     """
     if not sources:
-        raise InputError("nothing to read: name a directory, a log or a table")
+        raise InputError("found no source; expected a directory, a log or a table")
     given_sources, sources = sources, [local(source) for source in sources]
     columns = columns or ColumnMapping()
     if mapping is not None:
@@ -197,9 +199,8 @@ def survey(
         ]
         if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
-                f"{own.path}: group_by: found {ways[0]!r}, which is not about "
-                f"{listed(others, _SHOWN)}; expected "
-                f"one for all sources, {'--group-by' if at_command_line.get() else 'group_by'}"
+                f"{own.path}: group_by: found {ways[0]!r}, which does not cover {listed(others, _SHOWN)}; "
+                f"expected one for all sources, {'--group-by' if at_command_line.get() else 'group_by'}"
             )
     reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:
@@ -208,7 +209,9 @@ def survey(
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.read_as = [file.note(given, rules, columns) for file in beside]
     fetched = [
-        f"{name}: read from {path}" for name, path in zip(given_sources, sources, strict=True) if name != path
+        f"{name}: isolaw read it from {path}"
+        for name, path in zip(given_sources, sources, strict=True)
+        if name != path
     ]
     reading.notes = [
         *fetched,
@@ -235,7 +238,7 @@ def _how(
     if columns and format != "auto":
         where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {format!r} next to the column mapping{where}; expected only one of them: a "
+            f"{key}: found {format!r} next to the column mapping{where}; expected only one of them, since a "
             "mapping is for tables, whose format isolaw detects"
         )
     return format, columns.required - set(columns.names) if columns else None

@@ -73,13 +73,13 @@ class Reading:
         """One sentence for each reason why logs were left out."""
         found = groups(self.candidates)
         out = [
-            f"left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
+            f"isolaw left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
             for group in found
             if not group.status.settled
         ]
         settled = Counter(own.status for own in self.candidates if own.status is not LogStatus.READY)
         inert = [f"{number} {own.value.replace('_', ' ')}" for own, number in settled.items() if own.settled]
-        return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
+        return [*out, *([f"isolaw left out {', '.join(inert)}"] if inert else [])]
 
     def together(self) -> Reading:
         """Return the reading restricted to the group of logs with the most distinct n.
@@ -107,7 +107,7 @@ class Reading:
                 ]
                 here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
                 text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
-                text += "; --only or --exclude chooses others"
+                text += "; choose others with --only or --exclude"
                 own = replace(own, status=LogStatus.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
@@ -124,7 +124,7 @@ class Reading:
         if found is None:
             return ""
         file = found[0]
-        drafts = f"This drafts {file} with all missing values: {commands.draft_settings(words)}"
+        drafts = f"This command drafts {file} with all missing values: {commands.draft_settings(words)}"
         return f"{file} can hold all missing values" if file.exists() else drafts
 
     def none_ready(self) -> str:
@@ -139,7 +139,7 @@ class Reading:
                 texts[-1] += f"\n  Add {shlex.join(options)}"
             else:  # for a command without reading options
                 again = commands.read_again(self.sources, [*options, "--out", "points.parquet"])
-                texts[-1] += f"\n  This makes a table of them, for this command: {again}"
+                texts[-1] += f"\n  This command makes a table of the logs; then use {again}"
         elif options is None:
             texts[-1] += f"\n  {self.to_fill_in(self.sources)}"
         if len(problems) == 1:

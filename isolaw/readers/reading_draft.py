@@ -67,7 +67,7 @@ def draft(
     lines += tables.pop("", [])
     parts = _parts(columns, table)
     if not (lines[bool(options.files) :] or tables or any(parts.values())):
-        raise DataError("--save: no option of reading was given, and nothing is missing")
+        raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     tables = dict(sorted(tables.items(), key=lambda pair: pair[0] != "[set]"))
     top = [
         "# How isolaw reads this. All commands find this file; options on the command line override it.",

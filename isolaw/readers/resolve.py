@@ -52,7 +52,9 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
     one_file = len({part.source for part in parts}) == 1
     for part in parts:
         if not part.config and part.config_source:
-            out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
+            out.hints.setdefault(
+                "configuration", f"isolaw did not use its configuration: {part.config_source}"
+            )
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments, one_file)
         for counted in framework.counted(part):
@@ -78,7 +80,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         if known is None or known.value == own.value or name in out.differing or name in _FOR_THE_READER:
             continue
         symbol = _SYMBOL.get(name, name)
-        text = f"{symbol} = {own.value} ({own.origin}), but {known.value} in the log ({known.origin})"
+        text = f"{symbol} = {own.value} ({own.origin}), but the log has {known.value} ({known.origin})"
         if own.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
         elif own.file and name in WHOLE:  # the file may be outdated, or meant for other logs
@@ -87,10 +89,10 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
             )
         elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
             out.problems.append(
-                f"{text}: drop the option or, if the log is wrong, set two of n, B_p and rollouts_per_step"
+                f"{text}; omit the option or, if the log is wrong, set two of n, B_p and rollouts_per_step"
             )
         else:
-            out.notes.append(f"{text}: the log's value was replaced")
+            out.notes.append(f"{text}; isolaw replaced the log's value")
             continue
         out.needs.append(symbol.replace(" ", "_"))
 
@@ -142,7 +144,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         return
     value = _sound(name, fact.value)
     if value is None:
-        out.notes.append(f"{name} is {str(fact.value)[:80]!r} ({fact.origin}): not used")
+        out.notes.append(f"{name} is {str(fact.value)[:80]!r} ({fact.origin}), which isolaw does not use")
         return
     before = out.facts.setdefault(name, Fact(value, fact.origin))
     if before.value == value:
@@ -154,12 +156,12 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
     if name in _ONE_VALUE:
         symbol = _SYMBOL.get(name, name).replace(" ", "_")
         out.needs.append(symbol)
-        apart = "give each a file of its own" if one_file else "--group-by file"
+        apart = "put each run in a file of its own" if one_file else "--group-by file"
         out.problems.append(
             f"{both}. If they are several runs: {apart}; if not, {option('', symbol, '<value>')}"
         )
     else:
-        out.notes.append(f"{both}: the first was kept")
+        out.notes.append(f"{both}; isolaw kept the first")
 
 
 def _question_single(out: Resolved) -> None:
@@ -169,7 +171,7 @@ def _question_single(out: Resolved) -> None:
         del out.facts["rollouts_per_problem"]
         out.hints["rollouts_per_problem"] = (
             f"n is 1 ({n.origin}), but {algorithm.value} ({algorithm.origin}) compares the rollouts of a "
-            "problem: the group size is under another key"
+            "problem, so the group size must be under another key"
         )
 
 
@@ -195,13 +197,19 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
                 f"{b.value * n.value} ({b.origin}; {n.origin}): "
-                + ("set the correct value, or rollouts_per_step as well" if seen else "set the two that hold")
+                + (
+                    "set the correct value, or rollouts_per_step as well"
+                    if seen
+                    else "set the two that are correct"
+                )
             )
             out.needs += ["n", "B_p"]
             return
         loser = next(name for name in reversed(SPLIT) if name not in given)
         old = facts.pop(loser)
-        out.notes.append(f"{_SYMBOL[loser]} = {old.value} ({old.origin}) was replaced: --set contradicts it")
+        out.notes.append(
+            f"{_SYMBOL[loser]} = {old.value} ({old.origin}) was replaced, since --set contradicts it"
+        )
         b, n, r = (facts.get(name) for name in SPLIT)
     if b and n:
         facts.setdefault("rollouts_per_step", Fact(b.value * n.value, "B_p · n"))
@@ -209,7 +217,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
         missing, divisor = ("problems_per_batch", "n") if n else ("rollouts_per_problem", "B_p")
         if r.value % known.value:
             out.problems.append(
-                f"rollouts per step = {r.value} ({r.origin}) is no multiple of {divisor} = {known.value} "
+                f"rollouts per step = {r.value} ({r.origin}) is not a multiple of {divisor} = {known.value} "
                 f"({known.origin}): set two of n, B_p and rollouts_per_step"
             )
             out.needs += ["n", "B_p"]

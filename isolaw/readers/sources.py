@@ -86,17 +86,20 @@ class Search:
             elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path):
                 entries = self._entries(path) if depth <= _DEEPEST else []
                 if depth > _DEEPEST:
-                    self.notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
+                    self.notes.append(
+                        f"isolaw did not search directories deeper than {_DEEPEST} levels: {path}"
+                    )
                 links += [(Path(entry.path), depth + 1) for entry in entries if entry.is_symlink()]
                 places += [(Path(e.path), depth + 1) for e in reversed(entries) if not e.is_symlink()]
             if len(seen) + len(places) > limits.MOST_FILES:
                 raise DataError(
-                    f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
-                    f"'{top}/**/*.jsonl'"
+                    f"{top}: over {limits.MOST_FILES:,} files and directories; name the files with the logs, "
+                    f"e.g. '{top}/**/*.jsonl'"
                 )
             if len(self.found) > limits.MOST_LOGS:
                 raise DataError(
-                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
+                    f"{top}: over {limits.MOST_LOGS:,} logs; name the logs to read, e.g. "
+                    f"'{top}/**/metrics.jsonl'"
                 )
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
@@ -104,7 +107,7 @@ class Search:
             with os.scandir(folder) as inside:
                 entries = list(islice(inside, limits.MOST_FILES + 1))
         except OSError as error:
-            self.notes.append(f"not searched: {folder}: {error.strerror or error}")
+            self.notes.append(f"isolaw did not search {folder}: {error.strerror or error}")
             return []
         visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
         return sorted(visible, key=lambda entry: natural(entry.name))
@@ -135,7 +138,7 @@ class Search:
                 elif _of_configurations(names):
                     self.incomplete.append(path)
         except DataError as error:
-            self.notes.append(f"not read: {error}")
+            self.notes.append(f"isolaw did not read this file: {error}")
             return
         if wanted:
             self.found.append(found)
@@ -164,7 +167,7 @@ class Search:
         if total <= _FEW:
             kinds = self.no_logs
         text = f"{total:,} of the files found are not logs ({listed(kinds, 6)})"
-        return f"{text}; a configuration is read with its log" if total else ""
+        return f"{text}; isolaw reads a configuration with its log" if total else ""
 
 
 def search(

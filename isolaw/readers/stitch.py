@@ -92,13 +92,13 @@ def stitch(
     differing_steps = np.unique(np.concatenate(other)).size
     if differing_steps:
         out.notes.append(
-            f"{_count(differing_steps, 'step')} repeated with other values: the later ones were kept"
+            f"{_count(differing_steps, 'step')} repeated with other values; isolaw kept the later values"
         )
     if same := np.unique(np.concatenate(again)).size - differing_steps:
-        out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
+        out.notes.append(f"{_count(same, 'step')} repeated with the same values; isolaw counts them once")
     if thinned:
         out.notes.append(
-            f"{_count(thinned, 'metric')} had over {most:,} steps: isolaw kept that many, evenly spread"
+            f"{_count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
@@ -150,9 +150,11 @@ def _steps(
         out.unnumbered = numbered
     elif numbered:
         every = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
-        out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
+        out.notes.append(
+            f"the log has no steps; isolaw numbered {_count(numbered, 'record')} in order{every}"
+        )
     if first != framework.first_step:
-        out.notes.append("its steps count from 0: step 0 is after the first update")
+        out.notes.append("its steps count from 0, so step 0 is after the first update")
     return logged, before
 
 
@@ -205,7 +207,7 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         # If a metric has an old and a new name, the first one is used.
         known = np.isin(own_step, points[0])
         if used and known.any():
-            out.notes.append(f"{used} and {key} are one metric: the first was used")
+            out.notes.append(f"{used} and {key} are one metric; isolaw uses the first")
         keep = numbered & sound & ~known
         out.mixed = out.mixed or _mixed(key, own_step[keep], own_value[keep])
         points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])

@@ -59,7 +59,7 @@ def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> l
             own = pair[others][0]
             table.iloc[others, [table.columns.get_loc(name) for name in (_B, _N)]] = shapes[0]
             notes.append(
-                f"B_p = {shapes[0][0]} and n = {shapes[0][1]} are those of the rows of training; those of "
+                f"B_p = {shapes[0][0]} and n = {shapes[0][1]} come from the rows of training; the rows of "
                 f"evaluations have B_p = {own[0]}, n = {own[1]}"
             )
         _check_constant(table.iloc[of if len(of) else rows], source)
@@ -89,9 +89,9 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
             for part in (before[3], own)
         ]
         raise DataError(
-            f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then "
-            f"its C is not B_p · n · step: keep the rows of one {SYMBOL[name]}. If these are several runs, "
-            f"a column that names them tells them apart: {option('columns', 'run_id', '<column>')}"
+            f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then C "
+            f"is not B_p · n · step; keep the rows of one {SYMBOL[name]}. If these are several runs, name "
+            f"the column that distinguishes them: {option('columns', 'run_id', '<column>')}"
         )
 
 
@@ -119,7 +119,7 @@ def check_said_twice(
                 given = "is set to" if name in mapping.constants else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
-                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}: correct the wrong value, or take "
+                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}; correct the wrong value, or use "
                     f"the column: {option('columns', what, column)}"
                 )
 
@@ -159,7 +159,7 @@ def check_counters(
                 least = "at least " if unit == "tokens" else ""
                 raise DataError(
                     f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
-                    f"and n = {first[_N]:g} make {least}{makes[0]:g}: correct the wrong value. If {column} "
+                    f"and n = {first[_N]:g} make {least}{makes[0]:g}; correct the wrong value. If {column} "
                     f"is C: {option('columns', 'C', column)}; if it counts something else: "
                     f"{option('derive', 'C', f'{_B}*{_N}*step')}"
                 )
@@ -172,7 +172,7 @@ def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
     if batch < _LEAST_BATCH or (b * n).nunique() > 1 or len(steps) < 3 or (np.diff(steps) != batch).any():
         return []
     return [
-        f"steps rise by {batch:g}, which is B_p · n: if they count rollouts, they are C: "
+        f"steps rise by {batch:g}, which is B_p · n. If steps count rollouts, map them to C: "
         f"{option('columns', 'C', 'step')}"
     ]
 
@@ -193,7 +193,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         at = short.idxmax()
         raise DataError(
             f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, but B_p · n · step = {b[at]:g} "
-            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}: correct the wrong value"
+            f"· {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}; correct the wrong value"
         )
     ratios = compute / (b * n * (step + 1))
     runs = ratios[compute > 0].groupby(table["run_id"])
@@ -206,7 +206,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         )
     if (ratio := ratios.max()) * _SLACK > 1:
         return [
-            f"compute is up to {ratio:.3g} times B_p · n · step: if that is right, it includes "
-            "discarded rollouts"
+            f"compute is up to {ratio:.3g} times B_p · n · step; if this is correct, it includes discarded "
+            "rollouts"
         ]
     return []

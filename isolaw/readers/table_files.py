@@ -82,7 +82,9 @@ def _read_export(path: Path) -> pd.DataFrame:
 
 def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
-        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+        raise DataError(
+            f"{path}: the table has a header but no rows; columns: {', '.join(map(str, frame.columns))}"
+        )
     return frame
 
 
@@ -91,7 +93,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     left_out = [name for name in column_names(path) if name not in table.column_names]
     frame = _not_empty(path, table.to_pandas())
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-    frame.attrs["notes"] = [f"columns of lists were left out: {', '.join(left_out)}"] if left_out else []
+    frame.attrs["notes"] = [f"isolaw left out columns of lists: {', '.join(left_out)}"] if left_out else []
     return frame
 
 
@@ -151,7 +153,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
             if rows and not line.endswith(b"\n"):
                 notes.append("isolaw left out an incomplete last line")
                 continue
-            raise DataError(f"{path}: line {number} is not a JSON object; expected one object a line")
+            raise DataError(f"{path}: line {number} is not a JSON object; expected one object per line")
         try:
             rows.append({name: value for name, value in flatten(row).items() if _plain(value)})
         except DataError as error:
@@ -226,7 +228,9 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [row | constant for row in rows], index=pd.RangeIndex(1, len(rows) + 1, name="record")
     )
-    frame.attrs["notes"] = [f"columns from outside the list: {', '.join(constant)}"[:500]] if constant else []
+    frame.attrs["notes"] = (
+        [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
+    )
     return frame
 
 
@@ -239,8 +243,8 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     if b"<table" in html:
         return _read_html(path, html)
     raise DataError(
-        f"{path}: a notebook whose outputs hold no metrics: expected a table with Step, or lines such as "
-        "'step 3: reward=0.5'. If its cells were run, save it with their outputs"
+        f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
+        "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
     )
 
 

@@ -81,11 +81,13 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     pattern, carried = _in_names(frame, [_short(name) for name in lacking if name not in guesses], source)
     for name in lacking:
         if _short(name) in carried:
-            lines.append(f"{_named(name)}: no column and no value; the run names may contain it")
+            lines.append(f"{_named(name)}: found no column and no value; the run names may contain the value")
             needs[_short(name)] = f"--name-pattern={pattern}"
         else:
             close = guesses.get(name, "")
-            lines.append(f"{_named(name)}: no column and no value{f'; nearest: {close!r}' if close else ''}")
+            lines.append(
+                f"{_named(name)}: found no column and no value{f'; nearest: {close!r}' if close else ''}"
+            )
             if close and name == SPLIT[0] and name not in sure:
                 lines[-1] += f"; if it counts rollouts: {option('columns', SYMBOL[SPLIT[2]], close)}"
             mended["columns" if close else "constants"][name] = close or _NUMBER
@@ -93,15 +95,15 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         close = guesses.get(name, "")
-        lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
+        lines.append(f"step or compute: found no column{f'; nearest: {close!r}' if close else ''}")
         if counted := next((own for own in columns if own in UNITS and not close), ""):
             steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
-            lines[-1] += f"; set what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
+            lines[-1] += f"; state what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
         for label in guess(columns, {called: called for called in RUN_NAMES}).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (
-                    f"; each row is another {label}, and one final value per run is not a learning curve: "
-                    "export the runs' histories"
+                    f"; each row has a different {label}, and one final value per run is not a learning "
+                    "curve. Export the runs' histories"
                 )
                 break
         mended["columns"][name] = close or _COLUMN
@@ -117,19 +119,19 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
             else likely_reward(frame, [c for c in free if c not in used])
         )
         hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
-        lines.append(f"the reward: no column {name!r}{hint if close else ''}")
+        lines.append(f"the reward: found no column {name!r}{hint if close else ''}")
         metric = close or _COLUMN
         needs["metric"] = f"--metric={metric}"
     if lines:
         head = f"{source}: {lines[0]}"
         if len(lines) > 1:
-            head = "\n  - ".join([f"{source}: {len(lines)} things are missing", *lines])
+            head = "\n  - ".join([f"{source}: {len(lines)} columns or values are missing", *lines])
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
         call = reading(source, mended, metric, mapping, pattern)
         fill = commands.blanks(call)
         right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
         shown = f"\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
-        text = f"{head}{shown}  This reads it, {right} names are right:\n    {call}"
+        text = f"{head}{shown}  This command reads the table, {right} names are right:\n    {call}"
         raise DataError(text) if wrong else TableNeeds(text, needs, f"{head}{shown}".rstrip())
 
 

@@ -82,7 +82,7 @@ def from_names(
                     rule = known[frame[column][at]][own].rule
                     raise DataError(
                         f"{source}: {frame.index.name} {at}: {own} is {_text(value[at])} in the name "
-                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}: "
+                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}; "
                         "correct the wrong value"
                     )
                 value = there.where(there.notna(), value)
@@ -201,7 +201,8 @@ def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     equal = table.duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():
         notes.append(
-            f"{int(equal.sum()):,} rows repeat a step of their segment with the same value: left out"
+            f"{int(equal.sum()):,} rows repeat a step of their segment with the same value; isolaw left them "
+            "out"
         )
         table = table[~equal]
     last = table.groupby(KEY)[_RANK].transform("max")

@@ -103,7 +103,7 @@ def _as_runs(
         if alone and metric is None:
             reward = "reward"
             notes.append(
-                "isolaw takes column value for the validation reward; name its metric, e.g. --metric avg@1"
+                "isolaw uses the column value as the validation reward; name its metric, e.g. --metric avg@1"
             )
         table["metric"] = reward  # a column contains the rewards; --metric gives the name of their metric
     elif wide:
@@ -118,7 +118,7 @@ def _as_runs(
         elif wide and of_training(reward, free):
             table["eval_set"] = "train"
             notes.append(
-                f"{reward} comes from training batches, so its evaluation set is train; if it does not, "
+                f"{reward} comes from training batches, so its evaluation set is train; otherwise pass "
                 f"{option('constants', 'eval_set', 'validation')}"
             )
     split_batch(table, source)
@@ -150,7 +150,9 @@ def _as_runs(
         nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
         measured = table["value"].notna() | table.index.isin(list(nan))
         if wide and not measured.all():
-            notes.append(f"{(~measured).sum():,} of {len(table):,} rows have no {reward}: not measured there")
+            notes.append(
+                f"{(~measured).sum():,} of {len(table):,} rows have no {reward}, so it was not measured there"
+            )
         table = table[measured]  # after the steps were numbered
         if table.empty:
             raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
@@ -186,7 +188,7 @@ def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMa
     if not found:
         return mapping, []
     text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
-    return mapping.over(ColumnMapping(columns=found)), [f"columns were recognised by their symbols: {text}"]
+    return mapping.over(ColumnMapping(columns=found)), [f"isolaw recognised columns by their symbols: {text}"]
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
@@ -209,7 +211,9 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     if not of_runs:
         return []
     names = ", ".join(of_runs)
-    return [f"not mapped, but it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"]
+    return [
+        f"not mapped, although it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"
+    ]
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
@@ -232,8 +236,8 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
                 most = f"{highest.idxmax()} (up to {highest.max():g})"
                 mixed = f"is in percent in {most}, and a fraction in {least}"
             raise DataError(
-                f"{source}: {name} {mixed}: use one unit, or declare it in a mapping, e.g. "
-                f'"{name}" = {{ column = "…", percent = true }}'
+                f'{source}: {name} {mixed}; use one unit, or declare the unit in a mapping, e.g. "{name}" = '
+                f'{{ column = "…", percent = true }}'
             )
         notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
         table = table.assign(value=numbers.where(~of, numbers / 100))
@@ -256,13 +260,15 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
         table["step"] = table.groupby(["run_id", "eval_set", "metric"]).cumcount()
         if (pd.to_numeric(table["compute"], errors="coerce") > 0).all():
             table["step"] += 1
-        return ["no step column: checkpoints are numbered in the file's order within each run"]
+        return [
+            "there is no step column, so isolaw numbers the checkpoints of each run in the order of the file"
+        ]
     if "compute" not in table.columns:
         names = ["problems_per_batch", "rollouts_per_problem", "step"]
         table["compute"] = (
             table[names].apply(pd.to_numeric, errors="coerce").astype("float64").prod(axis=1, skipna=False)
         )
-        return ["no compute column: compute = problems_per_batch · rollouts_per_problem · step"]
+        return ["there is no compute column, so compute = problems_per_batch · rollouts_per_problem · step"]
     return []
 
 
@@ -283,7 +289,7 @@ def read_points(
         numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
         options = " ".join(f"--column {name}={nearest(name, numeric) or '<column>'}" for name in missing)
         raise DataError(
-            f"{path}: no column {' and no column '.join(map(repr, missing))}; name them, as with {options}; "
+            f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with {options}; "
             f"columns: {', '.join(columns)}"
         )
     out = []

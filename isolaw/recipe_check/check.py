@@ -344,7 +344,7 @@ class _Check:
     def _refuse_failed(rewards: Mapping[int, float], found: MeasuredCurves) -> None:
         if not any(map(math.isfinite, rewards.values())):
             cause = next(iter(found.failed.values()), "unknown")
-            raise RunError(f"runs of every learning rate failed; the first: {cause}")
+            raise RunError(f"the runs of every learning rate failed; the cause of the first failure: {cause}")
 
     @staticmethod
     def _rewards(

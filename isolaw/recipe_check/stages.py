@@ -188,8 +188,8 @@ def claim(out: Path) -> None:
     names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     if held := [name for name in names if name not in FOLDERS]:
         raise StoreError(
-            f"{out}: holds something else ({', '.join(held[:4])}); expected a new or empty directory, or a "
-            "recipe check's"
+            f"{out}: the directory contains other files ({', '.join(held[:4])}); expected a new or empty "
+            "directory, or a recipe check's"
         )
 
 

@@ -88,7 +88,7 @@ def claim(battery: Battery, folder: Path) -> None:
         raise StoreError(f"{folder}: found a file; expected a new directory or a battery's")
     if not marker.is_file():
         if folder.exists() and any(folder.iterdir()):
-            message = "holds something else; expected a new or empty directory, or a battery's"
+            message = "contains other files; expected a new or empty directory, or a battery's"
             raise StoreError(f"{folder}: {message}")
         save(mine, marker)
         return
@@ -100,7 +100,7 @@ def claim(battery: Battery, folder: Path) -> None:
         raise StoreError(f"{marker}: found another format; expected a battery of format {FORMAT!r}")
     differing = [f"{k}: found {found.get(k)!r}; expected {v!r}" for k, v in mine.items() if found.get(k) != v]
     if differing:
-        raise StoreError(f"{folder}: holds another battery ({', '.join(differing)}); use a new --out")
+        raise StoreError(f"{folder}: contains another battery ({', '.join(differing)}); use a new --out")
 
 
 def save(document: dict[str, Any], path: Path) -> None:

@@ -69,7 +69,7 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
         _frontier(n.reward[0]),
         *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1]),
     ]
-    statement, label = f"n* rises with C, then saturates{how}", "log2 n* at C less log2 n* at C/128"
+    statement, label = f"n* rises with C, then saturates{how}", "log2 n* at C minus log2 n* at C/128"
     return _compared(key, name, statement, label, n.both[:, :, -1] - n.both[:, :, 0], notes, saturates)
 
 
@@ -114,7 +114,7 @@ def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
         f"n* is {_n(a.log2_n[0])} on the easy and {_n(b.log2_n[0])} on the hard set",
         *_at_edge(levels, easy=a.bound[0], hard=b.bound[0]),
     ]
-    statement, label = "the harder set saturates at smaller n*", "log2 n* at C, easy less hard"
+    statement, label = "the harder set saturates at a smaller n*", "log2 n* at C, easy minus hard"
     return _compared("F2", "both", statement, label, a.both - b.both, notes)
 
 
@@ -126,7 +126,7 @@ def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) ->
         f"n* is {_n(a.log2_n[0])} for worst@4 and {_n(b.log2_n[0])} for best@4",
         *_at_edge(levels, **{"worst@4": a.bound[0], "best@4": b.bound[0]}),
     ]
-    statement, label = f"{larger} needs larger n than {smaller}", f"log2 n* at C, {larger} less {smaller}"
+    statement, label = f"{larger} needs a larger n than {smaller}", f"log2 n* at C, {larger} minus {smaller}"
     return _compared("F3", name, statement, label, sign * (a.both - b.both), notes)
 
 
@@ -145,10 +145,10 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
             sides = [u for u in (at[row] - _WRONG, at[row] + _WRONG) if fine[0] <= u <= fine[-1]]
             if sides:
                 of_n[row] = curve.max() - np.interp(sides, fine, curve).mean()
-    label = "lost at C by n off by 8, less lost by the worst B_p of an 8-fold range"
+    label = "loss at C of an n off by a factor of 8, minus the loss of the worst B_p in an 8-fold range"
     note = (
-        f"B_p from {min(sizes)} to {max(sizes)}, each with its best n, moves the reward by "
-        f"{of_batch[0]:.4f}; an n off by 8 costs {of_n[0]:.4f}"
+        f"B_p from {min(sizes)} to {max(sizes)}, each with its best n, changes the reward by "
+        f"{of_batch[0]:.4f}; an n off by a factor of 8 costs {of_n[0]:.4f}"
     )
     effect = Effect.of(label, REWARD, of_n - of_batch)
     return Finding("F4a", "easy", "B_p matters little in a moderate range", (effect,), notes=(note,))
@@ -157,8 +157,8 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
 def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
     """F4b: at fixed B = B_p · n, a small M needs a large B_p, and a large M needs a large n."""
     n = path(levels, leave_one_out(values))
-    label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
-    statement = "at fixed B, small M needs large B_p, large M large n"
+    label = f"at B = {batch:,}: log2 n* at the largest M minus log2 n* at M/128"
+    statement = "at fixed B, a small M needs a large B_p, and a large M needs a large n"
     notes = [f"n* along M: {_along(n.log2_n)}", *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])]
     return _compared("F4b", "easy", statement, label, n.both[:, :, -1] - n.both[:, :, 0], notes)
 
@@ -207,9 +207,9 @@ def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
     n = path(levels, leave_one_out(values))
     below = float(np.log2(levels).mean()) - n.both.mean(axis=2)
     name = "alone" if rule == "constant" else "alone, lr ∝ √n"
-    statement = "one problem alone: more steps beat larger n"
+    statement = "on one problem, more steps beat a larger n"
     label = "doublings from n* up to the middle of the grid, mean over C"
-    note = f"n* along C: {_along(n.log2_n)}; the grid is {levels[0]} to {levels[-1]}"
+    note = f"n* along C: {_along(n.log2_n)}; the grid goes from {levels[0]} to {levels[-1]}"
     return _compared("F5a", name, statement, label, below, [note])
 
 
@@ -226,7 +226,7 @@ def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, trai
         f"of training problems {fewer_trained.mean():.3f} fewer"
     )
     effect = Effect.of(f"zero-pass at C, {at}", PROBLEMS, leave_one_out(fewer))
-    statement = "many problems: larger n leaves fewer zero-pass problems, less skew"
+    statement = "on many problems, a larger n leaves fewer zero-pass problems and less skew"
     return Finding("F5b", name, statement, (effect,), holds=skew.low > 0, notes=(note,))
 
 
@@ -236,11 +236,11 @@ def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Findi
     along = ", ".join(f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in found.items())
     notes = [f"n* (by tolerance): {along}"]
     if (np.diff([float(o.log2_n[0]) for o in found.values()]) < -0.5).any():
-        notes.append("not monotone in D: only its smallest and its largest are compared")
+        notes.append("n* is not monotone in D, so only the smallest and the largest D are compared")
     notes += _at_edge(levels, **{f"D = {d}": o.bound[0] for d, o in found.items()})
-    label = f"log2 n* at C, D = {sizes[-1]} less D = {sizes[0]}"
+    label = f"log2 n* at C, D = {sizes[-1]} minus D = {sizes[0]}"
     rows = found[sizes[-1]].both - found[sizes[0]].both
-    return _compared("F6", "easy", "a smaller D caps n* lower", label, rows, notes)
+    return _compared("F6", "easy", "a smaller D caps n* at a lower value", label, rows, notes)
 
 
 def decoupled(
@@ -254,8 +254,8 @@ def decoupled(
     so if its interval is within 0.01 of zero.
     """
     n_est, n_train = sizes
-    below = Effect.of(f"at equal M: n = {n_est} less decoupled", REWARD, leave_one_out(full - both))
-    above = Effect.of(f"at equal M: decoupled less n = {n_train}", REWARD, leave_one_out(both - part))
+    below = Effect.of(f"at equal M: n = {n_est} minus decoupled", REWARD, leave_one_out(full - both))
+    above = Effect.of(f"at equal M: decoupled minus n = {n_train}", REWARD, leave_one_out(both - part))
     values = (
         f"at equal M: {full.mean():.4f} (n = {n_est}), {both.mean():.4f} (decoupled), {part.mean():.4f} "
         f"(n = {n_train}); at equal C n = {n_train} reaches {later.mean():.4f}"
@@ -277,7 +277,7 @@ def _along(log2_n: Floats) -> str:
 def _frontier(reward: Floats) -> str:
     """Describe the reward along the frontier, and its maximum if that is before the end."""
     if not np.isfinite(reward[[0, -1]]).all():
-        return "the frontier was not measured throughout"
+        return "the frontier was not measured at every C"
     top = int(np.nanargmax(reward))
     text = f"reward on the frontier: {reward[0]:.3f} at C/128, {reward[-1]:.3f} at C"
     before = 2 ** ((reward.size - 1 - top) / 2)

@@ -27,7 +27,7 @@ VERDICTS: tuple[Verdict, ...] = ("yes", "partly", "no", "not measured")
 DOUBLINGS, REWARD, PROBLEMS = "doublings of n", "reward", "share of problems"
 BIAS = {DOUBLINGS: 0.1, REWARD: 0.0, PROBLEMS: 0.0}
 LEAST = {DOUBLINGS: 1.0, REWARD: 0.01, PROBLEMS: 0.01}
-_UNMEASURED = "a run is missing: its n is not in the grid, it has no step at C/128, or it failed"
+_UNMEASURED = "a run is missing, because its n is not in the grid, it has no step at C/128, or it failed"
 
 
 def leave_one_out(values: Floats) -> Floats:

@@ -297,7 +297,7 @@ def _spend(prediction: Prediction, sweep: str) -> NextStep:
     """Return the command that spends the budget, for when no run is missing."""
     a = prediction.allocation
     if a is None:
-        return NextStep("Ask for a smaller budget.")
+        return NextStep("Choose a smaller budget.")
     file = Path(sweep) / "sweep.toml"
     command = ""
     if sweep and file.is_file() and not prediction.asked:

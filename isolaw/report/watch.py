@@ -71,7 +71,7 @@ class Watch:
 
     def lines(self) -> list[str]:
         """Return the lines with progress, pace and law."""
-        pace = "pace not known yet"
+        pace = "pace not yet known"
         if self.per_second is not None and self.left_s is not None:
             per_second = number(float(f"{self.per_second:.3g}"))
             pace = f"{per_second} rollouts per second, about {duration(self.left_s)} left"
@@ -87,5 +87,5 @@ def law_so_far(directory: Path) -> list[str]:
         runs = SweepStore(directory).collect()
         document = fit(runs, hold=usual_hold(runs), draws=0).document
     except IsolawError as error:
-        return [f"No law yet: {error}"]
-    return ["So far, without intervals:", f"  {ends(document)}"]
+        return [f"There is no law yet: {error}"]
+    return ["The law so far, without intervals:", f"  {ends(document)}"]

@@ -138,8 +138,8 @@ def read(data: Mapping[str, Any], path: Path) -> PresetFile:
         raise SpecError(issues, str(path))
     if out.preset.crc is not None and out.preset.crc != checksum(data):
         raise InputError(
-            f"{path}: changed since isolaw calibrate wrote it: preset.crc does not match. Remove preset.crc "
-            "to use it as a preset of your own"
+            f"{path}: the file changed after isolaw calibrate wrote it, since preset.crc does not match. "
+            "Remove preset.crc to use the file as a preset of your own"
         )
     return out
 

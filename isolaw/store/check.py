@@ -61,7 +61,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> N
     if wrong:
         shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
         more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        head = f"{directory.path}: {len(wrong)} entries are not as isolaw made them. {LINKS_HINT}"
+        head = f"{directory.path}: {len(wrong)} entries differ from what isolaw wrote. {LINKS_HINT}"
         raise NotOurs("\n".join([head, *shown, *more]))
 
 
@@ -72,7 +72,7 @@ def _wrong(folder: Folder, kinds: Callable[..., tuple[EntryKind, ...]], *above: 
         if accepted and kind not in accepted:
             yield folder.not_ours(name, accepted[0])
         elif accepted and kind == "folder" and len(above) == _DEEPEST:
-            what = f"{folder.path / name}: more than {_DEEPEST} nested folders, which no state has"
+            what = f"{folder.path / name}: more than {_DEEPEST} nested folders, but no state has so many"
             yield NotOurs(what, LINKS_HINT)
         elif accepted and kind == "folder":
             yield from _wrong(folder.folder(name), kinds, *above, name)

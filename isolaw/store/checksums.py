@@ -93,7 +93,9 @@ class Lines:
             out.crcs.append(crc)
             out.sizes.append(len(line) + 1)
         if not out.damage and marker and marker["lines"] not in out.marks:
-            out.damage = f"{marker['checkpoints']} checkpoints were recorded, and {len(out.sizes)} are left"
+            out.damage = (
+                f"{marker['checkpoints']} checkpoints were recorded, but only {len(out.sizes)} are there"
+            )
         return out
 
     @property

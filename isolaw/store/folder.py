@@ -24,8 +24,8 @@ EntryKind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symbolic link"}
 
 LINKS_HINT = (
-    "isolaw follows no links below a sweep's directory, and changed nothing. Put back the entry that isolaw "
-    "made (for a link: rm LINK && mv TARGET LINK). If you remove the entry, the same sweep computes it again"
+    "isolaw follows no links below a sweep's directory, and changed nothing. Restore the entry that isolaw "
+    "wrote (for a link: rm LINK && mv TARGET LINK). If you remove the entry, the sweep computes it again"
 )
 _LARGEST_BYTES = 2**32
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -231,7 +231,7 @@ def is_leftover(name: str, own: Iterable[str]) -> bool:
 def _single(name: str) -> str:
     """Return the name; raise `ValueError` for a path, because `O_NOFOLLOW` covers only its last part."""
     if "/" in name or name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is not a single name")
+        raise ValueError(f"{name!r} is not the name of a file")
     return name
 
 

@@ -215,7 +215,7 @@ class RunStore:
                     return step, damage
                 damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
             elif not lines.damage:  # otherwise the missing line is a consequence of that damage
-                damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
+                damage.append(f"{self.states.folder(step)}: {POINTS} has no line for this state")
         return None, damage
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:

@@ -136,12 +136,12 @@ class ExternalStates:
             raise StoreError(f"{path / name}: {error.strerror}. {hint}") from None
         marker = checksums.read(folder, MARKER, found["token"])
         if marker is None:
-            raise StoreError(f"{path / name}: no {MARKER} in it. {hint}")
+            raise StoreError(f"{path / name}: it contains no {MARKER}. {hint}")
         owner = Path(marker["sweep"])
         if self._is_copied_from(owner):
             raise StoreError(
-                f"{path / name}: holds the states of {owner}; {self._sweep.path} is a copy of that sweep. "
-                f"Remove {self._sweep.path / WHERE}; the copy's unfinished runs then start again"
+                f"{path / name}: contains the states of {owner}; {self._sweep.path} is a copy of that sweep. "
+                f"Remove {self._sweep.path / WHERE}; the unfinished runs of the copy then start again"
             )
         self._folder = folder
         return folder

@@ -110,7 +110,8 @@ class SweepStore:
             if held := [name for name in names if not is_leftover(name, _WRITTEN_HERE)]:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
                 raise StoreError(
-                    f"{d}: holds something else ({shown}); expected a new or empty directory, or a sweep's"
+                    f"{d}: the directory contains other files ({shown}); expected a new or empty directory, "
+                    "or a sweep's"
                 )
         self.check()
         self.states()
@@ -156,8 +157,8 @@ class SweepStore:
     def _remedy(self) -> str:
         if self.root.status(WRITTEN):
             again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
-            return f"This command rewrites it, with the sweep's options: {again}"
-        return "The sweep's own command, with its options, rewrites it"
+            return f"This command rewrites the file with the sweep's options: {again}"
+        return "Repeat the sweep's own command, with its options, to rewrite the file"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
@@ -198,7 +199,7 @@ class SweepStore:
                 damaged[name] = str(error)
             except Damaged as error:
                 if own.bytes_recorded:
-                    damaged[name] = f"{error}. The sweep's own command rewrites it"
+                    damaged[name] = f"{error}. Repeat the sweep's own command to rewrite the file"
         return sound, damaged
 
     def run_ids(self) -> list[str]:

@@ -16,7 +16,7 @@ from isolaw.store.check import POINTS, PROBLEMS, RECORDED
 from isolaw.store.folder import Folder
 from isolaw.store.run import RunStore
 
-_HEALS = "The sweep's own command repairs it"
+_HEALS = "Repeat the sweep's own command to repair it"
 
 
 class RecordedSweep(Protocol):
@@ -46,22 +46,22 @@ def collect(store: RecordedSweep) -> Runs:
     attributes = {}
     unfinished = 0
     specs, damaged = store.specs()
-    notes = [f"left out: {cause}" for cause in damaged.values()]
+    notes = [f"isolaw left out {cause}" for cause in damaged.values()]
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
             recorded = run.recorded()
         except (NotOurs, OSError) as error:
-            notes.append(f"left out: run {run_id}: {getattr(error, 'what', error)}")
+            notes.append(f"isolaw left out run {run_id}: {getattr(error, 'what', error)}")
             continue
         if recorded.damage:
-            notes.append(f"left out: {recorded.damage}. {_HEALS}")
+            notes.append(f"isolaw left out a run: {recorded.damage}. {_HEALS}")
         if lines := recorded.checkpoints:
             records += _records(run_id, spec, lines)
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
-                notes.append(f"left out: per-problem results of run {run_id}: {error}")
+                notes.append(f"isolaw left out the per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
             unfinished += not recorded.is_done(spec)
     if not records:

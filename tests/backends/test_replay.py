@@ -254,7 +254,7 @@ def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     (tmp_path / "other.parquet").replace(out / "recorded.parquet")
     with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was planned"):
         engine.plan(SweepStore(out).read_spec(), out)
-    with pytest.raises(StoreError, match=r"holds another sweep \(content\.runs is"):
+    with pytest.raises(StoreError, match=r"contains another sweep \(content\.runs is"):
         isolaw.sweep(replaying(FRAME.assign(r=0.5)), out)
 
 

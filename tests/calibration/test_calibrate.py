@@ -94,7 +94,7 @@ def test_an_ensemble_that_misses_the_runs_and_seeds_that_differ_are_named(runs: 
     mean = known.replayed.mean(axis=0)
     for away, missed in ((sd, False), (2.9 * sd, False), (3.1 * sd, True)):
         seen = replace(known, observed=replace(found.observed, reward=mean + away))
-        assert any("misses these runs" in own.text for own in cautions(seen)) == missed
+        assert any("does not fit these runs" in own.text for own in cautions(seen)) == missed
     assert known.seeds_apart is None  # one seed
     for sd_of_runs, apart in ((2.9, False), (3.1, True)):
         later = [np.count_nonzero(cell.steps) for cell in found.observed.protocol.cells]

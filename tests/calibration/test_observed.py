@@ -112,7 +112,7 @@ def test_difficulty_that_is_given_is_not_varied(synthetic: Synthetic) -> None:
 
 
 def test_refusals(synthetic: Synthetic) -> None:
-    with pytest.raises(Refused, match="2 configurations or more; found 1"):
+    with pytest.raises(Refused, match="2 configurations; found 1"):
         observe(synthetic(CELLS[:1]))
     runs = synthetic(CELLS, seeds=2)
     with pytest.raises(Refused, match=r"found 0 up to C = 100 \(--until\) .*needs 5"):

@@ -64,18 +64,18 @@ def test_no_source_no_number(isolaw: Call) -> None:
     assert code == 1
     assert "no starting point" in stdout.splitlines()[0]
     assert "n* is at least 250 at C = 1e7" in stdout
-    assert "Starting point: " not in stdout
+    assert "Start with " not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
     assert code == 1
     assert "no n* is known on hard problems" in stdout.splitlines()[0]
-    assert "easy problems, yours are hard" in stdout
+    assert "its problems are easy, and yours are hard" in stdout
     assert "Publications disagree: n* rises with C" in stdout.splitlines()[2]
 
 
 def test_the_answer_is_in_the_first_three_lines(isolaw: Call) -> None:
     _, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "easy", "--model-size", "7B")
     first, second, third = stdout.splitlines()[:3]
-    assert "n = 64 (n* 57 (15–246)), B_p = 64" in first
+    assert "n = 64, B_p = 64, M = 244. In the sources, n* is 57 (15–246)" in first
     assert "easy problems; a model of 7B" in second
     assert "It Takes Two" in third
     assert "IsoCompute, BroRL" in third
@@ -86,8 +86,11 @@ def test_the_answer_is_in_the_first_three_lines(isolaw: Call) -> None:
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "2000B")
     assert code == 1
-    assert "over 100 times larger or smaller than all others (0.13M–7.6B)" in stdout.splitlines()[0]
-    assert "What other publications say" not in stdout
+    assert (
+        "over 100 times larger or smaller than all models in the sources (0.13M–7.6B)"
+        in stdout.splitlines()[0]
+    )
+    assert "These publications comment" not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "700B", "--json")
     assert code == 0
 
@@ -112,7 +115,7 @@ def test_the_sweep_file(isolaw: Call, tmp_path: Path) -> None:
     assert spec.limits.max_batch_rollouts == 8192
     assert spec.problems.difficulty == "easy"
     levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
-    assert f"n = {levels} with B_p = {spec.grid.problems_per_batch[0]}, one seed" in stdout
+    assert f"n = {levels} with B_p = {spec.grid.problems_per_batch[0]} and one seed" in stdout
     assert isolaw(*words)[0] == 0  # its own file is replaced
     out.write_text("[sweep]\n")
     code, stdout, stderr = isolaw(*words)

@@ -32,7 +32,7 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     n = int(re.match(r"Simulated runs\. For a budget of C = 1e6 rollouts: n = (\d+) rollouts", lines[0])[1])
     assert re.search(rf"isolaw sweep (--out {directory}|{directory}/sweep\.toml --out) ", lines[-1])
     law, page = tmp_path / "kept" / "law.json", tmp_path / "kept" / "report.html"
-    assert f"Law: {law}; report: {page}" in stderr
+    assert f"Saved the law to {law} and the page to {page}." in stderr
     # One best n at one C: in the text, in JSON, by the law, on the page.
     cap = ("--max-batch-rollouts", 65536)  # of the sweep's file
     by_law = json.loads(isolaw("answer", law, "--budget", "1e6", *cap, "--json")[1])
@@ -57,7 +57,7 @@ def test_the_options_of_read_work() -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "expected --compute"),
+        ([], "--compute: missing"),
         (["--compute", "48h"], "requires the cost of a step: --cost SOURCE"),
         (["--compute", "1e6", "--out", "FILE"], "a file; expected a directory"),
     ],

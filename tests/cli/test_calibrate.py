@@ -30,7 +30,9 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     code, text, err = isolaw("calibrate", table, "--out", out, "--figure", figure, *few)
     assert code == 0, err
     lines = text.splitlines()
-    assert lines[0].startswith("Partly simulated runs. The interference simulator, fitted to 2 runs of 2 ")
+    assert lines[0].startswith(
+        "Partly simulated runs. isolaw fitted the interference simulator to 2 runs of 2 "
+    )
     assert any(line.split()[:1] == ["kappa"] for line in lines)
     assert "Assumptions:" in lines
     assert str(figure) in err
@@ -38,7 +40,7 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     command = next(line for line in lines if line.startswith("Next: isolaw predict")).split()[2:]
     code, text, err = isolaw(*command, "--jobs", "1")
     assert code == 0, err
-    assert "preset mine, 8 members" in text
+    assert "preset mine with 8 members" in text
     page = tmp_path / "mine.html"
     code, text, err = isolaw("calibrate", table, *few, "--report", page, "--json")
     data = json.loads(text)
@@ -64,7 +66,7 @@ def test_mistakes_are_named_before_anything_is_simulated(isolaw: Call, table: Pa
     code, _, err = isolaw("calibrate", table, "--problems", "esay")
     assert (code, "did you mean 'easy'" in err) == (2, True)
     code, _, err = isolaw("calibrate", table, "--where", "n=4")
-    assert (code, "2 configurations or more; found 1" in err) == (1, True)
+    assert (code, "at least 2 configurations; found 1" in err) == (1, True)
 
 
 def test_predictions_side_by_side(
@@ -75,7 +77,9 @@ def test_predictions_side_by_side(
     words = ["predict", law, "--method", "simulate", "--preset", preset_file, "--jobs", 1, "--compute"]
     code, text, err = isolaw(*words, "3e5")
     assert code == 0, err
-    assert text.startswith("Simulated runs. From a calibrated mechanism: preset preset, 4 members")
+    assert text.startswith(
+        "Simulated runs. This prediction is from a calibrated simulator: preset preset with 4 members"
+    )
     assert "The fitted law:" in text
     data = json.loads(isolaw(*words, "3e5", "--json")[1])
     assert data["law"]["simulated"] is False

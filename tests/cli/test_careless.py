@@ -39,7 +39,7 @@ def test_nothing_to_read(isolaw: Call, tmp_path: Path, command: str) -> None:
     refused(isolaw(command, folder), "found no log", "0 files searched", "expected ")
     (folder / "notes.txt").write_text("my notes")
     refused(isolaw(command, folder), "1 file searched")
-    refused(isolaw(command, folder / "notes.txt"), "notes.txt", "no known log either")
+    refused(isolaw(command, folder / "notes.txt"), "notes.txt", "not a known log either")
     refused(isolaw(command, folder / "gone"), "gone: No such file")
     refused(isolaw(command, f"{folder}/*.jsonl"), "no file matches")
     refused(isolaw(command, ""), "source: found ''")
@@ -101,7 +101,7 @@ def test_what_cannot_be_opened(isolaw: Call, tmp_path: Path, monkeypatch: pytest
     code, out, err = isolaw("read", tmp_path)
     assert code == 0
     assert "1 run" in out
-    assert f"not read: {closed}: Permission denied" in err
+    assert f"isolaw did not read this file: {closed}: Permission denied" in err
 
 
 @pytest.mark.parametrize(

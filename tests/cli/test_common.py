@@ -56,8 +56,8 @@ def test_without_a_terminal_progress_is_a_line_at_most_once_a_minute(
         for advance in (1.0, 49.0, 50.0, 50.0):
             update(advance=advance, description="1/4 runs")
     assert capsys.readouterr().err.splitlines() == [
-        "1/4 runs: 25%, about 3 min left",
-        "1/4 runs: 75%, about 60 s left",
+        "1/4 runs: 25 %, about 3 min left",
+        "1/4 runs: 75 %, about 60 s left",
     ]
 
 
@@ -74,4 +74,4 @@ def test_a_log_is_not_silent_between_two_checkpoints(
             time.sleep(0.01)
             lines += capsys.readouterr().err.splitlines()
     assert len(lines) >= 3
-    assert all(line.startswith("0/4 runs: 25%, about ") for line in lines)
+    assert all(line.startswith("0/4 runs: 25 %, about ") for line in lines)

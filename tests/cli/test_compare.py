@@ -45,7 +45,9 @@ def test_in_words(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     code, stdout, stderr = isolaw("compare", *recipes, "--compute", "5e5")
     assert (code, stderr) == (0, "")
     lines = stdout.splitlines()
-    assert lines[0] == "avg@4 on validation: old.parquet and new.parquet; lr = 0.1 and 0.2."
+    assert lines[0] == (
+        "isolaw compares avg@4 on validation of old.parquet and new.parquet. They differ in lr (0.1 and 0.2)."
+    )
     heads = [line.split("  ")[0] for line in lines if line.endswith("difference")]
     assert heads == ["B_p = 32, n = 8", "B_p = 32, n = 16", "mean of 2"]
     assert "Intervals are 95 % bootstrap intervals over runs, paired by seed." in lines
@@ -150,7 +152,7 @@ def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], 
     Runs(table, runs.attributes).to_parquet(tmp_path / "other.parquet")
     code, stdout, stderr = isolaw("compare", recipes[0], tmp_path / "other.parquet")
     assert (code, stdout) == (1, "")
-    assert "no (B_p, n) is in both recipes" in stderr
+    assert "the recipes share no (B_p, n)" in stderr
     assert "only old.parquet has (B_p = 32, n = 8), (B_p = 32, n = 16)" in stderr
     code, _, stderr = isolaw("compare", recipes[0], tmp_path / "gone")
     assert code == 2
@@ -165,7 +167,7 @@ def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_pa
     assert code == 0
     lines = stdout.splitlines()
     assert lines[0] == (
-        "avg@4 on validation, mean over B_p = 32, n = 8, B_p = 32, n = 16; differences from lr = 0.1."
+        "avg@4 on validation, mean over B_p = 32, n = 8, B_p = 32, n = 16. Differences are from lr = 0.1."
     )
     assert [line.split()[0] for line in lines[1:4]] == ["lr", "0.1", "0.2"]
     code, stdout, _ = isolaw(*words, "--json")
@@ -196,7 +198,7 @@ def test_two_configurations_of_one_source(
     )
     assert (code, stderr) == (0, "")
     assert stdout.startswith("A is better at C = 5e5")
-    assert "A has no runs: the surface through 9 runs predicts their rewards." in stdout
+    assert "A has no runs, so the surface through 9 runs predicts its reward." in stdout
     code, stdout, _ = isolaw(
         "compare", tmp_path / "runs.parquet", "--a", "n=8", "--b", "n=4", "--target", "0.45", "--json"
     )

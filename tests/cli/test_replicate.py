@@ -88,7 +88,7 @@ def test_a_directory_of_something_else(isolaw: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     code, _, message = isolaw("replicate", *TINY, "--out", tmp_path)
     assert code == 2
-    assert "holds something else" in message
+    assert "contains other files" in message
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -86,7 +86,7 @@ def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: P
     assert f"isolaw sweep --out {sweep} --set sweep.seeds=3" in page.read_text()
     code, _, err = isolaw("sweep", "--out", sweep, "--set", "sweep.seeds=3", "--dry-run")
     assert code == 0
-    assert "3 to do" in err
+    assert "3 remain" in err
 
 
 def test_runs_without_a_law_have_a_page(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_runs_without_a_law_have_a_page(isolaw: Call, synthetic: Make, tmp_path:
     synthetic([(32, 8), (32, 16)]).to_parquet(table)
     code, out, err = isolaw("report", table, "-o", page, "--json")
     assert code == 0
-    assert "note: no law: n*(C) needs curves" in err
+    assert "note: there is no law: n*(C) needs curves" in err
     said = json.loads(out)
     assert (said["law"], said["prediction"]) == (None, None)
     assert said["refused"].startswith("n*(C) needs curves")

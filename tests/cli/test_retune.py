@@ -42,7 +42,9 @@ def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
     code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--draws", 10, "--out", out)
     assert code == 0
     lines = stdout.splitlines()
-    assert lines[0].startswith("lr = 0.005 everywhere: avg@4 on validation: 9 runs, n = 8, 32, 128")
+    assert lines[0].startswith(
+        "lr = 0.005 everywhere: avg@4 on validation, fitted to 9 runs with n = 8, 32, 128"
+    )
     assert any(line.startswith("lr = re-tuned: avg@4 on validation: 9 runs") for line in lines)
     assert any(line.startswith("Best lr at the end: ") for line in lines)
     assert {path.name for path in tmp_path.glob("*.json")} == {"law.json", "law-retuned.json"}
@@ -69,13 +71,17 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["--retune", "lrr"], 2, "no attribute 'lrr'; did you mean 'lr'?"),
-        (["--retune", "lr", "--by", "lr"], 2, "--retune goes with --x compute, without --by"),
+        (
+            ["--retune", "lr", "--by", "lr"],
+            2,
+            "--retune requires --x compute, and cannot be combined with --by",
+        ),
         (
             ["--retune", "lr", "--figures", "f"],
             2,
-            "--retune goes with --x compute, without --by and --figures",
+            "--retune requires --x compute, and cannot be combined with --by and --figures",
         ),
-        (["--retune", "lr", "--x", "tokens"], 2, "--retune goes with --x compute"),
+        (["--retune", "lr", "--x", "tokens"], 2, "--retune requires --x compute"),
         (["--retune", "lr", "--where", "lr=0.5"], 2, "--where lr=0.5: no run has it; existing values: 0.005"),
     ],
     ids=str,

@@ -53,7 +53,7 @@ def test_watching_what_is_over_says_it_and_ends(isolaw: Call, sweep: Path) -> No
     code, out, err = isolaw("status", sweep, "--watch")
     assert (code, err) == (0, "")
     assert "6 done" in out
-    assert "So far, without intervals:" in out
+    assert "The law so far, without intervals:" in out
 
 
 def test_watch_or_json(isolaw: Call, sweep: Path) -> None:
@@ -105,7 +105,7 @@ def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
         for _ in range(10):
             next(events)
         terminal = Terminal(command, "status", str(out), "--watch")
-        terminal.until(r"pace not known yet[\s\S]*No law yet")
+        terminal.until(r"pace not yet known[\s\S]*There is no law yet")
         for _ in range(8):
             next(events)
         terminal.until(r"rollouts per second, about \d+ (s|min) left")
@@ -118,6 +118,6 @@ def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
     if how == "the sweep ends":
         assert terminal.end() == 0
         assert "6 done, 0 started, 0 waiting, 0 failed" in terminal.text
-        assert "So far, without intervals:" in terminal.text
+        assert "The law so far, without intervals:" in terminal.text
     assert terminal.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
     assert "Traceback" not in terminal.text

@@ -134,7 +134,7 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     lines = out.splitlines()
     assert lines[1].split() == ["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]
     ready = sum(own["status"] == "ready" for own in runs.values())
-    assert lines[-1].startswith(f"{ready} of {len(runs)} are ready: isolaw fit {mixed}; ")
+    assert lines[-1].startswith(f"{ready} of {len(runs)} logs are ready: isolaw fit {mixed}; ")
     assert "no history" in lines[-1]
     assert "files found are not logs" in err
     for name in runs:
@@ -190,15 +190,15 @@ def test_names_carry_what_the_logs_lack(isolaw: Call, tmp_path: Path) -> None:
             verl(tmp_path / "runs" / f"GRPO-s{seed}-p32-n{n}-m32-ga4", n, seed, config=False)
     code, out, err = isolaw("read", tmp_path / "runs")
     assert (code, err.count("--set")) == (2, 0)
-    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     pattern = "*-s{seed}-p{B_p}-n{n}*"
-    assert settles == f"To settle this: isolaw read {tmp_path}/runs --name-pattern '{pattern}'"
+    assert settles == f"To read these logs: isolaw read {tmp_path}/runs --name-pattern '{pattern}'"
     assert out.count("n and B_p unknown") == 1
-    assert out.splitlines()[-1] == "0 of 6 are ready; 6 need n, B_p"
+    assert out.splitlines()[-1] == "0 of 6 logs are ready; 6 need n, B_p"
     code, out, err = isolaw("read", tmp_path / "runs", "--name-pattern", "*-p{B_p}-n{n}-*")
     assert code == 2
     assert "2 runs of one configuration and seed" in out
-    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     assert settles.endswith("--name-pattern '*-s{seed}*'")
     both = ("--name-pattern", pattern)
     code, runs = listed(isolaw, tmp_path / "runs", *both)
@@ -254,7 +254,7 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
     verl(tmp_path / "runs" / "known", 128, 0)
     code, out, _ = isolaw("read", tmp_path / "runs")
     assert code == 3
-    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     for run in ("run-x", "run-y"):
         assert f"'{run}:n=<number>'" in settles
         assert f"'{run}:B_p=<number>'" in settles  # not for the run that knows it
@@ -288,7 +288,7 @@ def test_a_panel_that_several_frameworks_may_have_written(
     path.write_text("".join(f"{line}\n" for line in (header, *(f"{s},0.{s},0.{s}5" for s in range(1, 9)))))
     code, out, _ = isolaw("read", path)
     assert code == 2
-    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     words = shlex.split(settles.partition(": ")[2])
     values = [framework, "B_p=<number>", *more]
     assert words == ["isolaw", "read", str(path), "--name-pattern", "*-n{n}*", *(
@@ -311,7 +311,7 @@ def test_a_folder_whose_runs_lack_the_same_is_one_option(isolaw: Call, tmp_path:
         verl(tmp_path / "runs" / "a" / f"n{n}-seed0", n, 0, config=False)
         verl(tmp_path / "runs" / "b" / f"n{n}-seed1", n, 1)
     _, out, _ = isolaw("read", tmp_path / "runs")
-    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     assert settles.count("--set") == 1
     assert f"--set '{tmp_path}/runs/a/*:B_p=<number>'" in settles
     words = shlex.split(settles.partition(": ")[2].replace("<number>", "32"))

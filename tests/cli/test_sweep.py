@@ -47,14 +47,14 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     code, said, notes = isolaw("sweep", file, "--out", out)
     assert code == 0
     assert "4 of 4 runs are done (4 now" in said
-    assert "No law yet: n*(C) needs curves of at least 3 different rollouts_per_problem" in said
-    assert "4 to do" in notes
+    assert "There is no law yet: n*(C) needs curves of at least 3 different rollouts_per_problem" in said
+    assert "4 remain" in notes
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
     code, said, _ = isolaw("sweep", file, "--out", out)
     assert (code, said.splitlines()[0]) == (
         0,
-        f"Simulated runs. Nothing left to do: 4 runs are done in {out}.",
+        f"Simulated runs. Nothing is left to do: 4 runs are done in {out}.",
     )
 
 
@@ -83,7 +83,7 @@ def test_extending(isolaw, file: Path, tmp_path: Path) -> None:
     isolaw("sweep", file, "--out", out)
     code, _, notes = isolaw("sweep", file, "--out", out, "--set", "sweep.compute=6e4")
     assert code == 0
-    assert "4 to do" in notes
+    assert "4 remain" in notes
     assert pd.read_parquet(out / "points.parquet")["compute"].max() == 60_000
 
 
@@ -194,7 +194,7 @@ def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_p
     said, notes = process.communicate(timeout=100)
     assert process.returncode == 130
     assert said == ""
-    assert "interrupted; the same command continues" in notes
+    assert "interrupted; run the same command to continue" in notes
     assert "Traceback" not in notes
     assert not list(out.glob("runs/*/FAILED.json"))
     assert engine.status(out)["done"] < 8

@@ -121,7 +121,7 @@ def test_of_several_machines_the_one_with_most_runs_counts() -> None:
     runs = [run(b, n, gpus=8, gpu="H100") for b, n in SIZES] + [run(32, 8, noise=lambda: 4.0, gpus=1)]
     cost = fit(runs, "")
     assert (cost.gpus, cost.runs) == (8, 4)
-    assert cost.notes == ("left out: 1 of 5 runs, on other machines or of other models",)
+    assert cost.notes == ("isolaw leaves out 1 of 5 runs, which are on other machines or of other models",)
 
 
 def test_simulated_runs_have_no_cost() -> None:
@@ -248,7 +248,7 @@ def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder)
     assert cost.seconds(32, 8, 10) == (pytest.approx(10 * cost.step(32, 8)), None, None)
     with pytest.raises(DataError, match="no run recorded the wall time"):
         costs.read(ROOT / "examples" / "logs" / "slime")
-    assert "left out" in costs.read(ROOT / "examples" / "logs").notes[0]
+    assert "leaves out" in costs.read(ROOT / "examples" / "logs").notes[0]
     assert not recwarn.list
 
 

@@ -83,7 +83,7 @@ def test_a_plan_on_a_preset(preset_file: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [truth.name for truth in found.truths] == ["preset 0"]
     assert found.recommended is not None
     text = "\n".join(document(found).lines())
-    assert "against 1 simulated truth of preset preset" in text
+    assert "on 1 simulated truth of preset preset" in text
     assert "1 of 4 members of preset preset" in text
     assert "problem set" not in text
     data = document(found).data

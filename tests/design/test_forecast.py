@@ -114,12 +114,12 @@ def test_hours_without_a_cost_become_the_rate_that_they_require() -> None:
 def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -> None:
     with pytest.raises(InputError, match=r"DIRECTORY(.|\n)*doctor --gpu(.|\n)*throughput.toml"):
         question(SWEEP, spend="384gpuh")
-    with pytest.raises(InputError, match="at least 4, which a run takes"):
+    with pytest.raises(InputError, match="at least 4, which a run needs"):
         question(SWEEP, gpus=2, hours=1, cost=COST)
     for hours in (float("nan"), float("inf"), 0.0):
         with pytest.raises(InputError, match="hours: found"):
             question(SWEEP, gpus=8, hours=hours)
-    with pytest.raises(InputError, match="GPUs have no effect"):
+    with pytest.raises(InputError, match="the number of GPUs has no effect"):
         question(SWEEP, gpus=8)
     for target in (1e30, float("nan"), 0.5):
         with pytest.raises(InputError, match="target: found"):
@@ -160,7 +160,7 @@ def test_a_plan_is_deterministic_in_any_number_of_processes() -> None:
 def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp_path: Path) -> None:
     found = plan(gpus=8, hours=3, cost=COST)
     lines = document(found).lines()
-    assert lines[0].startswith("Simulated runs. Sweeps played against ")
+    assert lines[0].startswith("Simulated runs. isolaw played each sweep on ")
     assert "Unreliable" not in "\n".join(lines)
     assert sum(line.startswith("- ") for line in lines) >= 5
     data = document(found, price=2.0).data
@@ -175,7 +175,7 @@ def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp
     assert "simulated" in (tmp_path / "plan.toml").read_text().splitlines()[0]
     little = plan(spend=2 * TARGET)
     assert little.unreliable
-    assert any(line.startswith("Unreliable") for line in document(little).lines())
+    assert any(line.startswith("This plan is unreliable") for line in document(little).lines())
 
 
 @pytest.mark.parametrize("kind", list(DesignKind))
@@ -208,7 +208,7 @@ def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     assert found.weights[-forecast.FROM_RUNS :].sum() == pytest.approx(forecast.FROM_RUNS_WEIGHT)
     text = "\n".join(document(found).lines())
     assert "fitted to your runs" in text
-    assert "truths in effect" in text
+    assert "effective number of truths" in text
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ def test_a_stopped_worker_is_named_and_ends_at_ctrl_c(tmp_path: Path, long, monk
             os.kill(pid, signal.SIGSTOP)
             said = "stopped"
         elif event.kind == "warning":
-            assert event.cause == f"process {pid} of the run is stopped; kill -CONT {pid} continues it"
+            assert event.cause == f"process {pid} of the run is stopped; continue it with kill -CONT {pid}"
             stop.set()
             asked = time.monotonic()
     assert time.monotonic() - asked < 5

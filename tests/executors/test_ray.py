@@ -150,8 +150,8 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
     for event in events_of(tiny(executor=on_ray(cpus=3)), tmp_path, stop):
         assert event.kind in ("warning", "stopped")
         if event.kind == "warning":
-            assert "a run takes executor.cpus = 3 and executor.gpus = 0 on executor.nodes = 1" in event.cause
-            assert "waiting for more to join" in event.cause
+            assert "a run needs executor.cpus = 3 and executor.gpus = 0 on executor.nodes = 1" in event.cause
+            assert "isolaw waits for more machines" in event.cause
             stop.set()
     assert engine.status(tmp_path)["waiting"] == 4
 

@@ -60,7 +60,7 @@ def test_without_slurm(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", str(tmp_path))
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--executor", "slurm")
     assert (code, said) == (2, "")
-    assert "executor.kind: this machine has no sbatch and no srun and no squeue; run isolaw on" in notes
+    assert "executor.kind: this machine has no sbatch and no srun and no squeue. Run isolaw on" in notes
     assert not (tmp_path / "out").exists()
 
 
@@ -180,7 +180,7 @@ def test_sbatch_squeue_and_a_machine_that_fails(
     events = make(long(executor={"kind": "slurm"}), out, kill)
     (again,) = [e for e in events if e.kind == "warning"]
     assert again.run_id == killed[0]
-    assert "ended (NODE_FAIL); repeated from step" in again.cause
+    assert "ended (NODE_FAIL); isolaw repeats the run from step" in again.cause
     assert engine.status(out)["done"] == 2
     assert len(list(slurm_commands.iterdir())) == 3
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))

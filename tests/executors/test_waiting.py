@@ -88,7 +88,7 @@ def test_a_lost_run_is_made_again_while_it_gets_further(tmp_path: Path) -> None:
     assert settle(runs, "a", "lost", "its machine has gone") == ["failed"]
     failure = SweepStore(tmp_path).run("a").failure
     assert failure is not None
-    assert failure["cause"] == "its machine has gone; 3 consecutive times without progress"
+    assert failure["cause"] == "its machine has gone; 3 consecutive attempts without progress"
 
 
 def test_without_retries_it_fails(tmp_path: Path) -> None:

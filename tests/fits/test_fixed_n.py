@@ -80,7 +80,7 @@ def test_rollouts_to_a_target_at_the_command_line(runs: Runs, isolaw: Any, tmp_p
     for words, text in (
         (["--to-target", "high"], "found 'high'; expected rewards"),
         (["--to-target", "0.5", "--hold", "nothing"], "--to-target cannot be combined with --hold"),
-        (["--price", "2"], "--cost and --price go with --to-target"),
+        (["--price", "2"], "--cost and --price require --to-target"),
     ):
         code, _, error = isolaw("fit", path, *words)
         assert code == 2

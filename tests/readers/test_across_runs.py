@@ -53,7 +53,7 @@ def test_what_can_be_neither_is_said(values: list[float]) -> None:
     (run,) = logged(a=values)
     to_fractions([run], {})
     assert value(run) == values
-    assert "not an accuracy, left unchanged" in run.curves.notes[0]
+    assert "so it is not an accuracy" in run.curves.notes[0]
 
 
 def test_of_runs_that_differ_the_fewer_need_to_be_told() -> None:

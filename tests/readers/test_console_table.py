@@ -74,7 +74,7 @@ def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
     own: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}, "metric": "reward"}
-    with pytest.raises(DataError, match=r"set what .episode. counts: "):
+    with pytest.raises(DataError, match=r"state what .episode. counts: "):
         isolaw.read(path, **own)
     points = isolaw.read(path, columns={"compute": "episode"}, **own).points
     assert points["compute"].tolist() == [32, 64, 96, 128, 160]
@@ -149,7 +149,7 @@ def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
     assert read_console(tmp_path / "a.log", b"".join(zero))["step"].tolist() == [0, 1, 2, 3, 4, 5]
     told = [f"Epoch {i // 3} step {1 + i % 3}/3: reward={i / 10}\n".encode() for i in range(6)]
     assert read_console(tmp_path / "a.log", b"".join(told))["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(DataError, match="no line says how many steps an epoch has"):
+    with pytest.raises(DataError, match="no line gives the number of steps per epoch"):
         read_console(tmp_path / "a.log", b"".join(own for i, own in enumerate(lines) if i != 1))
 
 

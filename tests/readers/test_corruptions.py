@@ -145,8 +145,8 @@ def interleaved(text: str) -> str:
 
 N8, N32 = "math/n8-seed0", "math/n32-seed0"
 PATTERN = {"name_pattern": "n{n}-seed{seed}*"}
-WRONG_N = r"n = 99 \(--set\), but 8 in the log"
-WRONG_B = r"B_p = 99 \(--set\), but 32 in the log"
+WRONG_N = r"n = 99 \(--set\), but the log has 8"
+WRONG_B = r"B_p = 99 \(--set\), but the log has 32"
 SAID_ACC = {"metric": "acc"}
 COUNTED_SOUND = {"settings": ["n=4"]}
 TRAINER_SOUND = {"settings": ["n=8", "B_p=4"]}
@@ -176,7 +176,7 @@ CORRUPTIONS = [
     Corruption(
         "two wrong ones given",
         "verl",
-        r"n = 99 .*the log's value was replaced",
+        r"n = 99 .*isolaw replaced the log's value",
         given={"settings": ["n=99", "B_p=32"]},
     ),
     Corruption(
@@ -196,13 +196,13 @@ CORRUPTIONS = [
     Corruption(
         "two seeds swapped by hand",
         "verl",
-        r"seed = 1 \(--set\), but 0 in the log",
+        r"seed = 1 \(--set\), but the log has 0",
         given={"settings": ["*seed0:seed=1", "*seed1:seed=0"]},
     ),
     Corruption(
         "two configurations swapped",
         "verl",
-        r"n = 8 \(--name-pattern\), but 32 in the log",
+        r"n = 8 \(--name-pattern\), but the log has 32",
         swap(f"{N8}.yaml", f"{N32}.yaml"),
         PATTERN,
         PATTERN,
@@ -210,7 +210,7 @@ CORRUPTIONS = [
     Corruption(
         "two seeds' configurations swapped",
         "verl",
-        r"seed = 0 \(--name-pattern\), but 1 in the log",
+        r"seed = 0 \(--name-pattern\), but the log has 1",
         swap(f"{N8}.yaml", "math/n8-seed1.yaml"),
         PATTERN,
         PATTERN,
@@ -224,11 +224,11 @@ CORRUPTIONS = [
     Corruption(
         "a file doubled under another name",
         "verl",
-        r"another log of the run has the same values",
+        r"another log of this run has the same values",
         both(copy(f"{N8}.jsonl", "math/copy.jsonl"), copy(f"{N8}.yaml", "math/copy.yaml")),
     ),
     Corruption(
-        "a folder doubled", "easyr1", r"another log of the run has the same values", copy("n8-seed0", "copy")
+        "a folder doubled", "easyr1", r"another log of this run has the same values", copy("n8-seed0", "copy")
     ),
     Corruption(
         "a file behind itself", "verl", r"repeated with the same values", append(f"{N8}.jsonl", f"{N8}.jsonl")
@@ -246,20 +246,23 @@ CORRUPTIONS = [
         "percent in every run", "verl", r"was in percent \(up to", rewrite("*.jsonl", times(ACC, 100))
     ),
     Corruption(
-        "percent in one run",
+        "percentage in one run",
         "verl",
-        r"is in percent in .*: set percent=true or",
+        r"is in percent in .*; set percent=true or",
         rewrite("n8-seed0.jsonl", times(ACC, 100)),
     ),
     Corruption(
         "a unit that changes within a run",
         "verl",
-        r"a fraction and in percent in one run",
+        r"a fraction and a percentage in one run",
         rewrite("n8-seed0.jsonl", lambda t: t[: len(t) // 2] + times(ACC, 100)(t[len(t) // 2 :])),
     ),
     Corruption("a torn last line", "verl", r"torn last line", rewrite("n8-seed0.jsonl", torn)),
     Corruption(
-        "half a line", "verl", r"left out, not a JSON object: line 6", rewrite("n8-seed0.jsonl", without_line)
+        "half a line",
+        "verl",
+        r"isolaw left out lines that are not a JSON object: line 6",
+        rewrite("n8-seed0.jsonl", without_line),
     ),
     Corruption(
         "values that are not finite",
@@ -271,7 +274,7 @@ CORRUPTIONS = [
     Corruption(
         "n = 1 of groups",
         "verl",
-        r"n is 1 .*the group size is under another key",
+        r"n is 1 .*the group size must be under another key",
         rewrite(
             "*.yaml", lambda t: re.sub(r"(\n +n: )\d+", r"\g<1>1", t) + "algorithm:\n  adv_estimator: grpo\n"
         ),
@@ -279,7 +282,7 @@ CORRUPTIONS = [
     Corruption(
         "a group size that does not divide the batch",
         "prime-rl",
-        r"is no multiple of n = 7",
+        r"is not a multiple of n = 7",
         rewrite("rl.json", lambda t: re.sub(r'"group_size": ?\d+', '"group_size": 7', t)),
     ),
     Corruption("no configuration", "skyrl", r"n and B_p unknown", remove("*.yaml")),
@@ -297,7 +300,7 @@ CORRUPTIONS = [
         append("n8-seed0/slurm-1001.out", "n32-seed0/slurm-1001.out"),
     ),
     Corruption(
-        "percent in one run",
+        "percentage in one run",
         "table",
         r"acc is in percent in .*, and a fraction in",
         rewrite("*.csv", lambda t: re.sub(r"(,16,)0\.(\d\d)(\d)", r"\1\2.\3", t)),

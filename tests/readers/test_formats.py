@@ -154,8 +154,10 @@ def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
     reading = survey([tmp_path], settings=SETTINGS)
     assert len(reading.runs) == 1
     (provenance,) = reading.ready
-    assert any("13 steps repeated with the same values, counted once" in note for note in provenance.notes)
-    assert any("found again" in note for note in provenance.notes)
+    assert any(
+        "13 steps repeated with the same values; isolaw counts them once" in note for note in provenance.notes
+    )
+    assert any("a copy of this run" in note for note in provenance.notes)
     found, known = rows(reading.runs), expected(VERL, VERL_NAMES)
     assert [own[:4] for own in found] == [own[:4] for own in known]
     np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
@@ -170,7 +172,7 @@ def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
     assert rows(reading.runs) == expected(VERL, VERL_NAMES)
     (provenance,) = reading.ready
     assert provenance.container == "jsonl, verl-console"
-    assert "13 steps repeated with the same values, counted once" in provenance.notes
+    assert "13 steps repeated with the same values; isolaw counts them once" in provenance.notes
 
 
 def trainer_state(folder: Path, records: Records, last: int) -> Path:
@@ -198,7 +200,7 @@ def test_a_trainers_state_and_its_events_are_the_same_curves(tmp_path: Path) -> 
     state = isolaw.read(tmp_path / "state", settings=SETTINGS)
     board = isolaw.read(tmp_path / "runs", settings=SETTINGS)
     assert rows(state) == expected(TRL, TRL_NAMES)
-    assert "4 steps repeated with the same values, counted once" in state.notes
+    assert "4 steps repeated with the same values; isolaw counts them once" in state.notes
     pd.testing.assert_frame_equal(state.points[COLUMNS], board.points[COLUMNS], check_exact=False, rtol=1e-6)
     together = survey([tmp_path], settings=SETTINGS)
     assert len(together.runs) == 1
@@ -213,11 +215,11 @@ def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
         if held_out := {k: str(v) for k, v in own.items() if k.startswith("eval")}:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
-    with pytest.raises(DataError, match="set logging_steps, the update steps between two"):
+    with pytest.raises(DataError, match="set logging_steps, the number of update"):
         isolaw.read(tmp_path / "train.out", settings=SETTINGS)
     runs = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 1})
     assert rows(runs) == expected(TRL, TRL_NAMES)
-    assert any("no step in the log: 12 records numbered in order" in note for note in runs.notes)
+    assert any("the log has no steps; isolaw numbered 12 records in order" in note for note in runs.notes)
     every = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 5})
     assert every.points["step"].unique().tolist() == [5 * s for s in STEPS]
 

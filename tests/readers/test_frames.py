@@ -158,7 +158,7 @@ def test_several_frames_and_files(tmp_path: Path) -> None:
 def test_nested_columns_are_left_out() -> None:
     own = frame().assign(tags=[["a"]] * len(frame()))
     runs = isolaw.read(pa.Table.from_pandas(own), metric="val_acc")
-    assert any("nested columns were left out: tags" in note for note in runs.notes)
+    assert any("isolaw left out nested columns: tags" in note for note in runs.notes)
 
 
 def test_a_mapping_file(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
     pd.testing.assert_frame_equal(runs.points, isolaw.read(frame(), metric="val_acc").points)
     with pytest.raises(InputError, match=r"no run matches 'other\*'; found a DataFrame"):
         isolaw.read(own, metric="val_acc", settings=["B_p=4", "other*:seed=3"])
-    with pytest.raises(InputError, match="name_pattern is for files; found a DataFrame"):
+    with pytest.raises(InputError, match="name_pattern applies to files; found a DataFrame"):
         isolaw.read(frame(), metric="val_acc", name_pattern="n{n}")
 
 

@@ -148,7 +148,7 @@ def test_a_file_or_a_glob_of_a_revision(hub: Hub, path: str, revision: str) -> N
     assert {name for name in hub.downloads if name.startswith("runs/")} <= {
         name for name in hub.downloads if Path(name).suffix in (".yaml", ".toml", ".json")
     }
-    assert reading.notes[0].startswith(f"{NAME}{revision}/{path}: read from ")
+    assert reading.notes[0].startswith(f"{NAME}{revision}/{path}: isolaw read it from ")
 
 
 @pytest.mark.parametrize("revision", ["refs/pr/1", "v1%2Fx", BRANCH])
@@ -168,7 +168,7 @@ def failure(source: str) -> str:
 
 
 def test_what_does_not_exist(hub: Hub) -> None:
-    assert "no such data set, or a private one" in failure("hf://datasets/me/nothing")
+    assert "the data set does not exist, or it is private" in failure("hf://datasets/me/nothing")
     assert f"{NAME}@v9: the data set has no revision 'v9'" in failure(f"{NAME}@v9")
     text = failure(f"{NAME}/table/result.csv")
     assert text.startswith(f"{NAME}/table/result.csv: no such file or folder in the data set; found: ")
@@ -194,9 +194,9 @@ def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     isolaw.read(f"{NAME}/runs")
     reach(monkeypatch, 9)
     isolaw.read(f"{NAME}/runs")
-    assert "the Hub does not answer, and the Hub's cache on this machine lacks it" in failure(NAME)
+    assert "the Hub does not answer, and the Hub's cache on this machine lacks the file" in failure(NAME)
     offline(monkeypatch)
-    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks it"
+    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks the file"
     assert failure("hf://datasets/me/other") == f"hf://datasets/me/other: {text}"
 
 
@@ -209,7 +209,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commands(hub: Hub, isolaw, tmp_path: Path) -> None:
     code, said, notes = isolaw("read", f"{NAME}/runs")
     assert code == 0
-    assert f"note: {NAME}/runs: read from " in notes
+    assert f"note: {NAME}/runs: isolaw read it from " in notes
     assert f"isolaw fit {NAME}/runs" in said
     code, _, notes = isolaw("read", f"{NAME}/runs", "--save")
     assert code == 2

@@ -62,11 +62,11 @@ def test_one_pattern_settles_a_layout_and_its_runs_fit(
             path.write_text(LAYOUTS[layout](n, seed))
     monkeypatch.chdir(tmp_path)
     assert run(["read", "n99"]) == 2
-    words = printed(capsys, "To settle this")
+    words = printed(capsys, "To read these logs")
     assert words.count("--name-pattern") == 1
     assert not any(word.startswith(("n99:", "n=")) for word in words)
     assert run(words) == 0
-    words = printed(capsys, "6 of 6 are ready")
+    words = printed(capsys, "6 of 6 logs are ready")
     assert words[0] == "fit"
     assert run([*words, "--draws", "4"]) == 0
     given = dict(pairwise(words))

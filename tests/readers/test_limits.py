@@ -204,7 +204,7 @@ def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (
             "run.jsonl",
             STEP + b"".join(b'{"step":1,"data":{"a/%d":1}}\n' % i for i in range(110_000)),
-            r"records with .* values of .* metrics; limit: what takes 750 MB",
+            r"records with .* values of .* metrics; expected at most what takes 750 MB",
         ),
     ],
     ids=["no objects", "lists", "names"],
@@ -335,7 +335,7 @@ class TestTables:
         pd.testing.assert_frame_equal(
             parquet.read_parquet(path).to_pandas(), pq.read_table(path).drop_columns("lists").to_pandas()
         )
-        assert load(path).attrs["notes"] == ["columns of lists were left out: lists"]
+        assert load(path).attrs["notes"] == ["isolaw left out columns of lists: lists"]
 
 
 def varint(number: int) -> bytes:
@@ -349,7 +349,7 @@ def varint(number: int) -> bytes:
 def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(STEP)
     (tmp_path / "run.toml").write_text("a." * 20 + "a = 1")
-    with pytest.raises(DataError, match=r"its configuration was not used: run\.toml \(cannot be read"):
+    with pytest.raises(DataError, match=r"isolaw did not use its configuration: run\.toml \(cannot be read"):
         assert survey([tmp_path / "run.jsonl"]).runs
 
 
@@ -369,7 +369,7 @@ class TestDirectories:
             [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(SETTINGS)],
             capture_output=True, text=True, check=True, timeout=30,
         )  # fmt: skip
-        assert "without files/output.log" in done.stdout
+        assert "no files/output.log" in done.stdout
 
     def test_more_files_than_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(30):
@@ -421,7 +421,7 @@ LARGE: dict[str, tuple[str, Callable[[Path], Path], str]] = {
         lambda path: repeated(
             path, b"x", 500 * MB, b'{"global_step":1,"log_history":[{"a":"\xf0\x9f\x98\x80', b'"}]}'
         ),
-        "holds no record",
+        "has no record",
     ),
     "csv of one field": (
         "t.csv",

@@ -66,7 +66,7 @@ def test_a_mapping_is_used(tmp_path: Path) -> None:
 def test_what_was_left_out_and_converted_is_said(tmp_path: Path) -> None:
     notes = isolaw.read(wide(tmp_path), mapping=write(tmp_path / "m.toml", MAPPING)).notes
     assert "accuracy was in percent (up to 40): divided by 100" in notes
-    assert "accuracy: 16 of 20 cells are empty and were left out" in notes
+    assert "accuracy: 16 of 20 cells are empty; isolaw left them out" in notes
 
 
 @pytest.mark.parametrize(("percent", "value"), [("true", 0.1), ("false", 10.0)])
@@ -105,7 +105,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     assert len(reading.runs) == 4
     assert reading.notes == [
         f"2 of the files found are not logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
-        "a configuration is read with its log"
+        "isolaw reads a configuration with its log"
     ]
     with pytest.raises(DataError, match="a table with the mapped columns"):
         survey([tmp_path], mapping=write(tmp_path / "n.toml", '[columns]\nstep = "nowhere"\n'))
@@ -193,7 +193,7 @@ def test_lines_are_named_once_for_all_their_metrics(tmp_path: Path, rows: str, w
 
 def test_the_draft_of_a_published_table_needs_one_number(tmp_path: Path) -> None:
     text = draft(TAN)
-    with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): no column and no value"):
+    with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): found no column and no value"):
         isolaw.read(TAN, mapping=write(tmp_path / "m.toml", text))
     edited = text.replace("# problems_per_batch", "problems_per_batch").replace("# compute", "compute")
     runs = isolaw.read(TAN, mapping=write(tmp_path / "m.toml", edited))
@@ -296,7 +296,7 @@ def test_json_rows(tmp_path: Path) -> None:
         ('{"a": 1\n', ["line 1 is not a JSON object"]),
         ('{"a": ' + "[" * 200_000 + "\n", ["line 1 is not a JSON object"]),
         ("{" + '"a": {' * 500 + "}" * 500 + "}\n", ["line 1", "nested deeper"]),
-        ("{}\n", ["a header without rows"]),
+        ("{}\n", ["a header but no rows"]),
     ],
 )
 def test_rows_that_are_none(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -318,7 +318,7 @@ def test_the_real_tables_of_a_trainer_of_ones_own(tmp_path: Path, name: str, see
     if seeds == 2:
         text = text.replace("[columns]", '[columns]\nseed = "total_steps"')
     mapping = write(tmp_path / "m.toml", text)
-    with pytest.raises(DataError, match="2 things are missing"):
+    with pytest.raises(DataError, match="2 columns or values are missing"):
         isolaw.read(path, mapping=mapping)
     runs = isolaw.read(path, mapping=mapping, settings=["n=8", "B_p=1"])
     frame = pd.read_csv(path)

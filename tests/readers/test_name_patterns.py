@@ -28,7 +28,7 @@ def test_a_number_is_taken_whole() -> None:
 
 
 def test_a_name_that_can_be_read_in_two_ways_is_refused() -> None:
-    with pytest.raises(InputError, match=r"= 16 or .* = 8; write more of the name"):
+    with pytest.raises(InputError, match=r"= 16 or .* = 8; include more of the name"):
         values("*n{n}*", "gen8-n16-x")
     assert values("*-n{n}*", "gen8-n16-x") == {"rollouts_per_problem": 16}
 

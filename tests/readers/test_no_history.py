@@ -27,7 +27,7 @@ Traceback (most recent call last):
 # `results.jsonl` of verifiers 0.1.9, and `traces.jsonl` of 0.4.0, shortened.
 RESULTS = '{"example_id":0,"prompt":[],"completion":[],"task":"a","reward":1.0,"total_ms":9.0}\n'
 TRACES = '{"id":"ab","env":{"id":"gsm8k"},"task":{"type":"Task"},"ok":true,"errors":[],"traces":[{}]}\n'
-EVALUATION = "rollouts of one evaluation by verifiers, one per line, without training steps"
+EVALUATION = "the lines are rollouts of one evaluation by verifiers, without training steps"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_an_interrupted_run_is_one(toy: Toy, toy_curve: Curve, tmp_path: Path) -
     (values,) = series(runs).values()
     expected = [*toy_curve(range(1, 5), 0.4), *toy_curve(range(5, 11), 0.6)]
     assert values == [own["toy/train/reward"] for own in expected]
-    assert runs.notes == ("3 steps repeated with other values: the later ones were kept",)
+    assert runs.notes == ("3 steps repeated with other values; isolaw kept the later values",)
 
 
 def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
         toy(tmp_path / name, toy_curve(ceiling=ord(name)), name, config)
     (left_out,) = survey([tmp_path]).left_out
     assert (left_out.run, left_out.status) == ("b", LogStatus.OFF_POLICY)
-    assert "off-policy, among on-policy runs (toy.on_policy in toy.yaml)" in left_out.message
+    assert "off-policy, while the runs in use are on-policy (toy.on_policy in toy.yaml)" in left_out.message
     for name in ("d", "e"):
         config = KNOWN | {"toy.on_policy": False, "toy.seed": ord(name)}
         toy(tmp_path / "off" / name, toy_curve(ceiling=ord(name)), name, config)
@@ -172,7 +172,7 @@ def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     b = toy(tmp_path / "b", rounded, "b", KNOWN)
     found = survey([a, b])  # as a console and event files are
     assert [own.run for own in found.ready] == ["a"]
-    assert any(f"found again in {b} (toy): left out" in note for note in found.ready[0].notes)
+    assert any(f"isolaw leaves out a copy of this run in {b} (toy)" in note for note in found.ready[0].notes)
     (left_out,) = found.left_out
     assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", LogStatus.DUPLICATE, "a")
 
@@ -196,11 +196,11 @@ def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Pat
     toy(tmp_path / "run" / "1.out", toy_curve(range(1, 13)), "first", KNOWN)
     toy(tmp_path / "run" / "2.out", toy_curve(range(10, 41)), "second", KNOWN)
     text = refusal(tmp_path)
-    assert "if one continues the other: --group-by directory" in text
+    assert "If one continues the other: --group-by directory" in text
     assert "identical" not in text
     (provenance,) = survey([tmp_path], group_by="directory").ready
     assert provenance.steps == (1, 40)
-    assert "3 steps repeated with the same values, counted once" in provenance.notes
+    assert "3 steps repeated with the same values; isolaw counts them once" in provenance.notes
 
 
 def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
@@ -241,13 +241,13 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     ):
         assert word in text
     assert "--write-mapping" not in text  # which takes tables
-    assert "no value of a known metric; its keys: my_reward" in refusal(
+    assert "it has no value of a known metric; its keys are my_reward" in refusal(
         path, settings=["framework=toy", "n=8", "B_p=4"]
     )
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
     assert "expected: isolaw, " in str(error.value)
-    assert "it has no named number" in refusal(toy(tmp_path / "none", []))
+    assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
 
 def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -310,9 +310,9 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)
     assert "B_p (problems_per_batch)" in text
-    assert "no known log" not in text  # it is a table, which lacks two values
+    assert "not a known log" not in text  # it is a table, which lacks two values
     path.write_text("a,b\n1,2\n")
-    for word in ("4 things are missing", "no known log either", "isolaw read --save"):
+    for word in ("4 columns or values are missing", "not a known log either", "isolaw read --save"):
         assert word in refusal(path)
 
 
@@ -326,7 +326,7 @@ def test_a_table_that_lacks_a_column_needs_it_and_is_no_unknown_format(tmp_path:
         for source in (path, path.parent):
             (own,) = survey([source]).candidates
             assert (own.status, len(own.needs)) == (LogStatus.NEEDS, 1)
-            assert own.message.startswith(f"{lines}: no column")
+            assert own.message.startswith(f"{lines}: found no column")
             assert refusal(source).count("=<") + refusal(source).count(": <") <= 1  # one suggestion, not two
 
 

@@ -87,23 +87,23 @@ def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], needs: l
         (
             {"toy.n": 6, "toy.rollouts": 100},
             (),
-            ["rollouts per step = 100 (toy.rollouts in toy.yaml) is no multiple of n = 6"],
+            ["rollouts per step = 100 (toy.rollouts in toy.yaml) is not a multiple of n = 6"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10, "toy.rollouts": 96},
             (),
-            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two that hold"],
+            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},
             ("B=96",),
-            ["rollouts per step = 96 (--set)", "set the two that hold"],
+            ["rollouts per step = 96 (--set)", "set the two that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},
             ("n=8",),
             [
-                "n = 8 (--set), but 6 in the log (toy.n in toy.yaml)",
+                "n = 8 (--set), but the log has 6 (toy.n in toy.yaml)",
                 "set two of n, B_p and rollouts_per_step",
             ],
         ),
@@ -122,9 +122,9 @@ def test_what_was_left_aside_is_said(run: Any) -> None:
     given = {"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64, "toy.seed": 1}
     notes = run(given, settings=("n=8", "B_p=16", "seed=2")).notes
     for note in (
-        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced: --set contradicts it",
-        "n = 8 (--set), but 4 in the log (toy.n in toy.yaml): the log's value was replaced",
-        "seed = 2 (--set), but 1 in the log (toy.seed in toy.yaml): the log's value was replaced",
+        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced, since --set contradicts it",
+        "n = 8 (--set), but the log has 4 (toy.n in toy.yaml); isolaw replaced the log's value",
+        "seed = 2 (--set), but the log has 1 (toy.seed in toy.yaml); isolaw replaced the log's value",
     ):
         assert note in notes
 
@@ -139,7 +139,7 @@ def test_parts_that_differ(run: Any) -> None:
     both = run({"toy.n": 8, "toy.prompts": 2, "toy.lr": 1e-6}, {"toy.lr": 5e-7})
     assert both.problems == []
     assert both.facts["lr"].value == 1e-6
-    assert any("lr: 1e-06" in note and "the first was kept" in note for note in both.notes)
+    assert any("lr: 1e-06" in note and "isolaw kept the first" in note for note in both.notes)
 
 
 def test_attributes_are_plain_values(run: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_name_adds_what_the_log_lacks_and_may_not_contradict_it(toy_framework:
     assert named().facts["seed"].value == 3
     assert values(named(n=8, seed=3, rollouts=256)) == (32, 8, 256)
     problems = named(n=16, seed=5).problems
-    assert problems[0].startswith("n = 8 (--name-pattern), but 16 in the log (toy.n in toy.yaml)")
+    assert problems[0].startswith("n = 8 (--name-pattern), but the log has 16 (toy.n in toy.yaml)")
     assert problems[1].endswith("leave {seed} out of the pattern")
 
 

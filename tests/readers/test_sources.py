@@ -74,7 +74,7 @@ def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> 
     assert found.passed.total() == 5
     assert found.passed_over() == (
         "5 of the files found are not logs (1 .md, 1 empty, 1 .safetensors, 1 .parquet, 1 .csv); "
-        "a configuration is read with its log"
+        "isolaw reads a configuration with its log"
     )
 
 
@@ -185,7 +185,7 @@ def test_every_framework_goes_by_its_name() -> None:
 def test_runs_need_a_source() -> None:
     import isolaw
 
-    with pytest.raises(InputError, match="nothing to read"):
+    with pytest.raises(InputError, match="found no source"):
         isolaw.read()
     assert Runs is isolaw.Runs
 

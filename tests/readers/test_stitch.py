@@ -52,7 +52,7 @@ def test_later_wins_and_is_reported(toy_framework: Framework) -> None:
     second = log(*({"at": s, "r": 0.5 + 0.1 * s} for s in range(4, 8)))
     curves = stitch([first, second], toy_framework)
     assert points(curves) == pytest.approx({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9, 5: 1.0, 6: 1.1, 7: 1.2})
-    assert curves.notes == ["2 steps repeated with other values: the later ones were kept"]
+    assert curves.notes == ["2 steps repeated with other values; isolaw kept the later values"]
     assert points(stitch([second, first], toy_framework))[4] == pytest.approx(0.4)
 
 
@@ -61,14 +61,14 @@ def test_the_same_again_is_counted_once(toy_framework: Framework) -> None:
     longer = log(*({"at": s, "r": 0.1 * s, "e": 0.2} for s in range(1, 9)))
     curves = stitch([first, longer], toy_framework)
     assert len(points(curves)) == len(points(curves, EVAL)) == 8
-    assert curves.notes == ["5 steps repeated with the same values, counted once"]
+    assert curves.notes == ["5 steps repeated with the same values; isolaw counts them once"]
 
 
 def test_a_run_resumed_into_the_same_file(toy_framework: Framework) -> None:
     part = log({"at": 1, "r": 0.1}, {"at": 2, "r": 0.2}, {"at": 2, "r": 0.3}, {"at": 3, "r": 0.4})
     curves = stitch([part], toy_framework)
     assert points(curves) == {1: 0.1, 2: 0.3, 3: 0.4}
-    assert curves.notes == ["1 step repeated with other values: the later ones were kept"]
+    assert curves.notes == ["1 step repeated with other values; isolaw kept the later values"]
 
 
 def test_the_frameworks_step_goes_before_the_containers(toy_framework: Framework) -> None:
@@ -92,7 +92,7 @@ def test_updates_counted_from_0(toy_framework: Framework) -> None:
     curves = stitch([part], toy_framework)
     assert points(curves) == {1: 0.2, 2: 0.3}
     assert points(curves, EVAL) == {0: 0.1, 1: 0.15, 5: 0.5}
-    assert curves.notes == ["its steps count from 0: step 0 is after the first update"]
+    assert curves.notes == ["its steps count from 0, so step 0 is after the first update"]
     from_zero = dataclasses.replace(toy_framework, first_step=0)
     told = stitch([log({"at": 3, "r": 0.2})], from_zero)
     assert (points(told), told.notes) == ({4: 0.2}, [])
@@ -108,12 +108,12 @@ def test_records_without_steps_are_numbered(toy_framework: Framework) -> None:
     curves = stitch([part], toy_framework, logging_steps=1)
     assert points(curves) == {1: 0.1, 2: 0.2, 3: 0.3}
     assert points(curves, EVAL) == {0: 0.0, 2: 0.5}
-    assert curves.notes == ["no step in the log: 3 records numbered in order"]
+    assert curves.notes == ["the log has no steps; isolaw numbered 3 records in order"]
     assert (curves.unnumbered, stitch([part], toy_framework).unnumbered) == (0, 3)
     every = stitch([part], toy_framework, logging_steps=5)
     assert points(every) == {5: 0.1, 10: 0.2, 15: 0.3}
     assert every.notes == [
-        "no step in the log: 3 records numbered in order, one every 5 steps (logging_steps)"
+        "the log has no steps; isolaw numbered 3 records in order, one every 5 steps (logging_steps)"
     ]
     only_evaluations = stitch([log({"e": 0.1}, {"e": 0.2})], toy_framework)
     assert points(only_evaluations, EVAL) == {1: 0.1, 2: 0.2}
@@ -140,7 +140,7 @@ def test_two_names_of_one_metric(toy_framework: Framework) -> None:
     assert (points(curves), curves.notes) == ({1: 0.1, 2: 0.2}, [])
     both = stitch([log({"at": 1, "old": 0.1, "new": 0.9})], framework)
     assert points(both) == {1: 0.1}
-    assert both.notes == ["old and new are one metric: the first was used"]
+    assert both.notes == ["old and new are one metric; isolaw uses the first"]
 
 
 def test_values_beyond_reason(toy_framework: Framework) -> None:
@@ -192,4 +192,4 @@ def test_a_curve_beyond_all_use_is_thinned_and_said(
     curves = stitch([part], toy_framework)
     assert list(points(curves)) == [1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101]
     assert len(points(curves, EVAL)) == 10
-    assert curves.notes == ["1 metric had over 11 steps: isolaw kept that many, evenly spread"]
+    assert curves.notes == ["1 metric had over 11 steps; isolaw kept that many, evenly spaced"]

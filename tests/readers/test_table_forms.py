@@ -89,7 +89,8 @@ def test_a_row_for_each_run_is_no_learning_curve(tmp_path: Path) -> None:
     path = tmp_path / "finals.csv"
     path.write_text("run_name,group,num_rollouts,best_acc\nb16-g2,a,2,0.5\nb16-g4,a,4,0.6\n")
     with pytest.raises(
-        DataError, match="each row is another run_name, and one final value per run is not a learning curve"
+        DataError,
+        match="each row has a different run_name, and one final value per run is not a learning curve",
     ):
         isolaw.read(path)
 

@@ -24,12 +24,12 @@ def message(table: Any, **how: Any) -> str:
 
 def test_all_that_is_missing_at_once() -> None:
     text = message(pd.read_csv(TAN).rename(columns={"step": "global_step"}))
-    assert "4 things are missing" in text
+    assert "4 columns or values are missing" in text
     for line in (
-        "B_p (problems_per_batch): no column and no value",
-        "n (rollouts_per_problem): no column and no value; nearest: 'rollout_n'",
-        "step or compute: no column; nearest: 'global_step'",
-        "the reward: no column 'avg@4'; nearest: 'holdout_acc_raw'",
+        "B_p (problems_per_batch): found no column and no value",
+        "n (rollouts_per_problem): found no column and no value; nearest: 'rollout_n'",
+        "step or compute: found no column; nearest: 'global_step'",
+        "the reward: found no column 'avg@4'; nearest: 'holdout_acc_raw'",
         "columns: model, rollout_n, global_step",
     ):
         assert line in text
@@ -62,7 +62,7 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
     rows = [(i, n, 32, 0.3 + i / 100) for n in (4, 16, 64) for i in range(10)]
     table = pd.DataFrame(rows, columns=["iter", "group", "batch", "acc"])
     text = message(table)
-    assert "n (rollouts_per_problem): no column and no value; nearest: 'group'" in text
+    assert "n (rollouts_per_problem): found no column and no value; nearest: 'group'" in text
     assert "nearest: 'batch'; if it counts rollouts: " in text
     assert len(eval(text.splitlines()[-1].strip(), {"isolaw": isolaw, "df": table})) == 3
     index = pd.DataFrame({"iter": range(20), "batch": range(20), "acc": 0.5})
@@ -79,11 +79,11 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
                 "metric": "holdout",
             },
             [
-                "4 things are missing",
+                "4 columns or values are missing",
                 "n (rollouts_per_problem): no column 'rolout'; did you mean 'rollout_n'?",
                 "step: no column 'stepp'; did you mean 'step'?",
                 "compute: 'prompt_seen*n': no column 'prompt_seen'; did you mean 'prompts_seen'?",
-                "the reward: no column 'holdout'; did you mean 'holdout_acc",
+                "the reward: found no column 'holdout'; did you mean 'holdout_acc",
                 '"compute": "prompts_seen*n"',
                 '"B_p": 512',
             ],

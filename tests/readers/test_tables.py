@@ -179,7 +179,7 @@ def test_the_real_table(tmp_path: Path) -> None:
     [
         (b"", ["the file is empty"]),
         (b" \n\n\t\n", ["the file is empty"]),
-        (b"step,score\n", ["a header without rows", "step, score"]),
+        (b"step,score\n", ["a header but no rows", "step, score"]),
         (bytes(range(256)) * 4, ["a binary file", "CSV, Parquet"]),
         (b"\x89PNG\r\n\x1a\n\0\0\0", ["a binary file"]),
         ("step,score\n1,é\n".encode("latin-1"), ["not a text file", "UTF-8"]),
@@ -244,7 +244,7 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read(tmp_path, "r,score\n1,0.1\n", constants={})
     for word in (
-        "3 things are missing",
+        "3 columns or values are missing",
         "B_p (problems_per_batch)",
         "n (rollouts_per_problem)",
         "step or compute",
@@ -282,7 +282,7 @@ def test_a_blank_cell_is_no_measurement(tmp_path: Path) -> None:
     runs = read(tmp_path, "step,score,loss\n0,0.1,2\n1,,1\n2,,1\n3,0.4,1\n")
     assert runs.points["step"].tolist() == [0, 3]
     assert runs.points["value"].tolist() == [0.1, 0.4]
-    assert "2 of 4 rows have no score: not measured there" in runs.notes
+    assert "2 of 4 rows have no score, so it was not measured there" in runs.notes
 
 
 @pytest.mark.parametrize(("name", "eval_set"), [("critic/score/mean", "train"), ("score", "validation")])

@@ -60,7 +60,8 @@ def test_a_check_that_stopped_in_a_stage_ends_as_one_that_did_not(small, tmp_pat
 def test_runs_of_every_lr_fail(small, tmp_path: Path) -> None:
     small["recipe"] = {"lr": 1e300}
     with pytest.raises(
-        isolaw.IsolawError, match=r"runs of every learning rate failed; the first: .*diverged"
+        isolaw.IsolawError,
+        match=r"runs of every learning rate failed; the cause of the first failure: .*diverged",
     ):
         isolaw.check_recipe(small, tmp_path / "far")
 
@@ -114,6 +115,6 @@ def test_what_it_refuses_before_anything_is_spent(small, tmp_path: Path) -> None
     with pytest.raises(SpecError, match=r"design.metric.*avg@4"):
         isolaw.check_recipe({**small, "design": {"metric": "avg@8"}}, tmp_path / "a")
     isolaw.sweep({**small, "sweep": {"compute": 5_000, "seeds": 1}}, tmp_path / "sweep")
-    with pytest.raises(StoreError, match=r"holds something else .*expected a new or empty directory"):
+    with pytest.raises(StoreError, match=r"contains other files .*expected a new or empty directory"):
         isolaw.check_recipe(small, tmp_path / "sweep")
     assert not (tmp_path / "a").exists()

@@ -138,7 +138,7 @@ def test_a_budget_too_small_for_the_grid() -> None:
 
 def test_a_directory_that_holds_something_else(small: Callable[..., Battery], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(StoreError, match="holds something else; expected a new"):
+    with pytest.raises(StoreError, match="contains other files; expected a new"):
         judge(small(), tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="found a file; expected a new"):
@@ -149,5 +149,7 @@ def test_a_directory_that_holds_something_else(small: Callable[..., Battery], tm
 def test_a_directory_of_another_battery(small: Callable[..., Any], tmp_path: Path) -> None:
     claim(small(), tmp_path / "a")
     claim(small(seeds=(7, 8)), tmp_path / "a")
-    with pytest.raises(StoreError, match=r"holds another battery \(constants: found .*; expected .*sigma2"):
+    with pytest.raises(
+        StoreError, match=r"contains another battery \(constants: found .*; expected .*sigma2"
+    ):
         claim(small(settings=["bandit.parameters.sigma2=77.0"]), tmp_path / "a")

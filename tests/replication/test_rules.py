@@ -85,8 +85,8 @@ def test_f3_sharpening() -> None:
 
     assert verdicts(easy) == ALL
     assert verdicts(hard) == ALL
-    assert easy(3, 0).statement == "worst@4 needs larger n than best@4"
-    assert hard(3, 0).statement == "best@4 needs larger n than worst@4"
+    assert easy(3, 0).statement == "worst@4 needs a larger n than best@4"
+    assert hard(3, 0).statement == "best@4 needs a larger n than worst@4"
 
 
 def test_f4a_batches() -> None:
@@ -162,7 +162,7 @@ def test_f6_capped() -> None:
     assert found(3, 0).tolerance is not None
     assert not any("not monotone" in note for note in found(3, 0).notes)
     hump = rules.capped(LEVELS, [32, 500, 2000], humps([4.0, 9.0, 7.0]))
-    assert "not monotone in D: only its smallest and its largest are compared" in hump.notes
+    assert "n* is not monotone in D, so only the smallest and the largest D are compared" in hump.notes
 
 
 def test_f7_decoupled() -> None:

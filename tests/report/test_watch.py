@@ -39,7 +39,7 @@ def test_pace_and_time_left(spec: SweepSpec, tmp_path: Path) -> None:
         assert watch.read()
         before = watch.state["rollouts"]
         assert watch.per_second is None
-        assert "pace not known yet" in watch.lines()[1]
+        assert "pace not yet known" in watch.lines()[1]
         for _ in range(20):
             next(events)
         clock.now = 50.0
@@ -94,12 +94,12 @@ def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.plan(spec, out), out)) as events:
         next(events)
-        assert module.law_so_far(out)[0].startswith("No law yet: ")
+        assert module.law_so_far(out)[0].startswith("There is no law yet: ")
         for _ in events:
             pass
     said = module.law_so_far(out)
-    assert said[0] == "So far, without intervals:"
-    assert said[1].startswith("  n* (highest reward): at C = ")
+    assert said[0] == "The law so far, without intervals:"
+    assert said[1].startswith("  n*, the n with the highest reward, is ")
 
 
 def test_what_is_counted_is_counted_after_the_fit(

@@ -146,7 +146,7 @@ def test_lines_that_were_lost_are_told(tmp_path: Path, tiny, isolaw) -> None:
     engine.sweep(tiny(), tmp_path)
     points = min(tmp_path.glob("runs/*")) / "points.jsonl"
     count = len(points.read_text().splitlines())
-    said = f"{points}: {count} checkpoints were recorded, and 0 are left"
+    said = f"{points}: {count} checkpoints were recorded, but only 0 are left"
     points.unlink()
     assert said in isolaw("status", tmp_path)[1]
     assert any(said in note for note in SweepStore(tmp_path).collect().notes)
@@ -164,7 +164,7 @@ def test_a_run_without_its_state_is_planned_from_its_start(tmp_path: Path, tiny)
     shutil.rmtree(run.folder / "state")
     planned = engine.plan(larger, tmp_path)
     assert planned.remaining == with_states.remaining + run.recorded().checkpoints[-1]["compute"]
-    assert "1 of the runs begun have no state to continue from, and start at step 0" in planned.notes
+    assert "1 of the started runs have no state to continue from, and start again at step 0" in planned.notes
 
 
 def test_what_cannot_be_opened_is_named_in_full(tmp_path: Path, tiny, monkeypatch) -> None:
@@ -226,7 +226,7 @@ def test_handles_are_closed_when_they_are_no_longer_used(tmp_path: Path, tiny) -
 def test_a_name_is_a_single_one(tmp_path: Path, name: str) -> None:
     folder = Folder.at(tmp_path)
     for use in (folder.folder, folder.open, folder.read):
-        with pytest.raises(ValueError, match="not a single name"):
+        with pytest.raises(ValueError, match="not the name of a file"):
             use(name)
 
 

@@ -59,7 +59,7 @@ def _model(spec: RunSpec) -> Iterator[Issue]:
     problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
     gigabytes = values.get("r", 1) * values.get("arms", 1) * problems * 8e-9
     if gigabytes > _MOST_GIGABYTES:
-        note = f"features of so many problems take {gigabytes:.3g} GB"
+        note = f"the features of these problems take {gigabytes:.3g} GB"
         yield Issue("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
 
 

@@ -62,7 +62,7 @@ class CommandBackend(Backend):
         """Return all issues of the command and its options."""
         options = CommandOptions.of(spec)
         issues = template.issues_of(spec, options)
-        message = "the trainer evaluates as its own configuration says"
+        message = "the trainer's own configuration decides about evaluations"
         for key in ("temperature", "top_p", "responses"):
             if (value := getattr(spec.evaluation, key)) is not None:
                 issues.append(Issue(f"evaluation.{key}", message, value))

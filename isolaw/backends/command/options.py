@@ -28,7 +28,7 @@ def _condition(text: str) -> str:
     with contextlib.suppress(ValueError):
         if text == NOT_FINITE or (found and float(found[3]) is not None):
             return text
-    raise ValueError("'nan', or a metric, a comparison and a number, as in 'train/reward < 0.01'")
+    raise ValueError("'nan', or a metric, a comparison and a number, e.g. 'train/reward < 0.01'")
 
 
 def _framework(name: str) -> str:
@@ -73,7 +73,7 @@ class CommandOptions(BaseModel):
     def read(cls, spec: RunSpec) -> CommandOptions:
         """Return the section of an unresolved spec; raise `SpecError` with all issues of the section."""
         if "run" not in spec.options:
-            accepted = "the command that trains, as in 'bash train.sh'"
+            accepted = "the training command, e.g. 'bash train.sh'"
             raise SpecError([Issue("command.run", "missing", accepted=accepted)])
         own = parse_section(cls, spec.options, prefix="command")
         folder = str(Path(own.folder or ".").absolute())

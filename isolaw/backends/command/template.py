@@ -132,14 +132,14 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     except ValueError as error:
         return [Issue("command.run", str(error), options.run, "a line whose quotes are closed")]
     if not words or not words[0].strip():
-        return [Issue("command.run", found=options.run, accepted="a command that trains")]
+        return [Issue("command.run", found=options.run, accepted="a training command")]
     out += _issues_of_settings(spec, options, values)
     if options.adapter and options.shell:
         values["settings"] = ""
     elif options.adapter:
         words = [word for word in words if word != _SETTINGS]  # allowed only as a separate word
     if options.shell and not isinstance(options.run, str):
-        out.append(Issue("command.shell", "a shell takes one line", options.run, "command.run as a line"))
+        out.append(Issue("command.shell", "a shell accepts one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
         for name in (found[1] for text in texts for found in _PLACE.finditer(text) if found[1] is not None):
             if name not in values:
@@ -162,7 +162,9 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     text = " ".join(words_of(options))
     for key in spec.recipe.chosen():
         if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
-            message = f"isolaw knows no {options.framework} option for it; pass {{{key}}} in command.run"
+            message = (
+                f"isolaw knows no {options.framework} option for this key; pass {{{key}}} in command.run"
+            )
             out.append(Issue(f"recipe.{key}", message, values[key]))
     if "micro_batch" not in values and any(own == "{micro_batch}" for own in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)

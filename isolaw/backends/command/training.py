@@ -75,7 +75,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         ended.unlink()
         if pace.done < spec.steps:
             raise RunError(
-                f"{out}: a script trained it, and it ended after {pace.done:,} of {spec.steps:,} steps"
+                f"{out}: a script trained this run, which ended after {pace.done:,} of {spec.steps:,} steps"
             )
     if pace.done >= spec.steps:
         return
@@ -119,7 +119,8 @@ class _Pace:
             _compare(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
             raise RunError(
-                f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
+                f"stopped at step {self.seen:,}, since a value of its log is NaN or infinite "
+                "(command.stop_if)"
             )
         kept = newest(self.out, self.options)[0] if steps else 0
         for step in steps:
@@ -150,7 +151,7 @@ class _Pace:
         """Raise `RunError` if a time limit is exceeded."""
         now = time.monotonic()
         if now - self.moved > 60 * self.options.silent_minutes:
-            what = f"its log has had no new step for {self.options.silent_minutes:g} minutes"
+            what = f"its log has no new step for {self.options.silent_minutes:g} minutes"
             raise process.failure(f"{what} (command.silent_minutes)", log)
         if (hours := self.options.limit_hours) and now - self.began > 3600 * hours:
             raise process.failure(f"it took more than {hours:g} hours (command.limit_hours)", log)
@@ -181,7 +182,7 @@ def _compare(spec: RunSpec, log: Following) -> None:
         if not math.isclose(fact.value, value, rel_tol=1e-6):
             wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); expected {value:g}")
     if wrong:
-        raise RunError(f"the command trains something else: {'; '.join(wrong)}")
+        raise RunError(f"the command trains with other values than the run: {'; '.join(wrong)}")
 
 
 def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
@@ -282,7 +283,7 @@ class _Process:
         how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         text = f"the command {what}{f' ({how})' if how else ''}"
         if not glob.glob(log.pattern):
-            text += f"; it has written no log: {log.pattern}"
+            text += f"; it wrote no log: {log.pattern}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
         return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 

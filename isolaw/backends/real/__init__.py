@@ -273,7 +273,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
     if gpus and processes > gpus:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     elif gpus > 1 and options.cores > gpus:
-        note, key = f"{options.cores} processes train and sample, each with a GPU of its own", "samplers"
+        note, key = f"{options.cores} processes train and sample, each on a separate GPU", "samplers"
         accepted = f"at most {gpus - processes} of the {gpus} GPUs with real.processes = {processes}"
         if gpus == processes:
             key, accepted = "processes", f"at most {gpus - 1} of the {gpus} GPUs, and the others sample"
@@ -288,18 +288,18 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     """Return the issues of ``generation`` and ``samplers``: settings that asynchronous sampling excludes."""
     wanted, colocated = "async", 'real.generation = "colocated"'
     if options.generation == "colocated":
-        note, accepted = "colocated processes sample themselves", f'none, or real.generation = "{wanted}"'
+        note, accepted = "colocated processes do their own sampling", f'none, or real.generation = "{wanted}"'
         return [Issue("real.samplers", note, options.samplers, accepted)] if options.samplers else []
     out, gpus = [], environment.gpus()
     if (gpus or environment.cores()) == 1:
         unit = "GPU" if gpus else "core"
-        note = f"the sampler needs a {unit} of its own"
+        note = f"the sampler needs a separate {unit}"
         out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 {unit}s"))
     if (options.tensor_parallel or 1) > 1:
-        note = "each asynchronous sampler holds a whole model on its GPU"
+        note = "each asynchronous sampler keeps a whole model on its GPU"
         out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
-        note = "interrupting a response takes two requests, and a streaming sampler makes one"
+        note = "interrupting a response requires two requests, but a streaming sampler makes only one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
@@ -326,10 +326,10 @@ def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
         note = "a streaming sampler draws one turn of a rollout"
         out.append(Issue("real.generation", note, "async", '"colocated", or no real.rollout'))
     if (options.tensor_parallel or 1) > 1:
-        note = "each process leads its own rollouts, so they cannot share one sampler's model"
+        note = "each process controls its own rollouts, so the processes cannot share one sampler's model"
         out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, "1, or no real.rollout"))
     if spec.recipe.interrupt_at is not None:
-        note = "a rollout function decides how a rollout goes on"
+        note = "a rollout function decides how a rollout continues"
         accepted = 'no such key, or no real.rollout; with scale_rl: recipe.without = ["interruptions"]'
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     return out

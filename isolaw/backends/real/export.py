@@ -57,7 +57,7 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     found = find_run(run)
     spec = found.read_spec()
     if spec.backend != "real":
-        raise StoreError(f"{found.folder}: a run of the backend {spec.backend!r}, which trains no model")
+        raise StoreError(f"{found.folder}: the run is of the backend {spec.backend!r}, which trains no model")
     base = _base(spec, found)
     step, compute, weights = _state(found)
     about = {"format": FORMAT, "run_id": found.run_id, "step": step, "compute": compute}
@@ -84,7 +84,7 @@ def _base(spec: RunSpec, run: RunStore) -> Path:
     if issues := models.check(base, where=f"{run.folder}: its base model"):
         raise SpecError(issues)
     if models.digest(base) != spec.content["model"]:
-        raise DataError(f"{base}: has changed since the run began; expected the run's base model")
+        raise DataError(f"{base}: the files changed after the run began; expected the run's base model")
     return base
 
 
@@ -101,7 +101,10 @@ def _state(run: RunStore) -> tuple[int, int, Path]:
             return step, compute, run.states.folder(step) / "model.safetensors"
         if run.last_state == step:  # otherwise the run is still executing and has replaced this state
             raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
-    raise StoreError(f"{run.folder}: has no state to export; it has not saved one yet, or it was deleted")
+    raise StoreError(
+        f"{run.folder}: the run has no state to export; it has not saved a state yet, or the state was "
+        "deleted"
+    )
 
 
 @contextlib.contextmanager
@@ -138,7 +141,9 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         own = dict(model.named_parameters())
         wanted = {name: p for name, p in own.items() if p.requires_grad}
         if differing := sorted(wanted.keys() ^ set(stored.keys())):
-            raise RunError(f"{weights}: its weights are not those of {base}: {', '.join(differing[:3])}, …")
+            raise RunError(
+                f"{weights}: the weights differ from the weights of {base}: {', '.join(differing[:3])}, …"
+            )
         for name, parameter in wanted.items():
             parameter.copy_(stored.get_tensor(name))
         if adapters:

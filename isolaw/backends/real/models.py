@@ -17,7 +17,7 @@ _BLOCK = 2**24
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
 # Model families, by model_type, for which packed rows would give wrong results. `train.policy.agrees` detects
 # others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
-_LINEAR, _SINKS = "linear attention, which passes something on from row to row", "attention with sinks"
+_LINEAR, _SINKS = "linear attention, which passes a state from row to row", "attention with sinks"
 _REFUSED = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
     "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
@@ -31,12 +31,12 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
     except SpecError as error:
         return error.issues
     if not (model / "config.json").is_file():
-        found = "no config.json in it" if model.exists() else "no such folder"
+        found = "the folder has no config.json" if model.exists() else "no such folder"
         accepted = "the folder of a model in Hugging Face format"
         return [Issue(where, f"{model}: {found}", accepted=accepted)]
     weights = sorted(model.glob("*.safetensors"))
     if not weights:
-        return [Issue(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
+        return [Issue(where, f"{model}: the folder has no *.safetensors", accepted="weights as safetensors")]
     faults = [f"{path}: incomplete safetensors file" for path in weights if not _is_whole(path)]
     faults += [f"{model / 'config.json'}: {fault}" for fault in _config_faults(model)]
     return [Issue(where, fault) for fault in faults]
@@ -77,7 +77,7 @@ def _config_faults(model: Path) -> list[str]:
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):
-        faults.append("no max_position_embeddings in it")
+        faults.append("max_position_embeddings is missing")
     except ValueError as error:
         faults.append(str(error))
     return faults
@@ -155,10 +155,10 @@ def tokenizer(model: str | Path) -> Any:
         loaded = AutoTokenizer.from_pretrained(str(model))
     except Exception as error:  # a damaged file can raise any exception
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{model}: its tokenizer cannot be loaded: {why}") from None
+        raise DataError(f"{model}: isolaw cannot load its tokenizer: {why}") from None
     # If its files are missing, the tokenizer has special tokens only.
     if len(loaded) <= len(set(loaded.all_special_tokens)):
-        raise DataError(f"{model}: its tokenizer cannot be loaded: the folder has no vocabulary")
+        raise DataError(f"{model}: isolaw cannot load its tokenizer: the folder has no vocabulary")
     # `prompts.check_lengths` reports prompts that are too long.
     getattr(loaded, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
     return loaded

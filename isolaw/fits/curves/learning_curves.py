@@ -188,6 +188,6 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
             return result
         status = "lmfit finds no covariance"
     raise Refused(
-        f"the {family} curve is not determined by these checkpoints ({status}): it has no covariance and no "
-        "profile; train until it bends, or add seeds"
+        f"these checkpoints do not determine the {family} curve ({status}), which has no covariance and no "
+        "profile. Train until the curve bends, or add seeds"
     )

@@ -161,7 +161,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
     chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
     if len(chosen) < len(found):
         raise Refused(
-            f"from runs of at most {number(fit_below)} isolaw recommends nothing for "
+            f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
             f"{number(budgets[-1])}; choose a larger --fit-below"
         )
     return chosen
@@ -220,8 +220,8 @@ def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
     loss, ours = (np.array([split[name].loss for split in judged]) for name in (rule, "isolaw"))
     if np.isnan(loss).any():
         raise Refused(
-            "at the larger budgets fewer than 3 different n were measured, so there is nothing to judge by; "
-            "run the smaller n for longer, or choose a smaller --fit-below"
+            "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
+            "choices; run the smaller n for longer, or choose a smaller --fit-below"
         )
     difference = (loss - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None

@@ -90,7 +90,7 @@ class DrawnShapes:
                 f"times. Extend these runs to {number(compute[worst] / FAR)} or more"
             )
         if over.max() > 1 + 1e-6:
-            text = f"{over.max():.3g} times the compute of the runs"
+            text = f"the comparison is at {over.max():.3g} times the compute of the runs"
             flags.append(Flag(Code.EXTRAPOLATION, text))
 
 
@@ -108,7 +108,7 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
             elif not low / REACH <= value <= high * REACH:
                 wrong.append(f"{name} = {value}: more than {REACH} times outside the runs ({low}–{high})")
     if wrong:
-        raise Refused(f"{'; '.join(wrong)}. Run such a configuration with one seed first")
+        raise Refused(f"{'; '.join(wrong)}. First run a configuration with this value and one seed")
 
 
 def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
@@ -121,7 +121,7 @@ def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     found = [cost.seconds(*shape, 1) for shape in drawn.shapes]
     unknown = [Cell(*s).label for s, own in zip(drawn.shapes, found, strict=True) if own is None]
     if unknown:
-        raise Refused(f"cost: found no step time for {'; '.join(unknown)}; time a step of each")
+        raise Refused(f"cost: found no step time for {'; '.join(unknown)}; time a step of each configuration")
     known = [own for own in found if own is not None]
     value = np.array([own.value for own in known])
     wide = np.array([0.0 if own.high is None else math.log(own.high / own.value) / 1.96 for own in known])

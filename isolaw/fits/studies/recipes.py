@@ -191,7 +191,7 @@ def compare(
     flags += _flags(mine, names, (unit_a, unit_b), paired)
     facts = _facts(first, second)
     if "problem_set" in facts:
-        text = "the problem sets differ: ceilings may differ by the problems as much as by the recipe"
+        text = "the problem sets differ, so ceilings may differ because of the problems or the recipe"
         flags.append(Flag(Code.OTHER_PROBLEMS, text))
     return RecipeComparison(
         names, facts, metric, eval_set, compute, contrasts, Contrast(keys, _mean(pairs)), paired,
@@ -223,9 +223,9 @@ def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> li
     ]
     if not keys:
         raise Refused(
-            f"no (B_p, n) is in both recipes with 5 checkpoints "
+            f"the recipes share no (B_p, n) with 5 checkpoints "
             f"({'; '.join(alone + [flag.text for flag in flags])}). "
-            "Run one configuration with both"
+            "Run one configuration with both recipes"
         )
     flags += [Flag(Code.NOT_COMPARED, f"not compared: {text}") for text in alone]
     return keys
@@ -324,11 +324,11 @@ def _flags(
             )
             out.append(Flag(Code.ONE_SEED, text))
         elif single := [c.label for c in side if c.runs == 1]:
-            text = f"{name}: one seed, assumed to vary as the others do, at {'; '.join(single)}"
+            text = f"{name}: one seed at {'; '.join(single)}; isolaw assumes the same variation as elsewhere"
             out.append(Flag(Code.LONE_RUNS, text))
     seeds = [{s for c in side for s in c.seeds} for side in sides]
     if not paired and "block" not in units and seeds[0] & seeds[1]:
-        out.append(Flag(Code.UNPAIRED, "the seeds are not the same everywhere, so the runs are not paired"))
+        out.append(Flag(Code.UNPAIRED, "the recipes share only some seeds, so isolaw does not pair the runs"))
     return out
 
 

@@ -168,15 +168,18 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", "VALUE")
-        raise DataError(f"runs with {label} differ in more than {name}; {way} chooses among them")
+        raise DataError(f"runs with {label} differ in more than {name}; choose among them with {way}")
     seeds = group["seed"].nunique()
     if seeds < 2:
-        raise Refused(f"{label}: one seed; {name} is chosen on some seeds and judged on others: add a seed")
+        raise Refused(
+            f"{label}: found one seed; expected two or more, since isolaw chooses {name} on some seeds and "
+            "judges it on the others. Add a seed"
+        )
     rewards = group.pivot(index=[name, "seed"], columns="step", values="value")
     complete = rewards.notna().groupby(level=name).transform("sum") == seeds
     shared = rewards.where(complete).dropna(axis="columns", how="all")
     if shared.empty:
-        raise Refused(f"{label}: its seeds share no checkpoint at the same {name}")
+        raise Refused(f"{label}: the seeds share no checkpoint at the same {name}")
     return shared
 
 

@@ -132,7 +132,7 @@ def to_target(
     table = table.assign(lr=_lr(table))
     recipes = _recipes(table, runs.source)
     if recipes:
-        text = f"the runs differ in {', '.join(recipes)}; each recipe has a level of its own"
+        text = f"the runs differ in {', '.join(recipes)}; isolaw fits a level for each recipe"
         flags.append(Flag(Code.BLOCKS, text))
     table, curves = _curves(points, table, flags)
     levels = _checked(targets, table, curves, metric)
@@ -229,7 +229,9 @@ def _curves(
         flags.append(Flag(Code.LEFT_OUT, text))
     table = table.drop(index=few)
     if table.empty:
-        raise Refused(f"no run has {_LEAST_POINTS} evaluations, which a crossing requires")
+        raise Refused(
+            f"no run has {_LEAST_POINTS} evaluations; isolaw needs them to find when a run reaches a target"
+        )
     own = [of_run[run_id] for run_id in table.index]
     return table, [(p["compute"].to_numpy(np.float64), p["value"].to_numpy(np.float64)) for p in own]
 
@@ -244,7 +246,7 @@ def _checked(
         shapes = [table["problems_per_batch"], table["rollouts_per_problem"]]
         top = float(tops.groupby(shapes).max().median())
         if not top > start:
-            raise Refused(f"{metric} does not rise from {start:.3g}: there is nothing to reach")
+            raise Refused(f"{metric} does not rise from {start:.3g}, so there is no target to reach")
         return [float(f"{start + share * (top - start):.3g}") for share in _SHARES]
     out = sorted({float(own) for own in targets})
     wrong = [f"{own:g}" for own in out if not (math.isfinite(own) and own > start)]

@@ -61,7 +61,7 @@ def read(path: Path) -> Iterator[RawLog]:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise DataError(
-            f"{path}: a JSON document of more than {_LARGEST // limits.MB} MB; write it as JSON lines, "
+            f"{path}: a JSON document of more than {_LARGEST // limits.MB} MB; write it as JSON lines, with "
             "an object on each line"
         )
     log = RawLog(str(path), "json", configs.run_name(path, GENERIC))

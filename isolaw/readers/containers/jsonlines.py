@@ -83,12 +83,14 @@ def read(path: Path) -> Iterator[RawLog]:
             continue
         began = add(log, record, began, escaped=b"\\" in line)
     if not log.step:
-        raise DataError(f"{path}: found no JSON object; expected an object on each line")
+        raise DataError(f"{path}: found no JSON object; expected one object on each line")
     if torn:
         log.dropped["torn last line"] += 1
     if broken:
         more = ", …" if log.dropped[_BROKEN] > _SHOWN else ""
-        log.notes.append(f"left out, not a JSON object: line {', '.join(map(str, broken))}{more}")
+        log.notes.append(
+            f"isolaw left out lines that are not a JSON object: line {', '.join(map(str, broken))}{more}"
+        )
     yield log
 
 

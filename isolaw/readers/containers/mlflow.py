@@ -95,8 +95,8 @@ def _files(folder: Path) -> list[Path]:
         found += [path for name in names if (path := Path(top, name)).is_file()]
         if len(found) > _MOST_FILES:
             raise DataError(
-                f"{folder}: over {_MOST_FILES:,} files; isolaw reads at most that many of one run. "
-                "Move the others out of the folder"
+                f"{folder}: over {_MOST_FILES:,} files, the most that isolaw reads from one run. Move the "
+                "others out of the folder"
             )
     return sorted(found)
 

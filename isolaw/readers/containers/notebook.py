@@ -56,7 +56,7 @@ def read(path: Path) -> Iterator[RawLog]:
     container = found.console()
     if container is None:
         raise NoHistory(
-            f"{path}: no cell output has metrics; expected a table with Step, or a console's lines"
+            f"{path}: no cell output has metrics; expected a table with Step, or lines of a console"
         )
     with _as_file(found.text) as text:
         for log in container.read(text):
@@ -78,7 +78,7 @@ class _Notebook:
         except ValueError:
             document = None
         if not notebook_outputs.is_notebook(document):
-            raise DataError(f"{path}: not a notebook of up to {_LARGEST // limits.MB} MB")
+            raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
         self.text = notebook_outputs.printed(document)
         found = (table for html in notebook_outputs.shown(document) for table in tables(html))
         self.tables = [own for own in map(_named, found) if "Step" in own[0] and _known(own[0])]

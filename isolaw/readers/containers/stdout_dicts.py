@@ -114,8 +114,8 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
     reader.steps.number(log, config | printed)
     if not log.step:
         raise DataError(
-            f"{path}: found no metrics printed as a Python dictionary; expected "
-            "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
+            f"{path}: found no metrics printed as Python dictionaries; expected {{'loss': 0.1, …, 'epoch': "
+            f"0.5}}, or 'step 12: {{…}}'"
         )
     log.config = config | printed
     # A single printed argument is the model's name, so the file is then the better source.

@@ -169,7 +169,9 @@ def read(path: Path) -> Iterator[RawLog]:
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
-        raise DataError(f"{path}: found no step; expected a console of AReaL, NeMo-RL, mlx-lm-lora or ROLL")
+        raise DataError(
+            f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora or ROLL"
+        )
     reader = _Reader(form, log)
     for _, line in lines(path, log, returns=True):
         if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):

@@ -81,7 +81,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 length, crc = _FRAME.unpack(frame)
                 if masked_crc32c(frame[:8]) != crc:  # without a length, the next record cannot be found
                     log.dropped[
-                        f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file"
+                        f"damaged from byte {file.tell() - _FRAME.size:,} to the end of the file"
                     ] += 1
                     return
                 if file.tell() + length + _CRC.size > size:

@@ -77,7 +77,7 @@ def read(path: Path) -> Iterator[RawLog]:
         seconds = _seconds(when)
         logs[name].add(metrics, finite(step), seconds - began.setdefault(name, seconds))
     if not logs:
-        raise NoHistory(f"{path}: a Trackio project without values")
+        raise NoHistory(f"{path}: the Trackio project has no values")
     yield from logs.values()
 
 
@@ -102,8 +102,8 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
         files = [own for own in (path, Path(f"{path}-wal")) if own.is_file()]
         if (size := sum(own.stat().st_size for own in files)) > _LARGEST:
             raise DataError(
-                f"{path}: {size / limits.MB:,.0f} MB; limit of a database: {_LARGEST // limits.MB} MB. "
-                "Export the project's metrics as Parquet"
+                f"{path}: {size / limits.MB:,.0f} MB; expected a database of at most {_LARGEST // limits.MB} "
+                "MB. Export the project's metrics as Parquet"
             )
         for own in files:
             shutil.copyfile(own, Path(folder, own.name))

@@ -51,13 +51,13 @@ def read(path: Path) -> Iterator[RawLog]:
         text.fill()
         found = _HISTORY.search(text.text)
         if found is None:
-            raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
+            raise DataError(f"{path}: not a trainer's state: the first MB has no list 'log_history'")
         begin = text.text[: found.end()]
         text.at = found.end()
         whole = _add_history(log, text)
         if not log.step:
             raise NoHistory(
-                f"{path}: its log_history holds no record: nothing was logged before it was written"
+                f"{path}: log_history has no record, since nothing was logged before the file was written"
             )
         text.fill()
         state = _around(begin, text.text[text.at :] if whole else "")
@@ -65,7 +65,7 @@ def read(path: Path) -> Iterator[RawLog]:
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
     if not config and (path.parent / _PICKLE).is_file():
-        log.notes.append(f"{_PICKLE} next to it holds the arguments, but isolaw opens no pickle")
+        log.notes.append(f"{_PICKLE} next to the file contains the arguments, but isolaw opens no pickle")
     yield log
 
 

@@ -79,7 +79,7 @@ class TrainerSteps:
         steps = self._by_bar(trained, config)
         if steps:
             total = self._usual(trained)
-            log.notes.append(f"steps were read off the progress bar (of {total})")
+            log.notes.append(f"isolaw read the steps from the progress bar (of {total})")
         else:
             found = self._by_interval(trained, config, torn=bool(log.dropped["torn dictionaries"]))
             if found is None:
@@ -136,7 +136,7 @@ class TrainerSteps:
             else:  # evaluation between two records
                 exact = rounding * interval / period < 0.5 and epoch <= _LAST_EPOCH
                 steps.append(float(round(epoch * interval / period)) if exact else math.nan)
-        return steps, f"no step in the log: one record every {interval} steps ({origin})"
+        return steps, f"the log has no steps; isolaw assumes one record every {interval} steps ({origin})"
 
     def _interval(
         self, config: Mapping[str, Any], last: int, period: float, rounding: float

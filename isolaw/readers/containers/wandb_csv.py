@@ -29,7 +29,8 @@ _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runt
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
 SAMPLED = (
-    "a W&B export is a sample of the run's history; the run's folder, or run.scan_history(), has all of it"
+    "a W&B export is a sample of the run's history; the run's folder, or run.scan_history(), has the whole "
+    "history"
 )
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
@@ -83,7 +84,7 @@ def read(path: Path) -> Iterator[RawLog]:
                 logs[run].config = {key: literal(value) for key, value in _LABEL.findall(run)}
                 logs[run].config_source = "its label"
                 logs[run].notes.append(
-                    "its label names a W&B group, so its values are means of the group's runs"
+                    "the label names a W&B group, so the values are means of the group's runs"
                 )
         return logs[run]
 
@@ -98,16 +99,16 @@ def read(path: Path) -> Iterator[RawLog]:
             header = next(rows, [])
             if len(header) > _MOST_COLUMNS:
                 raise DataError(
-                    f"{path}: {len(header):,} columns; limit: {_MOST_COLUMNS:,}. Export fewer runs"
+                    f"{path}: {len(header):,} columns; expected at most {_MOST_COLUMNS:,}. Export fewer runs"
                 )
             add = next((add for is_it, add in _KINDS if is_it(header)), None)
             if add is None:
-                raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
+                raise DataError(f"{path}: not a W&B export; its header is {', '.join(header)[:200]!r}")
             add(path, header, filter(whole, rows), log_of)
         except csv.Error as error:
             raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
     if not logs:
-        raise NoHistory(f"{path}: a W&B export without any value")
+        raise NoHistory(f"{path}: the W&B export has no values")
     for log in logs.values():
         if torn:
             log.dropped["torn lines"] += torn
@@ -120,8 +121,8 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
     for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:
             raise DataError(
-                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
-                "export. Export the runs a few at a time"
+                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters, so it is "
+                "not a W&B export. Export a few runs at a time"
             )
         yield line
 
@@ -148,7 +149,7 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
         run, _, metric = column.rpartition(" - ")
         if metric in runs.setdefault(run, {}):
             raise DataError(
-                f"{path}: two columns are called {column!r}; give the runs names of their own in W&B"
+                f"{path}: two columns are called {column!r}; give the runs different names in W&B"
             )
         runs[run][metric] = index
     if not counts_steps and any("_step" not in metrics for metrics in runs.values()):

@@ -82,7 +82,7 @@ def read(path: Path) -> Iterator[RawLog]:
             yield log
             return
         if not whole:
-            raise missing or NoHistory(f"{path}: a W&B run without history")
+            raise missing or NoHistory(f"{path}: the W&B run has no history")
         try:
             yield from _console(log, folder / "files" / "output.log")
         except NoHistory:
@@ -111,7 +111,7 @@ def _add_records(log: RawLog, file: Path) -> None:
         size += len(data) if kind in ("config", "run") else 0
         if size > _LARGEST_CONFIG:
             raise DataError(
-                f"{file}: over {_LARGEST_CONFIG // limits.MB} MB of configuration; a run has a few kB"
+                f"{file}: over {_LARGEST_CONFIG // limits.MB} MB of configuration, but a run has a few kB"
             )
         if kind == "history":
             _add_history(log, record.history)
@@ -216,18 +216,18 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     """Read the printed output as the log of this run."""
     from isolaw.readers.containers import candidates
 
-    lacks = f"{log.source}: a W&B run without history"
+    lacks = f"{log.source}: the W&B run has no history"
     if not path.is_file():
-        raise NoHistory(f"{lacks}, and without files/output.log to read instead")
+        raise NoHistory(f"{lacks}, and no files/output.log to read instead")
     head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)
     if console is None:
-        raise NoHistory(f"{lacks}, and its files/output.log holds no known metrics")
+        raise NoHistory(f"{lacks}, and its files/output.log has no known metrics")
     for printed in console.read(path):
         printed.run = log.run
         if log.config:
             printed.config, printed.config_source = log.config, log.config_source
-        printed.notes.append("W&B has no history of this run, so its console was read: files/output.log")
+        printed.notes.append("W&B has no history of this run, so isolaw read its console, files/output.log")
         printed.dropped += log.dropped
         yield printed
 

@@ -242,7 +242,7 @@ def one_update(
     if trained is None:
         return None
     epochs = f"; {passes.origin} = {passes.value}" if passes else ""
-    origin = f"{trained.value} {what} an update ({trained.origin}), {batch} a batch{epochs}"
+    origin = f"{trained.value} {what} per update ({trained.origin}), {batch} per batch{epochs}"
     if trained.value < batch or (passes is not None and passes.value > 1):
         return Fact(False, origin)
     return Fact(True, origin) if apart else None

@@ -31,7 +31,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     if not problems:
         return {}
     if config.is_true("grpo.use_dynamic_sampling"):
-        problems = problems.but("dynamic sampling: discarded rollouts are not counted")
+        problems = problems.but("with dynamic sampling, C does not count discarded rollouts")
     trained = config.count("policy.train_global_batch_size")
     apart = config.boolean("grpo.async_grpo.enabled", "async_grpo.enabled") or Fact(False, "")
     on_policy = one_update(n.value * problems.value, trained, None, apart) if n else None

@@ -31,7 +31,7 @@ _NOT_KEPT = (
 def _facts(config: Config, facts: Facts) -> Facts:
     problems = facts["problems_per_batch"]
     if problems and config.is_true("active_sampling", "filter_zero_std_samples"):
-        problems = problems.but("filtered groups without variance are not counted")
+        problems = problems.but("C does not count filtered groups without variance")
     data = None
     mixed = config.values.get("dataset_mixer_list")  # alternating names and shares
     if isinstance(mixed, list) and mixed and all(isinstance(name, str) for name in mixed[::2]):

@@ -35,7 +35,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     if not problems:
         return {}
     if config.is_true("algo.dynamic_filtering_enable", "dynamic_filtering"):
-        problems = problems.but("dynamic filtering: discarded rollouts are not counted")
+        problems = problems.but("with dynamic filtering, C does not count discarded rollouts")
     trained = config.count("train.batch_size", "train_batch_size")
     passes = config.count("train.max_epochs", "max_epochs")
     apart = config.boolean("train.async_enable", "async_train") or Fact(False, "")

@@ -50,7 +50,9 @@ def _either(*names: str) -> tuple[str, ...]:
 def _facts(config: Config, facts: Facts) -> Facts:
     batch = facts["rollouts_per_step"]
     lag = config.count(*_either("max_async_level", "max_off_policy_steps"), least=0)
-    on_policy = Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
+    on_policy = Fact(
+        False, "prime-rl generates rollouts while it trains, unless its configuration disables this"
+    )
     if lag:
         on_policy = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
     # Environments can have their own group sizes; n is a single number only if all sizes are equal.
@@ -58,7 +60,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     n = sizes[0] if sizes else facts["rollouts_per_problem"]
     return {
         "rollouts_per_problem": n if len({size and size.value for size in sizes}) < 2 else None,
-        "rollouts_per_step": batch and batch.but("rollouts that filters discard are not counted"),
+        "rollouts_per_step": batch and batch.but("C does not count rollouts that filters discard"),
         "on_policy": on_policy,
         "problem_set": _environments(config),
     }

@@ -41,7 +41,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
             what="problems",
         )
         if sampling := config.text("trainer.algorithm.dynamic_sampling.type"):
-            caveat = f"dynamic sampling, {sampling.value}: discarded rollouts are not counted"
+            caveat = f"dynamic sampling, {sampling.value}: C does not count discarded rollouts"
             out["problems_per_batch"] = problems.but(caveat)
     uses = [config.boolean(f"trainer.algorithm.use_kl_{where}") for where in ("loss", "in_reward")]
     if all(use is not None and not use.value for use in uses):

@@ -40,9 +40,9 @@ def _facts(config: Config, facts: Facts) -> Facts:
         apart = Fact(False, colocated.origin) if colocated and colocated.value else None
         out["on_policy"] = one_update(batch, trained, None, apart)
     if problems and config.text("dynamic_sampling_filter_path"):
-        out["problems_per_batch"] = problems.but("dynamic sampling: discarded rollouts are not counted")
+        out["problems_per_batch"] = problems.but("with dynamic sampling, C does not count discarded rollouts")
     if trained and n and config.is_true("wandb_always_use_train_step"):
-        origin = f"{trained.origin}; wandb_always_use_train_step: steps are optimiser steps"
+        origin = f"{trained.origin}; wandb_always_use_train_step: steps are optimizer steps"
         out["rollouts_per_step"] = Fact(trained.value, origin)
         out["problems_per_batch"] = None  # of an update: several share the problems of a batch
     if not config.is_true("use_kl_loss"):

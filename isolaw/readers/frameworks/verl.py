@@ -133,8 +133,8 @@ def _generated(config: Config, trained: Fact | None) -> Fact | None:
         return trained
     generated = config.count("data.gen_batch_size") or trained
     return generated.but(
-        "dynamic sampling generates up to num_gen_batches batches of this size in a step, and trains on "
-        f"{trained.value} prompts; compute counts one batch"
+        "with dynamic sampling, a step generates up to num_gen_batches batches of this size and trains on "
+        f"{trained.value} prompts; C counts only one batch"
     )
 
 

@@ -161,8 +161,8 @@ def _best_and_worst(study: Study) -> PageSection | str:
         return f"best@k against worst@k: {why}"
     (best, worst), k = names, names[0].partition("@")[2]
     line = (
-        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage), or {k} "
-        f"({worst}, reliability)."
+        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage) or {k} "
+        f"correct answers ({worst}, reliability)."
     )
     charts = run_charts.best_and_worst(study)
     return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
@@ -176,7 +176,9 @@ def _landscape(study: Study) -> PageSection | str:
     if not any(chart.name.startswith("landscape") for chart in charts):
         lines.append(
             "The runs did not record pass@1 of all problems. A simulated sweep records it with "
-            'evaluation.metrics = [..., "histogram"], a real sweep always (in its directory, not its table).'
+            'evaluation.metrics = [..., "histogram"]. A real sweep always records it, in its directory and '
+            "not "
+            "in its table."
         )
     return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 

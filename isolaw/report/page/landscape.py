@@ -90,9 +90,10 @@ def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
     first, last = shares.columns[0], shares.columns[-1]
     low, high = shares.iloc[0], shares.iloc[-1]
     return (
-        f"Share of problems by their pass@1, n = {n:,}, B_p = {b:,} ({origin}, all seeds together). From "
-        f"C = {number(first)} to {number(last)} the lowest bin goes from {low[first]:.0%} to {low[last]:.0%} "
-        f"of problems, the highest from {high[first]:.0%} to {high[last]:.0%}."
+        f"Share of problems by their pass@1, for n = {n:,} and B_p = {b:,} ({origin}, all seeds together). "
+        f"From C = {number(first)} to {number(last)}, the lowest bin goes from {100 * low[first]:.0f} % to "
+        f"{100 * low[last]:.0f} % of problems, and the highest bin from {100 * high[first]:.0f} % to "
+        f"{100 * high[last]:.0f} %."
     )
 
 
@@ -101,6 +102,7 @@ def _zero_caption(rows: pd.DataFrame, b: int) -> str:
     last = rows.loc[rows.groupby("run_id")["step"].idxmax()].groupby("rollouts_per_problem")["value"].mean()
     least, most = last.idxmin(), last.idxmax()
     return (
-        f"Share of problems with pass@1 below 0.02, mean over seeds, B_p = {b:,}. At the end it is smallest "
-        f"for n = {least:,} ({last[least]:.1%}) and largest for n = {most:,} ({last[most]:.1%})."
+        f"Share of problems with pass@1 below 0.02, as a mean over seeds, for B_p = {b:,}. At the end, the "
+        f"share is smallest for n = {least:,} ({100 * last[least]:.1f} %) and largest for n = {most:,} "
+        f"({100 * last[most]:.1f} %)."
     )

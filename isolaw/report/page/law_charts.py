@@ -43,9 +43,9 @@ def buys(study: Study, budgets: Budgets) -> Chart:
     at = [f"{number(p.reward.value or 0.0)} at C = {number(p.compute)} with n = {p.n}" for p in ends]
     caption = (
         "The line is the predicted reward of the recommended allocation at each budget, dashed beyond the "
-        f"runs, and the band its 95 % interval. {BEST}"
+        f"runs. The band is its 95 % interval. {BEST}"
     )
-    alt = f"{caption} It goes from {' to '.join(at)}."
+    alt = f"{caption} The reward goes from {' to '.join(at)}."
     return Chart("buys", "What the budget buys", caption, data, layout, alt, budget=True, height=340)
 
 
@@ -234,7 +234,7 @@ def _reward_caption(study: Study, thinned: bool) -> str:
         lines.append(f"Medium lines are the {fitted} at each measured configuration.")
         lines.append("The heavy line is the frontier of the first chart, dashed beyond the runs.")
     if thinned:
-        lines.append("For long runs the chart shows only some checkpoints; the fit uses all.")
+        lines.append("For long runs, the chart shows only some checkpoints; the fit uses all of them.")
     return " ".join(lines)
 
 
@@ -251,12 +251,12 @@ def n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
     lines = [
         "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
-        "of C; the band is its 95 % interval, and ends at the axis where it is open."
+        "of C. The band is its 95 % interval, which ends at the axis where the interval is open."
     ]
     if not document.bootstrap.draws:
-        lines = ["The line is n*, where the fitted reward is highest. Without draws there is no band."]
-    lines.append("The recommended n is the round or measured n next to it that loses least.")
+        lines = ["The line is n*, where the fitted reward is highest. Without draws, there is no band."]
+    lines.append("The recommended n is the round or measured n next to the line that loses least.")
     if document.method == "surface" and (law := law_text.preferred(document)):
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
-    lines.append("Near n* reward is flat: the loss of an n matters more than the n itself.")
+    lines.append("Near n* the reward is flat, so the loss of an n matters more than the n itself.")
     return about(" ".join(lines), document.axis)

@@ -67,7 +67,7 @@ def decisions(history: Sequence[Decision]) -> Table:
         "best",
         "expected loss",
         "left behind",
-        "asks for",
+        "starts or continues",
         "rollouts before",
     ]
     return Table("decisions", "Decisions of the race", columns, rows)
@@ -82,11 +82,11 @@ def lines(history: Sequence[Decision], further: Purchase | None, directory: str 
     if history[-1].best is not None:
         out.append(
             "A race chooses among configurations that ran to this C. The law may recommend an n between "
-            "them, with an expected loss of its own."
+            "these configurations, with an expected loss of its own."
         )
     if further is not None:
         out.append(text.further(further, history))
     if left:
-        grid = f" The whole grid: {commands.extend_sweep(directory, _WHOLE)}" if directory else ""
+        grid = f" To run the whole grid: {commands.extend_sweep(directory, _WHOLE)}" if directory else ""
         out.append(f"Runs that were left behind keep their state.{grid}")
     return out

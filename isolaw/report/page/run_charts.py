@@ -244,10 +244,10 @@ def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -
     near = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
     text = (
         f"Share of problems for which {means} {k} samples are correct, at C = {number(compute)} and "
-        f"B_p = {b:,}. Highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
+        f"B_p = {b:,}. The share is highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
     )
     if len(near) > 1:
-        text += f"; within {TOLERANCE} of it: n = {', '.join(f'{n:,}' for n in near)}"
+        text += f"; within {TOLERANCE} of it are n = {', '.join(f'{n:,}' for n in near)}"
     return f"{text}."
 
 
@@ -255,12 +255,13 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
     """Return the caption of the backtest: how it was judged, and the mean loss of each rule."""
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
-        judged = "by later checkpoints of the same runs, since there is one seed"
+        judged = "by later checkpoints of the same runs, since there is only one seed"
     means = {rule: found["mean_loss"] for rule, found in result["rules"].items()}
     listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (
         f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
-        f"larger budgets, judged {judged}. Mean loss: {listed}. Least: {best}. "
-        "All losses are too large by the same amount, since the best reward is a maximum over noisy values."
+        f"larger budgets, which isolaw judged {judged}. The mean losses are: {listed}. The rule {best!r} "
+        "loses least. All losses are too large by the same amount, since the best reward is a maximum over "
+        "noisy values."
     )

@@ -22,28 +22,28 @@ _TITLES = {
     "arithmetic-hard": "isolaw, hard sums",
 }
 _BASES = {
-    Basis.POINTS: "the law through points of a figure; range: 95 % prediction interval of a point, "
-    "conditional on independent points",
-    Basis.CURVES: "the highest fitted curve of a figure; the figure gives no uncertainty",
-    Basis.RUNS: "isolaw's fit to the recorded runs, of one or two seeds; range: 95 % interval",
+    Basis.POINTS: "the law through the points of a figure. The range is the 95 % prediction interval of a "
+    "point, if points are independent",
+    Basis.CURVES: "the highest fitted curve of a figure, which gives no uncertainty",
+    Basis.RUNS: "isolaw's fit to recorded runs of one or two seeds. The range is a 95 % interval",
 }
 _WHERE = (
     "IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
 )
 _CAVEATS = {
-    Caveat.ONE_PUBLICATION: "Only one publication covers this budget, and its rows share runs.",
-    Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget: "
-    "this B_p is one that a publication used.",
+    Caveat.ONE_PUBLICATION: "Only one publication covers this budget, and its rows in the table share runs.",
+    Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget; "
+    "a publication used the B_p above.",
     Caveat.BATCH_LIMIT: "B_max keeps n below the published n*.",
-    Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, and n* may depend on it. Measure the base model's "
-    "avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
+    Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, although n* may depend on it. Measure the base "
+    "model's avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
     Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B. Pass --model-size.",
 }
 _UNPUBLISHED = (
-    "a number for n* of hard problems (at most 0.0625 right): the figures show an easy and a mixed set",
-    "other models than Qwen2.5, other tasks than mathematics, other algorithms than GRPO",
-    "how much n* varies between seeds: one sweep has a single seed, and the figures show no seeds",
-    "n above 512, and B_p below 32, in a model of that size",
+    "the value of n* on hard problems (at most 0.0625 right): the figures show an easy and a mixed set",
+    "models other than Qwen2.5, tasks other than mathematics, algorithms other than GRPO",
+    "the variation of n* between seeds: one sweep has a single seed, and the figures do not show seeds",
+    "n above 512 and B_p below 32, for a model of that size",
 )
 
 
@@ -55,8 +55,8 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
     """
     first = [
         f"From published results alone: {_answer(advice)}",
-        f"The advice uses no run of your model and no simulation. C = {number(advice.case.budget)} rollouts"
-        f"{_known(advice.case)}.",
+        "The advice uses no run of your model and no simulation. Your case: "
+        f"C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
         _agreement(advice),
     ]
     differ = [f"{_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings]
@@ -70,7 +70,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
         Passage("Other publications", [] if advice.case.far else [_statements(advice)]),
         Passage(
             "Not published",
-            [Bullets("No published result here says anything about:", [f"{text}." for text in _UNPUBLISHED])],
+            [Bullets("No published result here covers these questions:", [f"{t}." for t in _UNPUBLISHED])],
         ),
         Passage("What to run first", _sweep(advice, out or commands.unused("first.toml"), again)),
     ]
@@ -100,17 +100,23 @@ def _answer(advice: Advice) -> str:
     """Return the starting point with its ranges, or the reason why there is none."""
     start, case = advice.start, advice.case
     if start is not None:
-        a, batch = start.allocation, _span(start.batch)
-        return f"n = {a.rollouts_per_problem} (n* {_span(start.n)}), B_p = {batch}, M = {a.steps:,}."
+        a = start.allocation
+        return (
+            f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}. "
+            f"In the sources, n* is {_span(start.n)} and B_p is {_span(start.batch)}."
+        )
     near = advice.nearest
     sizes = sorted(own.source.size for own in advice.readings)
     if case.far:
         ends = f"{_size(sizes[0])}–{_size(sizes[-1])}"
-        return f"no starting point: your model is over 100 times larger or smaller than all others ({ends})."
+        return (
+            "no starting point: your model is over 100 times larger or smaller than all models in the "
+            f"sources ({ends})."
+        )
     kind = f" on {case.difficulty} problems" if case.difficulty else ""
     return (
-        f"no starting point, since no n* is known{kind} at this C. The nearest: n* is "
-        f"{_span(near.n, near.covers)} at C = {number(near.compute)}, {near.source.difficulty} problems "
+        f"no starting point, since no n* is known{kind} at this C. The nearest result: n* is "
+        f"{_span(near.n, near.covers)} at C = {number(near.compute)} on {near.source.difficulty} problems "
         f"({_TITLES[near.source.key]})."
     )
 
@@ -125,7 +131,7 @@ def _agreement(advice: Advice) -> str:
         for lean, text in (
             (Leans.RISES, "n* rises with C, or a large n still improves the model"),
             (Leans.SMALL, "a small n suffices"),
-            (Leans.CONSTANT, "n* does not depend on C, or B_p · n alone counts"),
+            (Leans.CONSTANT, "n* does not depend on C, or only B_p · n matters"),
         )
         if by[lean]
     ]
@@ -142,12 +148,12 @@ def _statements(advice: Advice) -> Bullets:
             f"{own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
             f"{own.varied}; lr {own.lr}): {own.says}."
         )
-    lead = f"What other publications say about {kind}; none gives an n*(C) to average:"
+    lead = f"These publications comment on n for {kind}, but none gives an n*(C) to average:"
     return Bullets(lead, lines)
 
 
 def _table(advice: Advice) -> Table:
-    rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "counts", "from"]]
+    rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "used", "from"]]
     for own in advice.readings:
         source = own.source
         batches = [str(b) for b in source.batches] or ["tuned"]
@@ -180,12 +186,15 @@ def _start(advice: Advice) -> list[Bullets]:
         return [Bullets("", caveats)] if caveats else []
     a = start.allocation
     steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
-    ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
-    lead = f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
+    ends = "an unknown number of"
+    if steps:
+        ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1])))
+    lead = f"Start with n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
     lines = [
-        f"n*: {_span(start.n)}. The mean of the sources that count; the range covers all of their ranges.",
-        f"B_p: {_span(start.batch)}. Within it, the figure's reward is within {TOLERANCE} of the best.",
-        f"M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
+        f"n* is {_span(start.n)}, the mean of the sources used. The range covers the ranges of all of them.",
+        f"B_p is {_span(start.batch)}. In this range, the reward in the figure is within {TOLERANCE} of the "
+        "best.",
+        f"M is C / (B_p · n) steps. In the sources, the best n trained for {ends} steps at their B_p.",
     ]
     if Caveat.BATCH_NOT_COMPARED in advice.caveats:
         del lines[1]
@@ -198,13 +207,15 @@ def _start(advice: Advice) -> list[Bullets]:
 def _differences(own: SourceReading, case: Case) -> str:
     source = own.source
     texts = {
-        Differs.DIFFICULTY: f"{source.difficulty} problems, yours are {case.difficulty}",
-        Differs.MODEL_SIZE: f"a model of {_size(source.size)}, yours has {_size(case.model_size or 0)}",
-        Differs.PROBLEMS: f"{source.problems or 0:,} problems, you have {case.n_train_problems or 0:,}",
-        Differs.BATCH: "another B_p than the starting point",
-        Differs.BUDGET: f"C = {number(case.budget)} is outside its range",
+        Differs.DIFFICULTY: f"its problems are {source.difficulty}, and yours are {case.difficulty}",
+        Differs.MODEL_SIZE: f"its model has {_size(source.size)} parameters, and yours has "
+        f"{_size(case.model_size or 0)}",
+        Differs.PROBLEMS: f"it has {source.problems or 0:,} problems, and you have "
+        f"{case.n_train_problems or 0:,}",
+        Differs.BATCH: "its B_p differs from the B_p of the starting point",
+        Differs.BUDGET: f"its range of C does not include {number(case.budget)}",
     }
-    return "; ".join(texts[code] for code in own.differs) or "no difference that isolaw knows of"
+    return "; ".join(texts[code] for code in own.differs) or "no known difference"
 
 
 def _size(billions: float) -> str:
@@ -225,20 +236,20 @@ def _sweep(advice: Advice, file: str, again: str | None) -> list[Stanza]:
         return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
     levels = ", ".join(map(str, sweep.rollouts_per_problem))
     return [
-        f"The cheapest sweep that improves this advice: n = {levels} with B_p = {sweep.problems_per_batch}, "
-        f"one seed, to C = {number(sweep.compute)}.",
-        f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
-        "Change problems.set and real.model in its file:",
+        f"The cheapest sweep that improves this advice runs n = {levels} with "
+        f"B_p = {sweep.problems_per_batch} and one seed up to C = {number(sweep.compute)}.",
+        f"The sweep costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
+        "Set problems.set and real.model in its file before you run it:",
         Snippet(
             columns(
                 [
-                    *([[again, "write the file"]] if again else []),
-                    [str(commands.sweep_file(file, FIRST)), "its plan; without --dry-run it runs"],
-                    [str(commands.plan_larger(file, budget)), "larger sweeps, on simulated truths"],
+                    *([[again, "write the sweep file"]] if again else []),
+                    [str(commands.sweep_file(file, FIRST)), "show its plan; omit --dry-run to run it"],
+                    [str(commands.plan_larger(file, budget)), "compare larger sweeps on simulated truths"],
                 ]
             ),
             "  ",
         ),
-        "isolaw sweep then prints the command that fits n*(C) of your model; your budget is "
-        f"{budget / sweep.compute:.2g} times the compute of its runs.",
+        "isolaw sweep then prints the command that fits n*(C) of your model. Your budget is "
+        f"{budget / sweep.compute:.2g} times the compute of each run of this sweep.",
     ]

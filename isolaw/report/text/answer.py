@@ -49,7 +49,8 @@ def answer_lines(
     weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
     if weak:
         more = f"; and {len(weak) - _MOST_WEAK} more" if len(weak) > _MOST_WEAK else ""
-        lines.append(f"Weak: {'; '.join(law_text.notes(weak[:_MOST_WEAK]))}{more}.")
+        listed = "; ".join(f"({i}) {note}" for i, note in enumerate(law_text.notes(weak[:_MOST_WEAK]), 1))
+        lines.append(f"Weak points: {listed}{more}.")
     return [*lines, f"Next: {next_step}"]
 
 
@@ -58,12 +59,13 @@ def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) ->
     if bought is None:
         reach = reached(document.grid)
         within = not prediction.asked and prediction.compute <= reach
-        return f"Three n or more ran to this budget (to C = {number(reach)})." if within else ""
+        return f"The runs cover this budget: three n or more ran to C = {number(reach)}." if within else ""
     today = bought.today
-    reward = "" if today.reward.value is None else f": {number(today.reward.value)}"
+    reward = "" if today.reward.value is None else f", with a reward of {number(today.reward.value)}"
     return (
-        f"Gain over the best allocation at C = {number(today.compute)}, the largest compute that three n "
-        f"reached (n = {today.n}{reward}): {_difference(bought.reward)}.{_comes_down(prediction, bought)}"
+        f"The gain over the best allocation at C = {number(today.compute)} is {_difference(bought.reward)}. "
+        f"C = {number(today.compute)} is the largest compute that three n reached, and n = {today.n} is the "
+        f"best there{reward}.{_comes_down(prediction, bought)}"
     )
 
 
@@ -81,7 +83,7 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
     so = "the best n falls between these budgets" if known else "the runs do not show which n is better"
     return (
         f" At C = {number(prediction.compute)} the reward of n = {prediction.n} minus the reward "
-        f"of n = {bought.today.n} is {_difference(bought.kept)}: {so}."
+        f"of n = {bought.today.n} is {_difference(bought.kept)}, so {so}."
     )
 
 
@@ -104,7 +106,10 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
 def _failed(result: Mapping[str, Any] | str) -> str:
     if not backtest_failed(result) or isinstance(result, str):
         return ""
-    return f" Do not rely on it: in the backtest of these runs, {_best_rule(result)[0]!r} did better."
+    return (
+        " Do not rely on this allocation: in the backtest of these runs, the simple rule "
+        f"{_best_rule(result)[0]!r} did better."
+    )
 
 
 def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
@@ -116,9 +121,10 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
         return in_reward(result["rules"][rule]["mean_loss"], result["tolerance"])
 
     judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
-    others = ", ".join(f"{rule} {lost(rule)}" for rule in result["rules"] if rule != "isolaw")
+    others = [f"{lost(rule)} ({rule})" for rule in result["rules"] if rule != "isolaw"]
+    listed = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
     return (
-        f"fitted up to C = {number(result['fit_below'])}, isolaw's choices for C to "
-        f"{number(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}; simple rules "
-        f"lost: {others}."
+        f"with a fit up to C = {number(result['fit_below'])}, isolaw's choices for budgets up to C = "
+        f"{number(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}. "
+        f"Simple rules lost {listed}."
     )

@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 _PRIOR = 1.645  # 90 % of the prior is within ±1.645
 _IN_PRIOR, _OF_PRIOR = "in the prior", "90 % of the prior"
 _PICTURE = (
-    "Points are measured. Each member of the ensemble replays the runs: lines are its medians, and the band "
-    "holds 90 % of the members. The error is the difference between the points and the ensemble's mean. The "
-    "discrepancy δ is the error of the best constants, apart from noise."
+    "Points are measured rewards. Each member of the ensemble replays the runs: the lines are medians over "
+    "the members, and the band contains 90 % of the members. The error is the difference between the points "
+    "and the ensemble's mean. The discrepancy δ is the error of the best constants, apart from noise."
 )
 _BARS = (
-    "In the prior: the grey bar is 90 % of the prior, the line 90 % of the posterior, the dot the estimate."
+    "In the column “in the prior”, the gray bar is 90 % of the prior, the line is 90 % of the posterior, and "
+    "the dot is the estimate."
 )
 
 
@@ -52,7 +53,7 @@ def document(found: Calibration, out: str | None = None) -> Document:
     of = found.posterior
     picture = Drawing(
         lambda: calibration_figure(found),
-        "Measured rewards and the 90 % band of the calibrated simulator against C, a panel for each n",
+        "Measured rewards and the 90 % band of the calibrated simulator against C, with a panel for each n",
         f"{_PICTURE} δ = {of.discrepancy:.4f}; noise: {of.noise:.4f}; {SIMULATIONS:,} simulations.",
     )
     assumed = [Bullets("", found.observed.assumed)] if found.observed.assumed else []
@@ -117,7 +118,7 @@ def _fitted_to(found: Calibration) -> str:
     """Describe what was fitted and to which runs."""
     cells = found.observed.protocol.cells
     return (
-        f"The interference simulator, fitted to {count(sum(c.runs for c in cells), 'run')} of "
+        f"isolaw fitted the interference simulator to {count(sum(c.runs for c in cells), 'run')} of "
         f"{count(len(cells), 'configuration')} up to C = {number(_end(found))} "
         f"({found.observed.metric} on {found.observed.eval_set})."
     )
@@ -126,8 +127,8 @@ def _fitted_to(found: Calibration) -> str:
 def _fit(found: Calibration) -> str:
     """Describe how well the ensemble fits the runs."""
     return (
-        f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
-        f"{found.covered:.0%} of them are within its 90 % band. "
+        f"Measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
+        f"{100 * found.covered:.0f} % of the rewards are within the ensemble's 90 % band."
     )
 
 
@@ -143,14 +144,15 @@ def cautions(found: Calibration) -> list[Caution]:
     if found.posterior.discrepancy > POOR:
         out.append(
             "no constants reproduce these runs. Apart from noise, the error of the best constants is "
-            f"{found.posterior.discrepancy:.3f}. Predictions start from these residuals; do not trust "
-            "smaller differences between configurations that were not run."
+            f"{found.posterior.discrepancy:.3f}. Predictions keep the residuals of the runs. Between "
+            "configurations that were not run, do not trust differences smaller than this error."
         )
     explained = hypot(found.posterior.noise, found.posterior.discrepancy)
     if found.error > MISSED * explained:
         out.append(
-            f"the ensemble misses these runs. Its mean differs from them by {found.error:.3f}, "
-            f"where noise explains {explained:.3f}. Calibrate again with another --seed, and compare."
+            f"the ensemble does not fit these runs. Its mean differs from their rewards by "
+            f"{found.error:.3f}, but noise and discrepancy explain only {explained:.3f}. Calibrate again "
+            "with another --seed, and compare the results."
         )
     if (apart := found.seeds_apart) is not None:
         out.append(
@@ -171,11 +173,11 @@ def _marks(found: Calibration) -> list[str]:
     lines: list[str] = []
     if any(not c.identified for c in found.constants):
         lines.append(
-            "not identified: the runs constrain the constant little more than the prior does; members of the "
-            "ensemble differ in it."
+            "not identified: the runs constrain the constant little more than the prior does, so the members "
+            "of the ensemble have different values."
         )
     if any(c.at_edge for c in found.constants):
-        lines.append("at the edge: the estimate is outside 95 % of the prior.")
+        lines.append("at the edge: the estimate is outside the central 95 % of the prior.")
     return lines
 
 

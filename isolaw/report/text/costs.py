@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def spent(own: Spent | None, cost: Cost) -> str:
     """Return a sentence with the hours, GPU hours and money that runs cost."""
     if own is None:
-        return f"Cost: not known; {origin(cost)} timed steps of one size only."
+        return f"The cost is unknown, since all timed steps have one size; they are from {origin(cost)}."
     if own.gpu_hours is None:
         parts = [_interval(own.hours, "hours of run time")]
     else:
@@ -27,7 +27,7 @@ def spent(own: Spent | None, cost: Cost) -> str:
             parts.append(f"{number(own.hours.value)} hours on {cost.gpus} GPUs")
     if own.money is not None:
         parts.append(f"{number(own.money.value)} at {own.price:g} per {'GPU ' * bool(own.gpu_hours)}hour")
-    return f"Cost: {', '.join(parts)}; from {origin(cost)}."
+    return f"Cost: {', '.join(parts)}, estimated from {origin(cost)}."
 
 
 def short(own: Spent | None) -> str:
@@ -51,8 +51,8 @@ def origin(cost: Cost) -> str:
     if cost.source is CostOrigin.RECORDED:
         return f"{count(cost.runs, 'recorded run')} ({where})"
     if cost.source is CostOrigin.DOCTOR:
-        return f"isolaw doctor --gpu ({where}), for its own model: {cost.model}"
-    return f"the throughputs given ({where})"
+        return f"isolaw doctor --gpu ({where}), which timed a model of its own: {cost.model}"
+    return f"the given throughputs ({where})"
 
 
 def estimated(configurations: Sequence[Remaining]) -> list[str]:
@@ -75,10 +75,10 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
 
 
 _MODELS = {
-    "line": "a + b · T",
-    "tail": "and a tail, c · log2(B_p)",
-    "effects": "and effects of configurations",
-    "least squares": "least squares on rollouts",
+    "line": "line (a + b · T)",
+    "tail": "tail (adds c · log2(B_p))",
+    "effects": "effects (adds effects of configurations to the tail)",
+    "least squares": "least squares (on rollouts)",
 }
 
 
@@ -89,16 +89,17 @@ def validation(cost: Cost) -> list[str]:
     """
     own = cost.left_out
     if own is None:
-        return ["The cost was not cross-validated: cross-validation needs recorded steps of three sizes."]
+        return ["isolaw did not cross-validate the cost, which requires recorded steps of three sizes."]
     errors = ", ".join(
-        f"{_MODELS[name]}: {'none, negative' if value is None else f'{value:.2f}'}"
+        f"{_MODELS[name]} {'none, since it is negative' if value is None else f'{value:.2f}'}"
         for name, value in own.errors.items()
     )
     kind = "configurations" if len(own.errors) > 2 else "batch sizes"
     return [
-        f"Each of {own.configurations} {kind} predicted from the others: median error {own.median:.0%}, "
-        f"{own.inside:.0%} inside their intervals.",
-        f"Root mean square of the log error by model ({own.model} is used): {errors}.",
+        f"Each of {own.configurations} {kind} was predicted from the others: the median error is "
+        f"{100 * own.median:.0f} %, and {100 * own.inside:.0f} % of the step times are inside their "
+        "intervals.",
+        f"isolaw uses the model {own.model!r}. Root mean square of the log error by model: {errors}.",
     ]
 
 
@@ -116,17 +117,21 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
         rows.append([label, _ends(hours), *more, number(own.value / steps)])
     a, b = found
     first = (
-        "The seconds of a step are not known for both."
+        "The step time of A or of B is unknown."
         if a is None or b is None
-        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times the hours of B."
+        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times as long as "
+        f"{count(steps, 'step')} of B."
     )
     far = [f"B_p = {b}, n = {n}" for b, n in shapes if cost.extrapolates(b, n)]
     lines: list[Stanza] = [
         first,
         Table.of(rows),
-        f"From {origin(cost)}.",
+        f"Step times are from {origin(cost)}.",
         *validation(cost),
-        *([Caution(f"{' and '.join(far)}: extrapolated; no such step was timed.")] if far else []),
+        *(
+            [Caution(f"the cost of {' and of '.join(far)} is extrapolated: no such step was timed.")]
+            * bool(far)
+        ),
     ]
     data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
     return Document.of(f"{count(steps, 'step')} of A and B", lines, data | {"cost": cost.to_dict()})
@@ -141,7 +146,7 @@ def time_by_part(seconds: Mapping[str, float]) -> str:
     """Return the share of each part in a total time, the largest first.
 
     >>> time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
-    'generate 60%, train 30%, sync 10%'
+    'generate 60 %, train 30 %, sync 10 %'
     """
     total = sum(seconds.values()) or 1.0
     ordered = sorted(seconds.items(), key=lambda item: -item[1])

@@ -18,21 +18,23 @@ def document(found: DeadGroups) -> Document:
     least, most = found.samples
     usual = min(found.sizes, key=lambda own: abs(own.rollouts_per_problem - _USUAL))
     samples = f"{least}" if least == most else f"{least} to {most}"
-    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "from")
+    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "estimate")
     rows = [["n", "dead", "95 % interval", *heads]]
     rows += [_row(own) for own in found.sizes]
     lines: list[Stanza] = [
-        f"{_share(usual.dead.value or 0.0)} of groups of n = {usual.rollouts_per_problem} have no signal: "
-        f"of 100 problems in a batch {100 * usual.live:.0f} count.",
-        f"{count(found.problems, 'problem')}, {samples} samples of each, {found.mean:.1%} correct.",
+        f"With n = {usual.rollouts_per_problem}, {_share(usual.dead.value or 0.0)} of the groups have no "
+        f"signal: of 100 problems in a batch, {100 * usual.live:.0f} contribute to the gradient.",
+        f"The estimate is from {count(found.problems, 'problem')} with {samples} samples each; "
+        f"{_share(found.mean)} of the samples are correct on average.",
         Table.of(rows),
-        "A group is dead if all its rollouts are right, or all are wrong: its advantages are 0.",
-        "Of a batch of B_p problems, B_p · (1 − dead) count. unbiased: assumes no model of pass rates.",
+        "A group is dead if all its rollouts are right or all are wrong: its advantages are then 0.",
+        "Of the B_p problems of a batch, B_p · (1 − dead) contribute to the gradient.",
+        "An unbiased estimate assumes no model of pass rates.",
     ]
     if any(own.basis == "model" for own in found.sizes):
         lines.append(
-            f"model: n is above the {least} samples of a problem. The value comes from a beta-binomial fit; "
-            "the interval assumes no model, and more samples narrow it."
+            f"A model estimate is for an n above the {least} samples of a problem. Its value comes from a "
+            "beta-binomial fit. Its interval assumes no model, and more samples narrow the interval."
         )
     lines.append("Pass rates are for the sampled model; they change during training.")
     return Document.of("groups without a signal", lines, found.to_dict())
@@ -41,7 +43,7 @@ def document(found: DeadGroups) -> Document:
 def _row(own: GroupSize) -> list[str]:
     dead = own.dead
     low, high = dead.interval or (None, None)
-    ends = f"{_share(low or 0.0)}–{_share(1.0 if high is None else high)}"
+    ends = f"{100 * (low or 0.0):.1f}–{_share(1.0 if high is None else high)}"
     return [
         str(own.rollouts_per_problem), _share(dead.value or 0.0), ends, _share(own.wrong), _share(own.right),
         f"{100 * own.live:.0f}", number(own.per_thousand_rollouts), own.basis,
@@ -49,4 +51,4 @@ def _row(own: GroupSize) -> list[str]:
 
 
 def _share(value: float) -> str:
-    return f"{value:.1%}"
+    return f"{100 * value:.1f} %"

@@ -37,7 +37,7 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
     Code.CHOICES_DISAGREE: "recommendations disagree", Code.PRESET_MISFIT: "misfit of the preset",
     Code.HARDLY_MOVED: "nothing learned",
-    Code.NO_LAW: "no logistic was fitted", Code.NO_SATURATION: "isolaw states no saturation level",
+    Code.NO_LAW: "isolaw fitted no logistic", Code.NO_SATURATION: "isolaw states no saturation level",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
 
@@ -87,9 +87,10 @@ def data_line(document: LawDocument) -> str:
     symbols = {name: symbol for symbol, name in SYMBOLS.items()}
     fixed = ", ".join(f"{symbols.get(k, k)} = {v}" for k, v in document.fixed.items())
     return (
-        f"{document.metric} on {document.eval_set}: {_runs(document)}, "
+        f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
         + about(f"n = {', '.join(map(str, n))}", document.axis)
-        + f"{'; ' if fixed else ''}{fixed}; {HOLDS[document.setting]} held; learning curve: {document.curve}."
+        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {HOLDS[document.setting]} fixed; "
+        + f"the learning curve is {document.curve}."
     )
 
 
@@ -103,8 +104,8 @@ def ends(document: LawDocument) -> str:
     Only the recommendation gives a value of n, so that each text names a single n for a budget.
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
-    at = [f"at {symbol(document)} = {number(p.x)}, {star(p.n_star)}" for p in (known[0], known[-1])]
-    return f"n* (highest reward): {'; '.join(at)}."
+    at = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
+    return f"n*, the n with the highest reward, is {' and '.join(at)}."
 
 
 def star(q: Quantity) -> str:
@@ -136,7 +137,7 @@ def crossovers(document: LawDocument) -> list[str]:
             continue
         text = f"n = {c.to} overtakes n = {c.from_} at {symbol(document)} = {number(c.x)}"
         if not c.supported:
-            text += ", outside the range measured for both: not supported by data"
+            text += ", which no data support: it is outside the range measured for both n"
         elif c.interval is not None:
             text += f" ({interval(c.interval)})"
         elif c.status == "not_identified":
@@ -148,13 +149,14 @@ def crossovers(document: LawDocument) -> list[str]:
 def saturation(document: LawDocument) -> str:
     """State whether n* levels off; empty if that is not known."""
     q = document.params["saturation"]
-    why = "; ".join(f"not stated; {own.text}" for own in having(document.flags, Code.NO_SATURATION)[:1])
+    reasons = [own.text for own in having(document.flags, Code.NO_SATURATION)[:1]]
+    why = "".join(f"isolaw states no saturation level, since {reason}" for reason in reasons)
     if q.status == "ok":
-        return f"Saturation: n* levels off at {quantity(q)}."
+        return f"n* levels off at {quantity(q)}."
     if q.status == "refused":
-        return f"Saturation: {why}." if why else ""
-    level = f"; a level would be {quantity(q)}" if q.status == "lower_bound" else ""
-    return f"Saturation: {why or 'not reached inside the measured n'}{level}."
+        return f"{why}." if why else ""
+    level = f"; the level would be {quantity(q)}" if q.status == "lower_bound" else ""
+    return f"{why or 'n* does not level off within the measured n'}{level}."
 
 
 def law_name(law: str) -> str:
@@ -176,24 +178,27 @@ def verdict(document: LawDocument) -> str:
     """Return the preferred law with its numbers and why it is preferred; empty without a comparison."""
     c = document.comparison
     if c.refused == "few_seeds":
-        return f"Law: isolaw prefers none, since not every configuration has 3 seeds (the fewest: {c.seeds})."
+        return (
+            "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest "
+            f"found are {c.seeds}."
+        )
     if not c.laws:
         return _verdict_on_curves(document)
     if having(document.flags, Code.VERSION_1):
-        return "Law: not shown, since an older isolaw compared the laws; fit the runs again."
+        return "isolaw shows no law, since an older isolaw compared the laws; fit the runs again."
     if not document.bootstrap.draws:
-        return " ".join(["Law: without draws isolaw prefers none.", *_constant(document)])
+        return " ".join(["Without draws, isolaw prefers no law.", *_constant(document)])
     if c.preferred is None:
-        return " ".join(["Law: the draws prefer none.", *_constant(document)])
+        return " ".join(["The draws prefer no law.", *_constant(document)])
     own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
-    text = f"Law: {found}, {name}. " if found else f"Law: {name}. "
+    text = f"isolaw prefers the law {found}, {name}. " if found else f"isolaw prefers this law: {name}. "
     lost = f"{in_reward(own.mean_regret, document.tolerance)} in {document.metric}"
     text += f"On average over C, its n loses {lost} against the best n"
     if c.preferred == "constant":
-        return f"{text}, and no other law loses less in 95% of draws."
+        return f"{text}, and no other law loses less in 95 % of draws."
     constant = in_reward(c.laws["constant"].mean_regret, document.tolerance)
-    text += f", and the best constant n loses {constant}; "
-    return " ".join([f"{text}no other law loses less in 95% of draws.", *_constant(document)])
+    text += f"; the best constant n loses {constant}. "
+    return " ".join([f"{text}No other law loses less in 95 % of draws.", *_constant(document)])
 
 
 def _constant(document: LawDocument) -> list[str]:
@@ -202,7 +207,7 @@ def _constant(document: LawDocument) -> list[str]:
     if c.verdict != "constant" or c.constant is None:
         return []
     most = in_reward(c.constant.max_regret, document.tolerance, 3)
-    return [f"On the fitted surface n = {c.constant.n} loses at most {most} anywhere."]
+    return [f"On the fitted surface, n = {c.constant.n} loses at most {most} at any budget."]
 
 
 def _verdict_on_curves(document: LawDocument) -> str:
@@ -211,14 +216,14 @@ def _verdict_on_curves(document: LawDocument) -> str:
     constant, logistic = c.constant, c.logistic
     if c.verdict == "constant" and constant is not None:
         most = in_reward(constant.max_regret, tolerance, 3)
-        return f"On the fitted curves n = {constant.n} loses at most {most} anywhere."
+        return f"On the fitted curves, n = {constant.n} loses at most {most} at any budget."
     if c.verdict == "no law":
-        return "No law: on the fitted curves the logistic does no better than a constant n."
+        return "isolaw prefers no law: on the fitted curves, the logistic does no better than a constant n."
     if constant is None or logistic is None:
         return ""
     return (
-        f"On the fitted curves the law loses {in_reward(logistic.mean_regret, tolerance)} in reward "
-        f"on average along the frontier; n = {constant.n} everywhere would lose "
+        f"On the fitted curves, the law loses {in_reward(logistic.mean_regret, tolerance)} in reward "
+        f"on average along the frontier; a constant n = {constant.n} would lose "
         f"{in_reward(constant.mean_regret, tolerance)}."
     )
 
@@ -227,24 +232,27 @@ def intervals(document: LawDocument) -> list[str]:
     """Return how the intervals are computed and what they do not cover."""
     bootstrap = document.bootstrap
     if not bootstrap.draws:
-        return ["none: the fit made no draws"]
+        return ["The fit made no draws, so there are no intervals."]
     alone = bootstrap.unit == "lack of fit"
     if document.surface is not None:
-        drawn = f"the reward over n, B_p and C, given {_runs(document)}; each draw gives n*, losses and laws"
+        drawn = f"the reward over n, B_p and C, given {_runs(document)}. Each draw gives n*, losses and laws"
         if alone:
             drawn += (
-                "; with one run of each n, the scatter of runs about a smooth function of n is their variance"
+                ". With one run of each n, the scatter of runs about a smooth function of n gives their "
+                "variance"
             )
     elif bootstrap.unit == "block":
-        drawn = "blocks of residuals, since each configuration has one run; each draw repeats every step"
+        drawn = "blocks of residuals, since each configuration has one run. Each draw repeats the whole fit"
     else:
         drawn = _runs(document) + " (their distance from a smooth surface over n)" * alone
-        drawn += "; each draw repeats every step"
-    failed = f", {bootstrap.failed} of them failed" if bootstrap.failed else ""
-    lines = [f"95 %, from {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}) of {drawn}."]
+        drawn += ". Each draw repeats the whole fit"
+    failed = f", of which {bootstrap.failed} failed," if bootstrap.failed else ""
+    lines = [
+        f"Intervals contain 95 % of {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}) of {drawn}."
+    ]
     if bootstrap.unit == "run":
         lines.append(
-            "Runs with one seed share their problems. This noise cancels when n are compared: differences "
-            "between n are known better than rewards."
+            "Runs with the same seed share their problems. The noise of the problems cancels when n are "
+            "compared, so differences between n are known better than rewards."
         )
-    return [*lines, "docs/statistics.md lists how often they contain the truth on simulated sweeps."]
+    return [*lines, "docs/statistics.md lists how often intervals contain the truth on simulated sweeps."]

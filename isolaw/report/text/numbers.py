@@ -20,9 +20,9 @@ def share(probability: float) -> str:
     """Return a share in percent, rounded down, so that 100 % means all draws.
 
     >>> share(0.995), share(1.0), share(0.29)
-    ('99%', '100%', '29%')
+    ('99 %', '100 %', '29 %')
     """
-    return f"{math.floor(100 * probability + 1e-9)}%"
+    return f"{math.floor(100 * probability + 1e-9)} %"
 
 
 def count(number: int, noun: str) -> str:

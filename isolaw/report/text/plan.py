@@ -24,21 +24,23 @@ def document(found: SweepForecast, price: float | None = None) -> Document:
     """Return the document of a plan. ``price`` is the price of one GPU hour."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
-    plays = f"{count(found.repetitions, 'play')} in each"
+    plays = f"{count(found.repetitions, 'play')} on each truth"
     also = f" of preset {found.preset.name}" if found.preset else ""
     also += f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
     lines: list[Stanza] = [
-        f"Sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. No model was trained.",
-        f"Target: C = {number(asked.target)} rollouts; {len(asked.cells)} configurations, "
-        f"{count(len(asked.spec.sweep.seeds), 'seed')}. The whole grid: {number(asked.grid)} rollouts.",
-        f"Spend: at most {number(asked.budget.rollouts)} rollouts, "
+        f"isolaw played each sweep on {count(simulated, 'simulated truth')}{also}, with {plays}. "
+        "No model was trained.",
+        f"The target is C = {number(asked.target)} rollouts. The whole grid of {len(asked.cells)} "
+        f"configurations and {count(len(asked.spec.sweep.seeds), 'seed')} costs {number(asked.grid)} "
+        "rollouts.",
+        f"The sweep may spend {number(asked.budget.rollouts)} rollouts, "
         f"{_share(asked.budget.rollouts, asked.grid)} of the grid{_place(found)}.",
     ]
     if found.unreliable:
         lines.append(
-            f"Unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of the grid, or of 9 n "
-            "with 3 seeds to the target) no design found the best allocation reliably. Spend more, or lower "
-            "the target."
+            f"This plan is unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of the grid, "
+            "or of 9 n with 3 seeds to the target), no design found the best allocation reliably. Spend "
+            "more, or lower the target."
         )
     passages = [
         Passage("", lines),
@@ -57,30 +59,32 @@ def assumptions(found: SweepForecast) -> list[str]:
         *_origin(found),
         "Rewards are mean accuracies"
         + (f" over {answers:,} validation answers" if answers else ", measured exactly")
-        + "; runs with one seed share its effects; no run fails.",
-        f"The best is the best of these {len(asked.cells)} configurations; the plan considers no others.",
+        + ". Runs with the same seed share its effects, and no run fails.",
+        f"The best allocation is the best of these {len(asked.cells)} configurations; the plan considers no "
+        "others.",
     ]
     if found.preset is None and (outside := truths.outside(asked.cells)):
         named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
-            f"{named}{more}: outside the truths (B_p 8 to 128, n 8 to 2,048); isolaw assumes "
-            "that they have the rewards of the nearest configuration inside."
+            f"The truths cover B_p from 8 to 128 and n from 8 to 2,048. For {named}{more}, isolaw assumes "
+            "the rewards of the nearest configuration in this range."
         )
     if found.compared:
         out.append(
-            f"The truths are weighted by how well they agree with {count(found.compared, 'configuration')} "
-            f"of your runs, up to their level: {found.effective_truths:.1f} truths in effect. "
+            f"isolaw weights the truths by their agreement with {count(found.compared, 'configuration')} of "
+            "your runs, apart from the level of the rewards. The effective number of truths is "
+            f"{found.effective_truths:.1f}. "
             + (
                 f"{found.from_runs} truths are fitted to these runs and have half of the weight."
                 if found.from_runs
-                else "No truth is fitted to these runs: they do not reach the target around the grid."
+                else "No truth is fitted to your runs, since they do not reach the target around the grid."
             )
         )
     if (clock := asked.budget.clock) is not None:
         out.append(
-            f"Times are from {costs.origin(clock.cost)}; {count(clock.places, 'run')} at a time, and the "
-            "runs of one decision end before the next begin."
+            f"Times are from {costs.origin(clock.cost)}, with {count(clock.places, 'run')} at a time. The "
+            "runs of one decision end before the runs of the next decision begin."
         )
     return out
 
@@ -91,16 +95,16 @@ def _origin(found: SweepForecast) -> list[str]:
     if preset is None:
         kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
         return [
-            f"The truths are {len(found.truths) - found.from_runs} of a simulator (version "
-            f"{_version(found)}) on {kinds}, about a third of them calibrated to the paper's runs. Your "
-            "model may learn differently from all of them.",
-            "It learns as fast, relative to the target, as the truths do relative to C = 3e6.",
+            f"{len(found.truths) - found.from_runs} truths are from a simulator (version {_version(found)}) "
+            f"on {kinds}; about a third of them are calibrated to the paper's runs. Your model may learn "
+            "differently from all of them.",
+            "Relative to the target, your model learns as fast as the truths do relative to C = 3e6.",
         ]
     factor = asked.target / preset.measured
     return [
         f"The truths are {len(found.truths)} of {count(len(preset.members), 'member')} of preset "
-        f"{preset.name}, {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). "
-        f"They were fitted to runs up to C = {number(preset.measured)}; beyond, your model may learn "
+        f"{preset.name}, with {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). "
+        f"They were fitted to runs up to C = {number(preset.measured)}; beyond this C, your model may learn "
         "differently.",
         *([f"The target is {number(factor)} times the largest measured compute."] if factor > 1 else []),
     ]
@@ -189,7 +193,7 @@ def _table(found: SweepForecast, price: float | None) -> Table:
                 "hours": _hours(row.wall_s) if clock else None,
                 "price": _hours(row.work_s, price * (gpus or 1)) if price else None,
                 "expected loss": f"{row.regret.value:.4f}",
-                "90 %": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
+                "90 % interval": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
                 "within 0.005": share(row.within),
             }
         )
@@ -202,14 +206,15 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
         return ["isolaw recommends no sweep: every design exceeds the hours. Allow more hours or GPUs."]
     worst, _, most = max(found.losses(best), key=lambda item: item[2])
     lines: list[Stanza] = [
-        f"Recommended: {best.candidate.name}. Expected loss of its allocation at the target: "
-        f"{best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
-        f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays. "
-        f"In its worst truth ({worst.name}) it loses {most:.4f}."
+        f"The plan recommends the design {best.candidate.name!r}. The expected loss of its allocation at the "
+        f"target is {best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
+        f"{best.regret.high:.4f}); in {share(best.within)} of plays the loss is at most 0.005. "
+        f"On its worst truth ({worst.name}), the design loses {most:.4f}."
     ]
     if best.regret.value > min(row.regret.value for row in found.rows):
         lines.append(
-            f"Of the sweeps {_asked_of(found, best)}, it is the cheapest within {ALIKE} of the best."
+            f"Among the designs {_asked_of(found, best)}, it is the cheapest with an expected loss within "
+            f"{ALIKE} of the least."
         )
     matter = [item for item in found.losses(best)[:_SHOWN] if item[2] > 0]
     if matter:
@@ -218,7 +223,7 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
             + (f", weight {share(weight)}" if found.compared else "")
             for truth, weight, regret in matter
         ]
-        lines.append(Bullets("It loses most in these truths:", items, "  "))
+        lines.append(Bullets("It loses most on these truths:", items, "  "))
     return lines
 
 
@@ -242,9 +247,9 @@ def _rate(found: SweepForecast) -> list[str]:
     length = asked.spec.recipe.max_response_tokens
     tokens = f" (at most {number(rate / (asked.gpus or 1) * length)} tokens/s)" if length else ""
     return [
-        f"To end within {asked.hours:g} hours it requires {per}{tokens} on average, training and evaluations "
-        "included. isolaw does not know how fast your GPUs are: --cost converts hours into rollouts, limits "
-        "the spend, and adds GPU hours to the table (docs/costs.md)."
+        f"To end within {asked.hours:g} hours, the sweep requires {per}{tokens} on average, including "
+        "training and evaluations. isolaw does not know the speed of your GPUs: --cost converts hours into "
+        "rollouts, limits the spend, and adds GPU hours to the table (docs/costs.md)."
     ]
 
 
@@ -262,7 +267,7 @@ def _hours(own: Range | None, gpus: float = 1) -> str:
 
 
 def _share(value: float, of: float) -> str:
-    return f"{100 * value / of:.0f}%"
+    return f"{100 * value / of:.0f} %"
 
 
 def _place(found: SweepForecast) -> str:

@@ -50,21 +50,21 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
             least, most = prediction.compared_batches
             among += f" and B_p from {number(least)} to {number(most)}"
     text = (
-        f"Expected loss: {in_reward(best.expected_loss, document.tolerance)} in {document.metric} "
+        f"The expected loss is {in_reward(best.expected_loss, document.tolerance)} in {document.metric} "
         f"against the best allocation{among}"
     )
     if best.probability is not None:
-        text += f"; within {document.tolerance:g} of it in {share(best.probability)} of draws"
+        text += f"; in {share(best.probability)} of draws the loss is at most {document.tolerance:g}"
     if best.measured:
         return f"{text}."
     n, b = best.allocation.rollouts_per_problem, best.allocation.problems_per_batch
     if prediction.compared_batches is not None:
-        side = "outside" if best.beyond else "inside"
+        side = "outside" if best.beyond else "within"
         return f"{text}. No run has n = {n} at B_p = {b}, which is {side} the measured range."
     if document.axis == "problems_per_batch":
         n = b
     where = "beyond the measured n" if best.beyond else "between measured n"
-    return f"{text}.{about(f' No run has n = {n}; it is {where}.', document.axis)}"
+    return f"{text}.{about(f' No run has n = {n}, which is {where}.', document.axis)}"
 
 
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
@@ -132,7 +132,11 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
         return {}
     q = prediction.n_star
     bound = q.status in ("lower_bound", "upper_bound") and not prediction.models
-    far = "; so far beyond the runs only a bound" if bound and having(prediction.flags, Code.CENSORED) else ""
+    far = (
+        ", which is only a bound so far beyond the runs"
+        if bound and having(prediction.flags, Code.CENSORED)
+        else ""
+    )
     out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
     kept = {"joint": ("n*", "B_p*"), "fixed-n": ("B_p*",)}.get(document.setting, ("n*",))
     return {name: out[name] for name in kept}
@@ -151,9 +155,12 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:
-    """Return n* and B_p*, where the reward is highest, in one line; empty without a recommendation."""
-    parts = "; ".join(f"{name}: {text}" for name, text in stars(prediction, document).items())
-    return f"Highest reward at {parts}." if parts else ""
+    """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
+    parts = ", and ".join(
+        f"{name}, the {name.removesuffix('*')} with the highest reward, is {text}"
+        for name, text in stars(prediction, document).items()
+    )
+    return f"{parts}." if parts else ""
 
 
 def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
@@ -165,7 +172,7 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     return (
         f"At {_named(prediction)}, {reached}, isolaw recommends n = {a.rollouts_per_problem}, "
         f"B_p = {a.problems_per_batch}. "
-        f"Expected loss: {in_reward(lost, document.tolerance)} in {document.metric}."
+        f"The expected loss is {in_reward(lost, document.tolerance)} in {document.metric}."
     )
 
 
@@ -198,7 +205,7 @@ def prediction_summary(
             text += f", within {document.tolerance:g} of the best in {share(other.probability)} of draws"
         lines.append(text + costs.short(prediction.spent(other)))
     if prediction.epochs is not None:
-        lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
+        lines.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
     lines += [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
     return [*lines, next_line(prediction, document, race)]
 

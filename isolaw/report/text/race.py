@@ -15,7 +15,7 @@ from isolaw.report.text.numbers import columns, count, number
 _ENDINGS = {
     Ending.CERTAIN: "the expected loss is within the tolerance",
     Ending.SPENT: "the next runs would exceed the spend",
-    Ending.COMPLETE: "every run that the race would make is done",
+    Ending.COMPLETE: "all runs of the race are done",
     Ending.FAILED: "too many runs failed to compare three n; the same command repeats them",
 }
 _CONTINUES = {
@@ -24,11 +24,11 @@ _CONTINUES = {
     Ending.COMPLETE: "add seeds (sweep.seeds)",
 }
 _STAGES = {
-    DecisionStage.GRID: "all runs",
+    DecisionStage.GRID: "start all of",
     DecisionStage.RUNG: "continue",
-    DecisionStage.NEIGHBOURS: "next to the best",
-    DecisionStage.SEEDS: "another seed",
-    DecisionStage.STOP: "the end",
+    DecisionStage.NEIGHBOURS: "start the neighbors",
+    DecisionStage.SEEDS: "start another seed of",
+    DecisionStage.STOP: "end",
 }
 
 
@@ -37,9 +37,10 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
     made, spend = len(design["decisions"]), design["spend"]
     part = _part(spend, design["whole"])
     return [
-        f"race: every second n at B_p = {design['start']} first; to C = {number(design['target'])}",
-        f"at most {number(spend)} rollouts, {part} of the grid's; it ends where the expected loss is at most "
-        f"{design['tolerance']:g}",
+        f"The race starts every second n at B_p = {design['start']} and ends at C = "
+        f"{number(design['target'])}.",
+        f"It may spend {number(spend)} rollouts, {part} of the grid, and ends earlier once the expected loss "
+        f"is at most {design['tolerance']:g}.",
         *([f"{count(made, 'decision')} so far, {count(runs, 'run')} requested"] if made > 1 else []),
     ]
 
@@ -49,7 +50,7 @@ def decision(made: Decision, index: int) -> str:
     known = ""
     if made.best is not None and made.compute is not None:
         known = (
-            f"at C = {number(made.compute)} the best is {cell(made.best)}, expected loss "
+            f"{cell(made.best)} is the best at C = {number(made.compute)}, with an expected loss of "
             f"{made.expected_regret:.4f}"
         )
         behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
@@ -62,12 +63,12 @@ def decision(made: Decision, index: int) -> str:
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     what = _STAGES[made.stage] if known or made.stage is DecisionStage.GRID else "start"
-    return f"decision {index}: {known}{what}: {own} to C = {number(to)}, {which}"
+    return f"decision {index}: {known}{what} {own} up to C = {number(to)}, {which}"
 
 
 def ending(why: Ending) -> str:
     """Return the reason why a race ended."""
-    return f"end: {_ENDINGS[why]}"
+    return f"the race ended: {_ENDINGS[why]}"
 
 
 def found(last: Decision) -> str:
@@ -75,8 +76,9 @@ def found(last: Decision) -> str:
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
-        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
-        f"{last.expected_regret:.4f} after {number(last.spent)} rollouts ({_ENDINGS[last.ending]})."
+        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}, with an expected loss of "
+        f"{last.expected_regret:.4f} after {number(last.spent)} rollouts. It ended because "
+        f"{_ENDINGS[last.ending]}."
         + (f" To continue, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
 
@@ -88,7 +90,8 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
         return [found(last)]
     runs = {request.run for made in history for request in made.runs}
     return [
-        f"{count(len(runs), 'run')}, {_part(last.spent, whole)} of the grid's rollouts. {found(last)}",
+        f"The race made {count(len(runs), 'run')} with {_part(last.spent, whole)} of the grid's rollouts. "
+        f"{found(last)}",
         *_edges(last.best, grid),
     ]
 
@@ -101,7 +104,9 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
         if len(line) > 1 and best[i] in (line[0], line[-1]):
             sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
     return (
-        [f"At the edge of the grid: {' and '.join(sides)}; values beyond it may be better."] if sides else []
+        [f"The best is at the edge of the grid, where {' and '.join(sides)}. Values beyond it may be better."]
+        if sides
+        else []
     )
 
 
@@ -110,10 +115,10 @@ def schedule(assumed: Schedule, whole: int) -> list[str]:
     made = assumed.decisions
     runs = {request.run for own in made for request in own.runs}
     return [
-        f"Simulated: the race, assuming the rewards of the simulator's preset {assumed.truth!r}",
+        f"Simulated race, assuming the rewards of the simulator's preset {assumed.truth!r}:",
         *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
         f"  total: {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
-        f"{_part(made[-1].spent, whole)} of the grid's",
+        f"{_part(made[-1].spent, whole)} of the grid",
     ]
 
 
@@ -132,18 +137,18 @@ def further(bought: Purchase, history: Sequence[Decision]) -> str:
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]
     gain = (
-        f"The expected loss would change from {bought.before:.4f} to about {bought.after:.4f}"
+        f"the expected loss would change from {bought.before:.4f} to about {bought.after:.4f}"
         if bought.after < bought.before
-        else f"The expected loss of {bought.before:.4f} would hardly change"
+        else f"the expected loss of {bought.before:.4f} would hardly change"
     )
     return (
-        f"With {_part(bought.rollouts, last.limits[0])} more spend ({number(bought.rollouts)} rollouts) the "
-        f"race could run {each}. {gain}: simulated from the surface of these runs."
+        f"With {_part(bought.rollouts, last.limits[0])} more spend ({number(bought.rollouts)} rollouts), the "
+        f"race could run {each}. In a simulation from the surface of these runs, {gain}."
     )
 
 
 def _part(rollouts: float, of: float) -> str:
-    return f"{min(rollouts / of, 1.0):.0%}"
+    return f"{100 * min(rollouts / of, 1.0):.0f} %"
 
 
 def standings(last: Decision) -> list[str]:
@@ -155,7 +160,7 @@ def standings(last: Decision) -> list[str]:
             f"{own.rollouts_per_problem}",
             f"{own.reward:.3f}",
             f"{own.expected_regret:.4f}",
-            f"{own.probability:.0%}",
+            f"{100 * (own.probability or 0.0):.0f} %",
         ]
         for own in ordered
     ]

@@ -22,7 +22,7 @@ _MOST_NAMED = 4
 # For each status: the text in the table, the text after "1", and the text after a larger number.
 _WORDS = {
     LogStatus.READY: ("ready", "is ready", "are ready"),
-    LogStatus.NOT_INSTALLED: ("needs a package", "needs a package", "need a package"),
+    LogStatus.NOT_INSTALLED: ("needs a package", "requires a package", "require a package"),
     LogStatus.OFF_POLICY: ("off-policy", "is off-policy", "are off-policy"),
     LogStatus.ON_POLICY: ("on-policy", "is on-policy", "are on-policy"),
     LogStatus.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
@@ -94,7 +94,8 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
         needs = Counter(", ".join(own.needs) for own in candidates if own.needs)
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
     parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
-    head = f"{ready} of {len(candidates)} {_WORDS[LogStatus.READY][1 + (len(candidates) > 1)]}"
+    logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
+    head = f"{ready} of {logs} {_WORDS[LogStatus.READY][1 + (len(candidates) > 1)]}"
     head += f": {fit}" if fit else ""
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
@@ -111,7 +112,7 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     if options is None:
         return [reading.to_fill_in(words)]
     settled = commands.read_again(words, options)
-    lines = [f"To settle this: {settled}"]
+    lines = [f"To read these logs: {settled}"]
     if settled.blanks:
         lines.append(
             f"  Fill in {listed(settled.blanks, _MOST_NAMED)} there. {reading.to_fill_in(words)}".rstrip()
@@ -169,7 +170,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
         lines.append(configurations(reading.ready))
         fit, reason = fit_command(reading.together().runs, words, metric)
     lines.append(summary(reading.candidates, fit))
-    return [*lines, *([f"No law yet: {reason}"] if reason else [])]
+    return [*lines, *([f"There is no law yet: {reason}"] if reason else [])]
 
 
 def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:

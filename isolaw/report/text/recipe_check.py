@@ -15,11 +15,11 @@ _EXPONENTS = {
     "sqrt": "√B rule",
     "sqrt_problems": "√B_p rule",
     "linear": "rule lr ∝ B",
-    "constant": "rule of a constant lr",
+    "constant": "constant-lr rule",
 }
 _MOVES = "The best lr depends on C, so check again for a larger C."
 _STAGES = {
-    "lr": "search of the lr",
+    "lr": "search for the lr",
     "lr-full": "the lr at the sweep's C",
     "batch": "other batch sizes",
     "terms": "KL and entropy terms",
@@ -41,7 +41,8 @@ def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     runs, rollouts = (sum(own[key] for own in stages) for key in ("runs", "rollouts"))
     return [
-        f"Recipe check: about {runs} runs, {number(rollouts)} rollouts; the lr search decides how many",
+        f"The recipe check needs about {runs} runs and {number(rollouts)} rollouts, depending on the lr "
+        "search:",
         *(f"  {line}" for line in columns(rows, "<<>")),
     ]
 
@@ -50,10 +51,11 @@ def document(found: RecipeCheck) -> Document:
     """Return the document: the runs as evidence, the findings and the recipe."""
     b, n = found.base
     head = (
-        f"Base lr at B_p = {b} with n = {n}, B = {b * n:,}; {found.metric} on validation, mean of "
-        f"{count(len(found.seeds), 'seed')} with its standard error; {number(found.rollouts)} rollouts."
+        f"The base lr is the lr at B_p = {b} and n = {n} (B = {b * n:,}). Rewards are the mean "
+        f"{found.metric} on validation of {count(len(found.seeds), 'seed')}, with its standard error. The "
+        f"check used {number(found.rollouts)} rollouts."
     )
-    unchecked = f"The {_EXPONENTS[found.scaling]} is not checked: the grid has one batch size."
+    unchecked = f"The {_EXPONENTS[found.scaling]} is not checked, since the grid has only one batch size."
     findings = [
         *_lr(found),
         *(_batch(found, own) for own in found.batches),
@@ -86,56 +88,65 @@ def _table(rows: Sequence[RecipeResult]) -> Table:
 
 def _lr(found: RecipeCheck) -> list[str]:
     if found.lr_undecided:
-        rivals = f"not decided against {_values(found.lr_undecided)}"
+        rivals = f", but the runs do not exclude {_values(found.lr_undecided)}"
     elif len(found.seeds) > 1:
-        rivals = "better than the others beyond noise"
+        rivals = " and better than the others beyond noise"
     else:
-        rivals = "not decided against the others"
-    lines = [f"lr = {found.lr:.4g} is the best at C = {number(found.compute)}: {rivals}."]
+        rivals = ", but the runs do not exclude the others"
+    lines = [f"lr = {found.lr:.4g} is the best at C = {number(found.compute)}{rivals}."]
     if found.horizon < found.compute:
         short = f"at C = {number(found.horizon)}"
         lines.append(
-            f"It is also the best {short}."
+            f"The same lr is the best {short}."
             if found.lr_short == found.lr
             else f"The best {short} is lr = {found.lr_short:.4g}. "
-            + ("It is not decided whether the best lr depends on C." if found.slope is None else _MOVES)
+            + ("The runs do not show whether the best lr depends on C." if found.slope is None else _MOVES)
         )
     if found.at_edge:
-        lines.append("It is at the edge of the values that ran; values beyond it may be better.")
+        lines.append("The best lr is at the edge of the values that ran; values beyond it may be better.")
     return lines
 
 
 def _batch(found: RecipeCheck, own: BatchRule) -> str:
     size = own.problems_per_batch * own.rollouts_per_problem
-    at = f"The {_EXPONENTS[found.scaling]} at B = {size:,}"
+    at, rule = f"At B = {size:,} the runs", f"the {_EXPONENTS[found.scaling]}"
     if own.verdict is RecipeVerdict.FAILED:
-        return f"{at}: not decided; runs with lr = {own.lr:.4g} failed."
+        return f"{at} do not decide on {rule}: runs with lr = {own.lr:.4g} failed."
     if own.verdict is RecipeVerdict.CONTRADICTED:
         return (
-            f"{at}: contradicted; lr = {own.best:.4g} is better than {own.lr:.4g} beyond noise. Make lr "
+            f"{at} contradict {rule}: lr = {own.best:.4g} is better than {own.lr:.4g} beyond noise. Make lr "
             "an axis of the sweep."
         )
     if own.verdict is RecipeVerdict.SUPPORTED:
-        return f"{at}: supported; lr = {own.lr:.4g} is better than half and twice of it beyond noise."
+        return f"{at} support {rule}: lr = {own.lr:.4g} is better than half and twice this lr beyond noise."
     ahead = "the best of the three" if own.best == own.lr else f"behind {own.best:.4g}, within noise"
-    return f"{at}: not decided; lr = {own.lr:.4g} is {ahead}."
+    return f"{at} do not decide on {rule}: lr = {own.lr:.4g} is {ahead}."
 
 
 def _terms(found: RecipeCheck) -> str:
     if found.terms is None:
-        return "KL and entropy terms: not compared; the recipe sets both to 0."
+        return "The check did not compare KL and entropy terms, since the recipe sets both to 0."
     kept, other = (_on(values) for values in (found.terms_kept, found.terms_other))
     by = f'problems.difficulty = "{found.difficulty}"' if found.difficulty else "the sweep"
     if found.terms is RecipeVerdict.CONTRADICTED:
-        return f"KL and entropy terms: {kept}, although {by} has them {other}; {other} is worse beyond noise."
+        return (
+            f"The recipe has the KL and entropy terms {kept}, although {by} has them {other}: rewards with "
+            f"the terms {other} are lower beyond noise."
+        )
     if found.terms is RecipeVerdict.SUPPORTED:
-        return f"KL and entropy terms: {kept}, as {by} has them; {other} is worse beyond noise."
+        return (
+            f"The recipe keeps the KL and entropy terms {kept}, as {by} has them: rewards with the terms "
+            f"{other} are lower beyond noise."
+        )
     reason = (
-        "runs failed"
+        "some failed"
         if found.terms is RecipeVerdict.FAILED
-        else f"with these terms {kept} and {other}, rewards do not differ beyond noise"
+        else f"rewards with the terms {kept} and {other} do not differ beyond noise"
     )
-    return f"KL and entropy terms: not decided ({reason}). They stay {kept}, as {by} has them."
+    return (
+        f"The runs do not decide on the KL and entropy terms: {reason}. The terms stay {kept}, as {by} has "
+        "them."
+    )
 
 
 def _seeds(found: RecipeCheck) -> list[str]:

@@ -29,7 +29,7 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
     """Return the comparison of two recipes with its verdict, or of all recipes along an axis."""
     if isinstance(found, AxisComparison):
         return _along_axis(found)
-    facts = "".join(f"; {fact} = {a} and {b}" for fact, (a, b) in found.facts.items())
+    facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in found.facts.items())
     rows: list[list[str]] = []
     for contrast in found.contrasts:
         ((b, n),) = contrast.configurations
@@ -40,7 +40,8 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
     units = " and ".join(dict.fromkeys(drawn[unit] for unit in found.units))
     first, second = found.names
     lines: list[Stanza] = [
-        f"{found.metric} on {found.eval_set}: {first} and {second}{facts}.",
+        f"isolaw compares {found.metric} on {found.eval_set} of {first} and {second}."
+        + (f" They differ in {facts}." if facts else ""),
         Table.of(rows),
         f"Intervals are 95 % bootstrap intervals over {units}{', paired by seed' if found.paired else ''}.",
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
@@ -67,10 +68,10 @@ def _along_axis(found: AxisComparison) -> Document:
     places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
     several = "mean over " if len(own[0].mean.configurations) > 1 else ""
     lines: list[Stanza] = [
-        f"{own[0].metric} on {own[0].eval_set}, {several}{places}; "
-        f"differences from {found.by} = {found.base}.",
+        f"{own[0].metric} on {own[0].eval_set}, {several}{places}. "
+        f"Differences are from {found.by} = {found.base}.",
         Table.of(rows),
-        "Intervals: 95 % of draws.",
+        "Intervals contain 95 % of draws.",
     ]
     return Document.of(f"recipes by {found.by}", lines, found.to_dict())
 
@@ -112,46 +113,52 @@ def verdict(found: RecipeComparison) -> dict[str, str]:
 def _higher(names: TwoNames, difference: Quantity, what: str) -> str:
     value = difference.value
     if value is None or difference.status != "ok":
-        return f"which {what} is not known: the curves do not determine it"
+        return f"the curves do not determine which recipe {what}"
     if value == 0:
-        return f"neither {what}: they are equal"
+        return f"neither recipe {what}, since both are equal"
     ahead, size = names[value > 0], f"{abs(value):.3g}"
     if difference.interval is None:
-        return f"{ahead} {what}, by {size} (no interval, so that may be noise)"
+        return f"{ahead} {what}, by {size} (without an interval, so this may be noise)"
     size = f"{size} ({_interval(difference, value < 0)})"
     if not side(difference):
-        return f"neither {what} beyond noise: {ahead} by {size}"
+        return f"neither recipe {what} beyond noise; {ahead} leads by {size}"
     return f"{ahead} {what}, by {size}"
 
 
 def _speed(names: TwoNames, ratio: Quantity) -> str:
     if ratio.value is None or ratio.status != "ok":
-        return "which is faster is not known: the curves do not determine it"
+        return "the curves do not determine which recipe is faster"
     if ratio.value == 1:
-        return "neither is faster: they are equal"
-    text = f"C_mid of {names[1]} is {ratio.value:.3g} times that of {names[0]}"
+        return "neither recipe is faster, since both are equal"
+    text = f"the C_mid of {names[1]} is {ratio.value:.3g} times the C_mid of {names[0]}"
     if ratio.interval is None:
-        return f"{text} (no interval, so that may be noise)"
+        return f"{text} (without an interval, so this may be noise)"
     text = f"{text} ({_interval(ratio)})"
     found = side(ratio, 1.0)
-    return f"{names[found < 0]} is faster: {text}" if found else f"neither is faster beyond noise: {text}"
+    if found:
+        return f"{names[found < 0]} is faster, since {text}"
+    return f"neither recipe is faster beyond noise; {text}"
 
 
 def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str:
     truth, early = side(measured), side(predicted)
     if measured.value is None:
-        return "not tested: the recipes were measured at no common compute"
+        return "not tested, since no compute was measured for both recipes"
     if truth is None:
-        equal = "they end alike" if measured.value == 0 else "the rewards at the end have no interval"
-        return f"not tested: {equal}"
+        equal = (
+            "both end at the same reward"
+            if measured.value == 0
+            else "the rewards at the end have no interval"
+        )
+        return f"not tested, since {equal}"
     if truth:
         size = f"{abs(measured.value):.3g} higher ({_interval(measured, truth < 0)})"
         text = f"{names[truth > 0]} ends {size}; the first half of the compute"
-        outcome = {truth: "predicts it", 0: "does not show it", -truth: "predicts the opposite"}
+        outcome = {truth: "predicts this", 0: "does not show this", -truth: "predicts the opposite"}
     else:
-        text = f"at the end they differ by no more than noise ({_interval(measured)}); "
+        text = f"at the end, the recipes differ by no more than noise ({_interval(measured)}); "
         text += "the first half of the compute"
-        outcome = {0: "predicts no difference either", 1: "predicts one", -1: "predicts one"}
+        outcome = {0: "predicts the same", 1: "predicts a difference", -1: "predicts a difference"}
     return f"{text} {'cannot be fitted' if early is None else outcome[early]}"
 
 

@@ -50,7 +50,7 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
     reach = f"C = {number(reached(document.grid))}" + (
         "" if document.x.unit == "steps" else f" {document.x.unit}"
     )
-    text = f"Run n = {listed} first, to {reach} each: the best n may lie beyond the measured ones."
+    text = f"Run n = {listed} first, to {reach} each: the best n may be beyond the measured n."
     return about(text, document.axis)
 
 
@@ -61,7 +61,7 @@ def next_line(
     first = next(iter(advice(document, prediction, race)), None)
     if first is not None:
         return f"Next: {first.what} {first.why}".rstrip()
-    return f"Next: {(spend or SPEND) if prediction.options else 'Ask for a smaller budget.'}"
+    return f"Next: {(spend or SPEND) if prediction.options else 'Choose a smaller budget.'}"
 
 
 SPEND = "No further run is needed; spend the budget."
@@ -94,8 +94,8 @@ def advice(
         out += _far(grid, prediction) or _short(grid)
     if counts[0] < _SEEDS and not race:
         why = (
-            f"{'Each configuration has' if len(counts) == 1 else 'Some configurations have'} "
-            f"{count(counts[0], 'run')}: intervals come from the differences between its runs."
+            f"{'Each configuration has' if len(counts) == 1 else 'Some configurations have'} only "
+            f"{count(counts[0], 'run')}, and intervals come from the differences between runs."
         )
         out.append(RunsToAdd(f"Run {_SEEDS} seeds of every configuration.", why, (f"sweep.seeds={_SEEDS}",)))
     for batch in document.health.batches:
@@ -120,17 +120,22 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
         keys = (f"design.spend={2 * last.spent}",)
         out.append(
             RunsToAdd(
-                "Let the race spend more; it stops once its choice is certain.", race_text.found(last), keys
+                "Raise the spend of the race; it ends once its choice is certain.",
+                race_text.found(last),
+                keys,
             )
         )
     elif last.ending is Ending.COMPLETE and (last.expected_regret or 0.0) > TOLERANCE:
         seeds = len({request.seed for made in history for request in made.runs})
         keys = (f"sweep.seeds={2 * seeds}",)
-        out.append(RunsToAdd("Let the race run more seeds.", race_text.found(last), keys))
+        out.append(RunsToAdd("Add seeds to the race.", race_text.found(last), keys))
     if prediction is not None and prediction.compute > INTERVALS * target:
         goal = math.ceil(prediction.compute / INTERVALS)
         what = f"Run a race to C = {number(goal)}, a third of the budget, in a new directory."
-        why = f"This race compares configurations up to C = {number(target)}; for larger C others may win."
+        why = (
+            f"This race compares configurations up to C = {number(target)}; other configurations may be best "
+            "at a larger C."
+        )
         out.append(RunsToAdd(what, why))
     return out
 
@@ -143,7 +148,7 @@ def _large_loss(
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:
         most = f"{prediction.tolerance:g}"
-        why = f"isolaw recommends this n, no run has it, and every measured n loses more than {most}."
+        why = f"isolaw recommends this n, but no run has it. Every measured n loses more than {most}."
         return [_add_n(n, levels, why, axis)]
     if fewest < _SEEDS or best.expected_loss <= prediction.tolerance:
         return []
@@ -174,7 +179,7 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
     top = last.n_star.status == "lower_bound"
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
-    why = f"At {at} the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
+    why = f"At {at}, the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
     return [_add_n(n, levels, why, document.axis)] if 2 <= n <= (most or n) else []
 
 
@@ -187,9 +192,9 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
     larger = b >= max(measured)
     new = b if b not in measured else b * 2 if larger else b // 2
     end = "largest" if larger else "smallest"
-    why = f"The recommended B_p is the {end} measured one."
+    why = f"The recommended B_p is the {end} measured B_p."
     if new == b:
-        why = f"The recommended B_p is {'larger' if larger else 'smaller'} than the {end} measured one."
+        why = f"The recommended B_p is {'larger' if larger else 'smaller'} than the {end} measured B_p."
     return [RunsToAdd(f"Add B_p = {new:,}.", why, (f"grid.problems_per_batch={sorted({*measured, new})}",))]
 
 
@@ -205,7 +210,7 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
     short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
     why = "For n* to be more than a bound, three n must reach a third of the budget."
     if not prediction.options:
-        why = f"A recommendation needs three n at a tenth of the budget. {why}"
+        why = f"A recommendation requires that three n reach a tenth of the budget. {why}"
     what = f"Run n = {short} to C = {number(goal)}, a third of the budget."
     what, why = about(what, axis_of(grid)), about(why, axis_of(grid))
     return [RunsToAdd(what, why, (f"sweep.compute={goal}",))]

@@ -38,22 +38,22 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
     lines: list[Stanza] = [f"{_verdict(found)}.", Table.of(rows)]
     if 0 in found.runs:
         named = " and ".join(n for n, runs in zip("AB", found.runs, strict=True) if not runs)
-        have = "have" if found.runs == (0, 0) else "has"
+        have, their = ("have", "their rewards") if found.runs == (0, 0) else ("has", "its reward")
         lines.append(
-            f"{named} {have} no runs: the surface through {count(sum(found.runs) + found.others, 'run')} "
-            "predicts their rewards."
+            f"{named} {have} no runs, so the surface through {count(sum(found.runs) + found.others, 'run')} "
+            f"predicts {their}."
         )
     if found.quantity == "reward" and found.probability is not None:
         lines.append(_settles(found, cost is not None))
     if found.neither:
         lines.append(
-            f"In {share(found.neither)} of the draws neither reaches the target "
+            f"In {share(found.neither)} of the draws, neither A nor B reaches the target "
             "within ten times the runs' compute."
         )
     if cost is not None:
         lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
         if far := [_label(shape) for shape in found.shapes if cost.extrapolates(*shape)]:
-            text = f"the cost of {' and '.join(far)} is extrapolated; no such step was timed."
+            text = f"the cost of {' and of '.join(far)} is extrapolated: no such step was timed."
             lines.append(Caution(text))
     flags = [flag for flag in found.flags if flag.code != Code.AS_READ]
     return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict())
@@ -70,7 +70,7 @@ def _what(found: ShapeComparison) -> str:
 
 
 def _sure(probability: float) -> str:
-    return "above 99%" if probability > 0.99 else share(probability)
+    return "above 99 %" if probability > 0.99 else share(probability)
 
 
 def _verdict(found: ShapeComparison) -> str:
@@ -79,22 +79,25 @@ def _verdict(found: ShapeComparison) -> str:
     at = at if found.quantity == "reward" else f"on the way to {found.asked}"
     p = found.probability
     if p is None:
-        return f"Without draws isolaw does not say which is better {at}"
+        return f"Without draws, isolaw does not state which configuration is better {at}"
     if found.equal is not None and found.equal >= _SURE:
         return f"A and B are within {found.tolerance:g} of each other {at} (probability {_sure(found.equal)})"
     q = 1 - p - (found.neither or 0.0)
     name, most = ("A", p) if p >= q else ("B", q)
     if most >= _SURE:
         return f"{name} is better {at} (probability {_sure(most)})"
-    return f"The runs do not show which is better {at}: {name} is better with probability {share(most)}"
+    return (
+        f"The runs do not show which configuration is better {at}: {name} is better with probability "
+        f"{share(most)}"
+    )
 
 
 def _settles(found: ShapeComparison, in_hours: bool) -> str:
     """Name the runs that would settle the comparison."""
     own = found.further
     if own is None:
-        text = "To settle it, more than 16 further runs of each are needed: the difference is small."
-        return text + (" Timed steps of both would narrow it, too." if in_hours else "")
+        text = "The difference is small: more than 16 additional runs of each configuration would settle it."
+        return text + (" Timed steps of both would also narrow the interval." if in_hours else "")
     if not own.a and not own.b:
         return "No further run is needed."
     runs = [
@@ -103,9 +106,11 @@ def _settles(found: ShapeComparison, in_hours: bool) -> str:
         if k
     ]
     shows = (
-        "show which is better" if own.shows == "better" else f"show that they are within {found.tolerance:g}"
+        "show which configuration is better"
+        if own.shows == "better"
+        else f"show that the rewards are within {found.tolerance:g} of each other"
     )
-    return f"To settle it, add {' and '.join(runs)} ({number(own.rollouts)} rollouts), expected to {shows}."
+    return f"Add {' and '.join(runs)} ({number(own.rollouts)} rollouts), which isolaw expects to {shows}."
 
 
 def _quantity(q: Quantity) -> str:

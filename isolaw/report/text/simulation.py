@@ -17,21 +17,24 @@ def document(found: Prediction) -> Document:
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))
-    by_law: list[Stanza] = ["isolaw predict also takes a law of the same runs, and compares the two."]
+    by_law: list[Stanza] = [
+        "isolaw predict also accepts a law of the same runs, and then compares both recommendations."
+    ]
     if found.law is not None and found.law.document is not None:
         by_law = [Bullets("The fitted law:", words.prediction_summary(found.law, found.law.document), "  ")]
     head: list[Stanza] = [
-        f"From a calibrated mechanism: preset {preset.name}, {count(found.members or 0, 'member')}, "
-        f"fitted to {preset.reward} up to C = {number(preset.measured)}.",
+        f"This prediction is from a calibrated simulator: preset {preset.name} with "
+        f"{count(found.members or 0, 'member')}, fitted to {preset.reward} up to C = "
+        f"{number(preset.measured)}.",
         words.answer(found),
         *([] if found.cost is None else [words.cost_line(found, found.cost)]),
-        f"Expected loss: {best.expected_loss:.4f} in {metric} against the best configuration with n from "
-        f"{number(low)} to {number(high)}; within {TOLERANCE} of it in {share(best.probability or 0.0)} of "
-        "members.",
-        f"Predicted {metric}: {quantity(found.reward)}, over members.",
-        f"n* (highest mean reward): {law.star(found.n_star)}; B_p*: {law.star(found.b_star)}; "
-        f"M*: {law.star(found.m_star)}.",
-        f"Epochs: {number(found.epochs)} passes over {preset.n_train:,} training problems.",
+        f"The expected loss is {best.expected_loss:.4f} in {metric} against the best configuration with n "
+        f"from {number(low)} to {number(high)}; for {share(best.probability or 0.0)} of members the loss is "
+        f"at most {TOLERANCE}.",
+        f"Predicted {metric} over the members: {quantity(found.reward)}.",
+        f"The mean reward is highest at n* = {law.star(found.n_star)}, B_p* = {law.star(found.b_star)} and "
+        f"M* = {law.star(found.m_star)}.",
+        f"The allocation makes {number(found.epochs)} passes over {preset.n_train:,} training problems.",
     ]
     passages = [
         Passage("", head),
@@ -58,5 +61,5 @@ def _options(found: Prediction) -> list[Stanza]:
             }
         )
     more = len(found.options) - _SHOWN
-    note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
+    note = [f"Not shown: {count(more, 'configuration')} with a larger expected loss."] if more > 0 else []
     return [Table.by_column(rows, ">>>>>>><"), *note]

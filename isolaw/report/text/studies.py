@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.fits.document.codec import encoded
 from isolaw.report.document import Document, Stanza, Table
-from isolaw.report.text.law import data_line, saturation, verdict
+from isolaw.report.text.law import data_line, saturation, symbol, verdict
 from isolaw.report.text.numbers import in_reward, number, quantity
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
     from isolaw.fits.studies.model_size.law import SizeLaw
 
-_LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
+_LOSSES = {"reward": "the squared error in L", "log": "the squared error in log10 L"}
 _TIMES = {1: "once", 2: "twice"}
 
 
@@ -33,9 +33,10 @@ def backtest_document(result: Mapping[str, Any]) -> Document:
             for lost, places in zip(found["loss"], found["allocations"], strict=True)
         ]
         rows.append([rule, *cells, in_reward(found["mean_loss"], result["tolerance"])])
-    mean = "Each loss is the mean over the seeds, and n is the range of the choices."
+    mean = "Each loss is the mean over the seeds, and n shows the range of the choices."
     lines: list[Stanza] = [
-        f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Loss in reward:",
+        f"isolaw fitted the runs up to C = {number(result['fit_below'])} and judged the choices on {judged}. "
+        "Loss in reward:",
         Table.of(rows, "<>", indent="  "),
         *([mean] if result["seeds"] > 1 else []),
         *backtest_verdict(result),
@@ -74,14 +75,15 @@ def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
     tolerance = result["tolerance"]
     mean = " on average over the seeds" if result["seeds"] > 1 else ""
     errors = ", ".join(f"{e:+.1f}" for e in result["rules"]["isolaw"]["n_star_error"])
-    out = [f"n* was off by {errors} doublings{mean}."]
+    out = [f"The error of n* was {errors} doublings{mean}."]
     for rule, found in result["rules"].items():
         difference, error = found["against_isolaw"].values()
         if rule != "isolaw":
             noise = "" if error is None else f" (standard error over seeds {in_reward(error, tolerance)})"
             more = "more" if difference >= 0 else "less"
             out.append(
-                f"{rule} loses {in_reward(abs(difference), tolerance)} {more} than isolaw's choice{noise}."
+                f"The rule {rule!r} loses {in_reward(abs(difference), tolerance)} {more} than isolaw's "
+                f"choice{noise}."
             )
     return out
 
@@ -97,7 +99,7 @@ def points_summary(document: PointsDocument) -> list[str]:
         parts.append(f"{name} = {document.params[key].value:.4g}{known}")
     return [
         f"{document.points} points, SSE {document.sse:.4g}: {', '.join(parts)}",
-        f"Standard errors: {errors.label}.",
+        f"Standard errors are {errors.label}.",
     ]
 
 
@@ -112,10 +114,12 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
         if low < high:
             common = [low * (high / low) ** (k / 4) for k in range(1, 5)]
             points = tuple(min(d.frontier, key=lambda p: abs(p.x - x)) for x in common)
-        lines += [f"  best n at {number(p.x)}: {quantity(p.n_star)}" for p in points]
+        lines += [f"  best n at {symbol(d)} = {number(p.x)}: {quantity(p.n_star)}" for p in points]
         lines += [f"  {line}" for line in (saturation(d), verdict(d)) if line]
     if not low < high:
-        lines.append(f"No compute is covered for every {by}, so the laws cannot be compared at one budget.")
+        lines.append(
+            f"No compute is covered for every {by}, so isolaw cannot compare the laws at one budget."
+        )
     return lines
 
 
@@ -123,11 +127,11 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
     """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
     lines = side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
     best = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
-    lines.append(f"Best {name} at the end: {best}.")
+    lines.append(f"At the end of the runs, the best {name} is {best}.")
     if edge := chosen.loc[chosen["edge"], "rollouts_per_problem"].tolist():
         lines.append(
-            f"At n = {', '.join(map(str, edge))} the best {name} is the lowest or highest that was run: "
-            "add values beyond it, which may change this law."
+            f"At n = {', '.join(map(str, edge))} the best {name} is the lowest or highest value that was "
+            "run. Add values beyond the edge; they may change this law."
         )
     return lines
 
@@ -140,15 +144,16 @@ def size_document(
     rows = [["N", "K(N)", "E(N), log10"]]
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
     lines: list[Stanza] = [
-        f"{len(curves.sizes)} model sizes, N = {number(curves.sizes[0])} to {number(curves.sizes[-1])}; "
-        f"{curves.x.size} checkpoints; X = {curves.x_name}; {_LOSSES[law.loss]}.",
+        f"The law is fitted to {len(curves.sizes)} model sizes, N = {number(curves.sizes[0])} to "
+        f"{number(curves.sizes[-1])}, and {curves.x.size} checkpoints. X is {curves.x_name}, and the fit "
+        f"minimizes {_LOSSES[law.loss]}.",
         f"K_max = {_estimate(law.K_max)}",
         f"N0 = {_estimate(law.N0)}",
         Table.of(rows, "><"),
     ]
     for p in predictions:
         at = f"N = {number(p['model_size'])} at {curves.x_name} = {number(p[curves.x_name])}"
-        extrapolated = " (E(N) is extrapolated too)" if p["extrapolated_size"] else ""
+        extrapolated = " (E(N) is extrapolated)" if p["extrapolated_size"] else ""
         lines.append(f"{at}: reward {_estimate(p['reward'])}{extrapolated}")
     data = {**law.to_dict(), **more, "predictions": encoded(predictions)}
     return Document.of("model sizes", lines, data)

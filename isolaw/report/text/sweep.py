@@ -52,7 +52,9 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
-        "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *activity]),
+        "; ".join(
+            [f"{number(state['rollouts'])} of {number(planned)} rollouts ({100 * share:.0f} %)", *activity]
+        ),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *(failure_line(failure, names[failure["run_id"]]) for failure in state["failures"]),
@@ -77,7 +79,7 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
         shares = ", ".join(
             f"{own.healthy} of {own.judged} at B_p = {own.problems_per_batch}" for own in batches
         )
-        lines.append(f"Healthy runs: {shares}. A B_p is stable if at least 90% of its runs are healthy.")
+        lines.append(f"Healthy runs: {shares}. A B_p is stable if at least 90 % of its runs are healthy.")
     return lines
 
 
@@ -99,7 +101,7 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
         *(race.summary(design, plan["runs"]) if design else []),
-        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{started}: "
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done; {plan['todo']} remain{started}, with "
         f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]
@@ -118,8 +120,8 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
         gpus += f" ({table['processes']} train, {samplers} sample)"
     tokens = number(table["row_tokens"])
     about = (
-        f"{count(table['runs'], 'run')} with {gpus} each and {_gib(table['host_bytes'])} GiB of a machine's "
-        f"own memory, rows of up to {tokens} tokens:"
+        f"{count(table['runs'], 'run')} with {gpus} each and {_gib(table['host_bytes'])} GiB of host memory; "
+        f"rows have up to {tokens} tokens. Settings chosen to fit:"
     )
     chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _CHOSEN)
     return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), about, f"  {chosen}"))]

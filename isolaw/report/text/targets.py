@@ -19,8 +19,12 @@ def document(found: TargetStudy) -> Document:
     """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
     targets = ", ".join(f"{own:g}" for own in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
-    ranges = "ranges are 95 % intervals" if ranged else "no intervals: they need a fit over several B_p"
-    head = f"Rollouts to {found.metric} = {targets} on {found.eval_set}; {ranges}."
+    ranges = (
+        "Ranges are 95 % intervals."
+        if ranged
+        else "There are no intervals, which require a fit over several B_p."
+    )
+    head = f"Rollouts to reach {found.metric} = {targets} on {found.eval_set}. {ranges}"
     passages = [Passage("", [head])]
     if found.critical:
         rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
@@ -52,9 +56,9 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
     best = ", ".join(
         f"{own.lr:.2g} at {own.label if several else f'B_p = {own.problems_per_batch}'}" for own in last
     )
-    lines.append(f"Best lr to {law.targets[-1]:g}: {best}.")
+    lines.append(f"The best lr to reach {law.targets[-1]:g} is {best}.")
     if outside := [own.label for own in last if own.beyond]:
-        lines.append(f"No run had such an lr at {'; '.join(outside)}.")
+        lines.append(f"No run used such an lr at {'; '.join(outside)}.")
     return lines
 
 
@@ -69,9 +73,9 @@ def rule_line(law: LrLaw) -> str:
         return f"The best lr grows as {power}; the runs reject every rule of recipe.lr_scaling at 5 %."
     text = f"The best lr grows as {power}. The runs support {' and '.join(kept)}"
     left = len(law.p_values) - len(kept)
-    text += "; they reject the other rules of recipe.lr_scaling at 5 %." if left else "; none is rejected."
+    text += "; they reject the other rules of recipe.lr_scaling at 5 %." if left else "; they reject no rule."
     if not law.alpha or not law.beta:
-        text += f" They cannot tell apart rules that differ only in {'B_p' if law.beta else 'n'}."
+        text += f" The runs cannot distinguish rules that differ only in {'B_p' if law.beta else 'n'}."
     return text
 
 

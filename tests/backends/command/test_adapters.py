@@ -222,8 +222,8 @@ def test_a_setting_of_the_commands_own_stays() -> None:
     ("more", "message"),
     [
         ({"run": f"{sys.executable} train.py --num_generations=4"}, "isolaw sets num_generations"),
-        ({"recipe": {"staleness": 3}}, "no TRL option for it; pass {staleness} in command.run"),
-        ({"recipe": {"minibatches": 2}}, "no TRL option for it; pass {minibatches} in"),
+        ({"recipe": {"staleness": 3}}, "no TRL option for this key; pass {staleness} in command.run"),
+        ({"recipe": {"minibatches": 2}}, "no TRL option for this key; pass {minibatches} in"),
         ({"run": f"{sys.executable} x{{settings}}"}, "{settings}"),
         ({"gpus": 7}, "B_p = 12, n = 8: 96 rollouts on 7 devices"),
         ({"micro_batch": 7}, "96 rollouts on 1 device, in passes of 7"),

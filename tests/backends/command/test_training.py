@@ -122,7 +122,7 @@ def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any
         path.unlink()
     data["sweep"]["compute"] = 320
     said = cause(data, tmp_path / "s")
-    assert re.search("has no checkpoint of the trainer from step .* remove the folder", said)
+    assert re.search("has no checkpoint of the trainer from step .* Remove the folder", said)
 
 
 @pytest.mark.parametrize(

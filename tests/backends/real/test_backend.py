@@ -77,7 +77,7 @@ def test_problem_files(folder: Path) -> None:
     (told,) = refused(folder)
     assert told.startswith(f"{validation}: 1 of its problems also occur in training")
     train.write_text("")
-    assert f"{train}: empty: found no problem" in refused(folder)
+    assert f"{train}: the file is empty; expected problems" in refused(folder)
     train.unlink()
     assert any("no train.jsonl or train.parquet" in line for line in refused(folder))
 
@@ -95,8 +95,8 @@ def test_everything_at_once(folder: Path) -> None:
         f"{folder / 'sums' / 'train.jsonl'}: no 'answer' anywhere",
         f"real.model: {folder / 'modell'}: no such folder",
         f"real.reward: found 'exakt'; {accepted} (did you mean 'exact'?)",
-        "recipe.algorithm: with one update on each batch and recipe.staleness = 0 every ratio is 1",
-        "recipe.clip_low: with one update on each batch and recipe.staleness = 0 every ratio is 1 and",
+        "recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1",
+        "recipe.clip_low: with one update on each batch and recipe.staleness = 0, every ratio is 1 and",
         "recipe.kl_in: there is no KL term",
         "grid.rollouts_per_problem: a group of one rollout has no advantage",
     ]
@@ -110,9 +110,9 @@ def test_everything_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("model.safetensors", "no *.safetensors in it; expected weights as safetensors"),
-        ("config.json", "no config.json in it"),
-        (None, "no max_position_embeddings in it"),
+        ("model.safetensors", "the folder has no *.safetensors; expected weights as safetensors"),
+        ("config.json", "the folder has no config.json"),
+        (None, "max_position_embeddings is missing"),
     ],
 )
 def test_models(folder: Path, damage: str | None, told: str) -> None:
@@ -241,7 +241,7 @@ def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout.splitlines()[-1] == "set()"
-    assert "no config.json in it" in done.stderr
+    assert "the folder has no config.json" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -277,7 +277,7 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "mute" / name).unlink()
     (line,) = told(real={"model": str(tmp_path / "mute")})
-    assert "its tokenizer cannot be loaded" in line
+    assert "cannot load its tokenizer" in line
 
 
 # -- identity ---------------------------------------------------------------------------------------------
@@ -353,16 +353,18 @@ def test_samplers_of_their_own_need_cores_or_gpus(resolved: Callable[..., Any], 
     plain = resolved(real={"generation": "async", "samplers": 2})
     colocated = plain.model_copy(update={"sources": {**plain.sources, "generation": "colocated"}})
     (line,) = map(str, BACKEND.check(colocated))
-    assert line.startswith("real.samplers: colocated processes sample themselves; found 2; expected none, or")
+    assert line.startswith(
+        "real.samplers: colocated processes do their own sampling; found 2; expected none, or"
+    )
     (line,) = told(tensor_parallel=2, processes=2)[-1:]
-    assert line.startswith("real.tensor_parallel: each asynchronous sampler holds a whole model on its GPU")
+    assert line.startswith("real.tensor_parallel: each asynchronous sampler keeps a whole model on its GPU")
     (line,) = told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None})
     assert line.startswith("recipe.top_p: the recorded log-probabilities")
     fresh = {"staleness": 0, "clip_low": None, "clip_high": None}
     assert told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None, **fresh}) == []
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (line,) = told()
-    assert line.startswith("real.generation: the sampler needs a core of its own; found 'async'; expected ")
+    assert line.startswith("real.generation: the sampler needs a separate core; found 'async'; expected ")
     monkeypatch.setattr(environment, "gpus", lambda: 8)
     assert told() == told(processes=6, samplers=2) == []
     assert (BACKEND.needs(several).gpus, BACKEND.jobs(run), BACKEND.jobs(several)) == (6, 4, 1)
@@ -372,7 +374,7 @@ def test_samplers_of_their_own_need_cores_or_gpus(resolved: Callable[..., Any], 
     assert line.endswith("found 8; expected at most 7 of the 8 GPUs, and the others sample")
     monkeypatch.setattr(environment, "gpus", lambda: 1)
     (line,) = told()
-    assert line.startswith("real.generation: the sampler needs a GPU of its own; found 'async'; expected ")
+    assert line.startswith("real.generation: the sampler needs a separate GPU; found 'async'; expected ")
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------
@@ -442,7 +444,7 @@ def test_states_are_as_large_as_planned(
     needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
     (note,) = (note for note in engine.plan(spec, tmp_path / "out").notes if "GiB" in note)
-    assert note.startswith(f"the disk may fill up: the states of {len(planned.runs)} runs take")
+    assert note.startswith(f"the disk may become full: the states of {len(planned.runs)} runs take")
 
 
 @pytest.mark.real

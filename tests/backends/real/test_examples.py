@@ -46,7 +46,7 @@ def test_the_demo_goes_from_the_model_to_a_prediction(
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert "6 of 6 runs are done (6 now" in outputs[0]
-    assert "Nothing left to do" in outputs[1]
+    assert "Nothing is left to do" in outputs[1]
     for output in outputs:
         assert "rollouts for each of B_p = 16 problems" in output
         assert str(tmp_path / "figures" / "law.png") in output.splitlines()[-1]

@@ -135,7 +135,7 @@ def test_runs_that_have_no_model(tiny: Any, made_runs: Any, tmp_path: Path, monk
         export(simulated, tmp_path / "model")
     run = made_runs(dtype="float32", checkpoint_minutes=9.0)
     monkeypatch.setattr(models, "digest", lambda folder: "other")
-    with pytest.raises(DataError, match="has changed since the run began"):
+    with pytest.raises(DataError, match="the files changed after the run began"):
         export(run, tmp_path / "model")
     monkeypatch.undo()
     weights = SweepStore(run.parent.parent).run(run.name).states.folder(5) / "model.safetensors"

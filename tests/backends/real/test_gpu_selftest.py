@@ -34,7 +34,7 @@ STAGES = {
         "SIGSEGV",
     ),
     "ended": ("r.fail('a reason'); sys.exit(3)", "crashed", "a reason"),
-    "slow": ("r.measure(before=3); os.system('sleep 600')", "timed out", "not done after 5 s"),
+    "slow": ("r.measure(before=3); os.system('sleep 600')", "timed out", "the stage did not end within 5 s"),
 }  # fmt: skip
 
 

@@ -69,8 +69,8 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
     [
         ("{", "not valid JSON"),
         ("[]", "not a JSON object"),
-        ("{}", "no max_position_embeddings in it"),
-        ('{"text_config": 3}', "no max_position_embeddings in it"),
+        ("{}", "max_position_embeddings is missing"),
+        ('{"text_config": 3}', "max_position_embeddings is missing"),
         (
             '{"max_position_embeddings": 8, "architectures": ["BertModel"]}',
             "architectures: found ['BertModel']; expected a causal language model",
@@ -82,7 +82,7 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
                 "your own (docs/trainers.md)",
             )
             for kind, why in {
-                "qwen3_5_moe": "linear attention, which passes something on from row to row",
+                "qwen3_5_moe": "linear attention, which passes a state from row to row",
                 "gpt_oss": "attention with sinks",
             }.items()
         ),

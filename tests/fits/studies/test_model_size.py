@@ -120,7 +120,7 @@ def test_without_the_largest_sizes_nothing_saturates(single: pd.DataFrame) -> No
     assert open_above.N0.status == "lower_bound"
     assert open_above.N0.interval is not None
     assert open_above.N0.interval[1] is None
-    assert "no upper end" in open_above.warnings[0]
+    assert "no upper bound" in open_above.warnings[0]
 
 
 # The fit

@@ -168,7 +168,7 @@ def test_a_ceiling_that_is_not_determined_is_not_compared(synthetic: Make) -> No
     assert low < 0.4 < high
     assert high - low > 0.05
     assert verdict(found)["ceiling"].startswith("which has the higher ceiling is not known")
-    assert verdict(found)["speed"].startswith("which is faster is not known")
+    assert verdict(found)["speed"].startswith("the curves do not determine which recipe is faster")
 
 
 def test_what_the_second_half_does_otherwise_is_seen(synthetic: Make) -> None:
@@ -198,7 +198,7 @@ def test_runs_that_never_meet(synthetic: Make) -> None:
     rows = found.mean.rows
     assert rows["end"].difference.status == rows["predicted"].difference.status == "refused"
     assert rows["end"].first.value is not None
-    assert "no common compute" in verdict(found)["first half"]
+    assert "no compute was measured for both" in verdict(found)["first half"]
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -266,7 +266,7 @@ def test_the_same_runs_twice_do_not_differ(synthetic: Make) -> None:
         assert found.mean.rows[name].difference.value == 0
         assert found.mean.rows[name].difference.interval is None
     assert verdict(found)["ceiling"] == "neither has the higher ceiling: they are equal"
-    assert verdict(found)["speed"] == "neither is faster: they are equal"
+    assert verdict(found)["speed"] == "neither recipe is faster, since both are equal"
 
 
 def test_flat_curves_are_not_determined(synthetic: Make) -> None:

@@ -105,7 +105,7 @@ def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
     assert not CONTAINER.file(path, path.read_bytes())
     with pytest.raises(DataError, match="no cell output has metrics"):
         list(CONTAINER.read(path))
-    with pytest.raises(DataError, match="a notebook whose outputs hold no metrics"):
+    with pytest.raises(DataError, match="the outputs of the notebook have no metrics"):
         isolaw.read(write(path, stream("hello\n")))
     own = "".join(f"step {k}: reward={r} loss=0.1\n" for k, r in enumerate(REWARDS, 1))
     runs = isolaw.read(write(path, stream(own)), metric="reward", constants={"B_p": 8, "n": 4})

@@ -106,7 +106,7 @@ def test_known_table(tmp_path: Path, form: object) -> None:
     assert len(log.step) == len(REWARD) + len(EVALUATED)  # the summary is no step
     assert not {key for key in log.series if key.startswith("train_")}
     assert log.dropped == {"values that are not finite": 4}
-    assert log.notes == ["steps were read off the progress bar (of 100)"]
+    assert log.notes == ["isolaw read the steps from the progress bar (of 100)"]
     assert log.run == str(tmp_path / "train.log")
 
 
@@ -122,7 +122,9 @@ def test_bars_that_were_buffered_apart(tmp_path: Path) -> None:
     text = "".join(bar(step) for step in range(21)) + "\n" + "\n".join(new(step) for step in REWARD)
     log = read(tmp_path, text)
     assert curve(log, "reward") == REWARD
-    assert log.notes == ["no step in the log: one record every 5 steps (from epoch and the progress bar)"]
+    assert log.notes == [
+        "the log has no steps; isolaw assumes one record every 5 steps (from epoch and the progress bar)"
+    ]
 
 
 def test_a_described_bar_is_none_of_training(tmp_path: Path) -> None:

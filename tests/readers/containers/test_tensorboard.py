@@ -257,7 +257,7 @@ def test_a_damaged_length_ends_it(tmp_path: Path) -> None:
     file.write_bytes(content + b"\0" * 12 + content)
     log = read(file)
     assert table(log) == TABLE
-    assert log.dropped == {f"damaged from byte {len(content):,} on: the rest of the file": 1}
+    assert log.dropped == {f"damaged from byte {len(content):,} to the end of the file": 1}
 
 
 @pytest.mark.parametrize("length", [2**31, 2**40, 2**64 - 1])

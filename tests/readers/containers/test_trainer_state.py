@@ -155,7 +155,7 @@ def test_the_pickle_is_left_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"global_step": 5, "log_history": []}', "holds no record"),
+        ('{"global_step": 5, "log_history": []}', "has no record"),
         ('{"global_step": 5, "log_history": {}}', "no list 'log_history'"),
         ("[1, 2]", "not a trainer's state"),
         ("", "not a trainer's state"),

@@ -205,7 +205,7 @@ def test_other_files_are_not_taken(text: str, tmp_path: Path) -> None:
 
 
 def test_nothing_in_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="without any value"):
+    with pytest.raises(DataError, match="has no values"):
         read(tmp_path, WIDE.splitlines()[0])
 
 

@@ -98,5 +98,5 @@ def test_without_wandb(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_at_all(folder: Path) -> None:
     (folder / "files" / "output.log").unlink()
-    with pytest.raises(NoHistory, match="a W&B run without history"):
+    with pytest.raises(NoHistory, match="the W&B run has no history"):
         list(CONTAINER.read(folder))

@@ -160,14 +160,14 @@ def test_what_was_printed_when_there_is_no_history(folder: Path) -> None:
 
 def test_neither_history_nor_print(folder: Path, tmp_path: Path) -> None:
     nothing = next(folder.glob("offline-run-*-cccc3333"))
-    with pytest.raises(DataError, match=r"cccc3333: a W&B run without history"):
+    with pytest.raises(DataError, match=r"cccc3333: the W&B run has no history"):
         read(nothing)
     empty = wandb_file(tmp_path / "run")
-    with pytest.raises(DataError, match=r"without files/output\.log"):
+    with pytest.raises(DataError, match=r"no files/output\.log"):
         read(empty)
     (empty / "files").mkdir()
     (empty / "files" / "output.log").write_text("hello\n")
-    with pytest.raises(DataError, match=r"output\.log holds no known metrics"):
+    with pytest.raises(DataError, match=r"output\.log has no known metrics"):
         read(empty)
 
 
@@ -260,7 +260,7 @@ def test_a_file_among_others_does_not_make_their_folder_a_run(folder: Path, tmp_
     assert log.run == "qwen n8 (aaaa1111)"
     assert log.config_source == "run-aaaa1111.wandb"
     assert CONTAINER.file(tmp_path / "run-killed.wandb", b"")
-    with pytest.raises(NoHistory, match=r"run-killed\.wandb: a W&B run without history"):
+    with pytest.raises(NoHistory, match=r"run-killed\.wandb: the W&B run has no history"):
         list(CONTAINER.read(tmp_path / "run-killed.wandb"))
 
 

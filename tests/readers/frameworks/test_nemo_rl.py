@@ -100,4 +100,4 @@ def test_off_policy(change: dict[str, Any]) -> None:
 
 def test_dynamic_sampling_is_said() -> None:
     found = FRAMEWORK.facts(CONFIG | {"grpo.use_dynamic_sampling": True}, "")["problems_per_batch"]
-    assert "not counted" in found.origin
+    assert "does not count" in found.origin

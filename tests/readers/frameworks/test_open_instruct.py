@@ -118,7 +118,7 @@ def test_on_policy(change: dict[str, Any], expected: bool | None) -> None:
 
 def test_filtering_is_said() -> None:
     found = FRAMEWORK.facts(CONFIG | {"active_sampling": True}, "")["problems_per_batch"]
-    assert "not counted" in found.origin
+    assert "does not count" in found.origin
 
 
 def test_episodes_that_contradict_are_asked(tmp_path: Path) -> None:

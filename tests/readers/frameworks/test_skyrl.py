@@ -111,4 +111,4 @@ def test_dynamic_sampling_is_said() -> None:
     found = FRAMEWORK.facts(CONFIG | {"trainer.algorithm.dynamic_sampling.type": "filter"}, "")[
         "problems_per_batch"
     ]
-    assert "not counted" in found.origin
+    assert "does not count" in found.origin

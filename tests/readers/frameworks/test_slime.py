@@ -130,4 +130,4 @@ def test_steps_that_are_optimiser_steps(split_of: Callable[..., Any]) -> None:
 
 def test_dynamic_sampling_is_said() -> None:
     found = FRAMEWORK.facts(CONFIG | {"dynamic_sampling_filter_path": "a.b"}, "")["problems_per_batch"]
-    assert "not counted" in found.origin
+    assert "does not count" in found.origin

@@ -192,7 +192,9 @@ def test_the_slider_shows_what_predict_says(
         assert page.locator(f"dd[data-show={name}]").inner_text() == law_text.star(Quantity(**said[name]))
     assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
     lost = page.locator("p[data-show=loss]").inner_text()
-    assert lost.startswith(f"Expected loss: {said['expected_loss']:.4f} in avg@4 against the best allocation")
+    assert lost.startswith(
+        f"The expected loss is {said['expected_loss']:.4f} in avg@4 against the best allocation"
+    )
     assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)

@@ -468,7 +468,7 @@ def test_long_runs_are_thinned_and_keep_their_ends(synthetic: Make) -> None:
     assert [len(trace["x"]) <= 10_001 for trace in chart.data] == [True] * 3
     assert sum(len(trace["x"]) for trace in chart.data) > 1_000
     assert [trace["x"][-1] for trace in chart.data] == [24_000, 48_000, 96_000]
-    assert "For long runs the chart shows only some checkpoints" in chart.caption
+    assert "For long runs, the chart shows only some checkpoints" in chart.caption
 
 
 def test_pieces() -> None:

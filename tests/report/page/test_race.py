@@ -54,6 +54,7 @@ def test_what_more_spend_would_buy_is_a_share_of_the_spend_and_says_that_it_is_s
     line = race.lines(
         [*HISTORY[:2], replace(HISTORY[2], limits=(96_000, 1e-3, 0))], Purchase(runs, 3e-3, 2e-3)
     )[2]
-    assert line.startswith("With 23% more spend (22,272 rollouts) the race could run 1 seed of n = 8")
+    assert line.startswith("With 23 % more spend (22,272 rollouts), the race could run 1 seed of n = 8")
     assert "2 seeds of n = 32" in line
-    assert "from 0.0030 to about 0.0020: simulated" in line
+    assert "In a simulation" in line
+    assert "from 0.0030 to about 0.0020." in line

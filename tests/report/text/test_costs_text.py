@@ -21,31 +21,33 @@ def said(cost: Cost, price: float | None = None) -> str:
 
 def test_on_gpus() -> None:
     assert said(COST, 2.5) == (
-        "Cost: 1.87 GPU hours (95 % interval: 1.21–2.87), 0.233 hours on 8 GPUs, 4.67 at 2.5 per GPU hour; "
-        "from 9 recorded runs (runs/my; 8 × NVIDIA H100 80GB HBM3)."
+        "Cost: 1.87 GPU hours (95 % interval: 1.21–2.87), 0.233 hours on 8 GPUs, 4.67 at 2.5 per GPU hour, "
+        "estimated from 9 recorded runs (runs/my; 8 × NVIDIA H100 80GB HBM3)."
     )
     one = replace(COST, gpus=1, gpu="", error=None)
-    assert said(one) == "Cost: 0.233 GPU hours; from 9 recorded runs (runs/my; 1 GPU)."
+    assert said(one) == "Cost: 0.233 GPU hours, estimated from 9 recorded runs (runs/my; 1 GPU)."
 
 
 def test_without_gpus() -> None:
     none, unknown = replace(COST, gpus=0, gpu=""), replace(COST, gpus=None, gpu="")
     for cost, where in ((none, "no GPU"), (unknown, "GPUs not recorded")):
         assert said(cost, 0.5) == (
-            "Cost: 0.233 hours of run time (95 % interval: 0.152–0.359), 0.117 at 0.5 per hour; "
-            f"from 9 recorded runs (runs/my; {where})."
+            "Cost: 0.233 hours of run time (95 % interval: 0.152–0.359), 0.117 at 0.5 per hour, "
+            f"estimated from 9 recorded runs (runs/my; {where})."
         )
 
 
 def test_where_nothing_is_known() -> None:
     one = replace(COST, batches=(128,), error=None)
-    assert said(one).startswith("Cost: not known; 9 recorded runs (runs/my; 8 × NVIDIA")
+    assert said(one).startswith("The cost is unknown, since all timed steps have one size")
     assert costs.short(None) == costs.hours_so_far({}) == costs.hours_so_far({"spent": None}) == ""
 
 
 def test_sources_are_labelled() -> None:
     doctor = replace(COST, source=CostOrigin.DOCTOR, where="report.json", gpus=1, model="Qwen2")
-    label = "isolaw doctor --gpu (report.json; 1 × NVIDIA H100 80GB HBM3), for its own model: Qwen2"
+    label = (
+        "isolaw doctor --gpu (report.json; 1 × NVIDIA H100 80GB HBM3), which timed a model of its own: Qwen2"
+    )
     assert costs.origin(doctor) == label
     table = replace(COST, source=CostOrigin.TABLE, where="own.toml", gpu="")
-    assert costs.origin(table) == "the throughputs given (own.toml; 8 GPUs)"
+    assert costs.origin(table) == "the given throughputs (own.toml; 8 GPUs)"

@@ -54,13 +54,13 @@ def test_sides(interval: Any, neutral: float, expected: int | None) -> None:
         (row(-0.03, (-0.05, -0.01)), "old has the higher ceiling, by 0.03 (95 %: 0.01 to 0.05)"),
         (
             row(-0.01, (-0.05, 0.01)),
-            "neither has the higher ceiling beyond noise: old by 0.01 (95 %: -0.01 to 0.05)",
+            "neither recipe has the higher ceiling beyond noise; old leads by 0.01 (95 %: -0.01 to 0.05)",
         ),
-        (row(0.03), "new has the higher ceiling, by 0.03 (no interval, so that may be noise)"),
-        (row(0.0), "neither has the higher ceiling: they are equal"),
+        (row(0.03), "new has the higher ceiling, by 0.03 (without an interval, so this may be noise)"),
+        (row(0.0), "neither recipe has the higher ceiling, since both are equal"),
         (
             row(0.03, None, "not_identified"),
-            "which has the higher ceiling is not known: the curves do not determine it",
+            "the curves do not determine which recipe has the higher ceiling",
         ),
     ],
 )
@@ -71,12 +71,15 @@ def test_ceilings(a: TwoRecipes, text: str) -> None:
 @pytest.mark.parametrize(
     ("ratio", "start"),
     [
-        (row(2.0, (1.5, 2.5)), "old is faster: C_mid of new is 2 times that of old (95 %: 1.5 to 2.5)"),
-        (row(0.5, (0.4, 0.6)), "new is faster: C_mid of new is 0.5 times"),
-        (row(0.5, (0.4, 1.6)), "neither is faster beyond noise: C_mid of new is 0.5 times"),
-        (row(0.5), "C_mid of new is 0.5 times that of old (no interval"),
-        (row(1.0), "neither is faster: they are equal"),
-        (row(0.5, None, "not_identified"), "which is faster is not known"),
+        (
+            row(2.0, (1.5, 2.5)),
+            "old is faster, since the C_mid of new is 2 times the C_mid of old (95 %: 1.5 to 2.5)",
+        ),
+        (row(0.5, (0.4, 0.6)), "new is faster, since the C_mid of new is 0.5 times"),
+        (row(0.5, (0.4, 1.6)), "neither recipe is faster beyond noise; the C_mid of new is 0.5 times"),
+        (row(0.5), "the C_mid of new is 0.5 times the C_mid of old (without an interval"),
+        (row(1.0), "neither recipe is faster, since both are equal"),
+        (row(0.5, None, "not_identified"), "the curves do not determine which recipe is faster"),
     ],
 )
 def test_speed(ratio: TwoRecipes, start: str) -> None:
@@ -89,18 +92,26 @@ UP, DOWN, EITHER = row(0.02, (0.01, 0.03)), row(-0.02, (-0.03, -0.01)), row(0.01
 @pytest.mark.parametrize(
     ("end", "predicted", "parts"),
     [
-        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts it")),
-        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts it")),
-        (UP, EITHER, ("new ends", "does not show it")),
+        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts this")),
+        (
+            DOWN,
+            DOWN,
+            ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "first half of the compute predicts this"),
+        ),
+        (UP, EITHER, ("new ends", "does not show this")),
         (UP, DOWN, ("new ends", "predicts the opposite")),
         (DOWN, UP, ("old ends", "predicts the opposite")),
-        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "first half of the compute predicts one")),
-        (EITHER, EITHER, ("no more than noise", "predicts no difference either")),
+        (
+            EITHER,
+            UP,
+            ("no more than noise (95 %: -0.01 to 0.03)", "half of the compute predicts a difference"),
+        ),
+        (EITHER, EITHER, ("no more than noise", "predicts the same")),
         (UP, TwoRecipes(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
         (EITHER, TwoRecipes(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),
-        (TwoRecipes(REFUSED, REFUSED, REFUSED), UP, ("not tested", "no common compute")),
+        (TwoRecipes(REFUSED, REFUSED, REFUSED), UP, ("not tested", "no compute was measured for both")),
         (row(0.02), UP, ("not tested", "have no interval")),
-        (row(0.0), row(0.0), ("not tested", "they end alike")),
+        (row(0.0), row(0.0), ("not tested", "both end at the same reward")),
     ],
 )
 def test_the_first_half(end: TwoRecipes, predicted: TwoRecipes, parts: tuple[str, ...]) -> None:

@@ -79,7 +79,7 @@ def test_a_law_of_batches_is_advised_about_batches(synthetic: Make) -> None:
     first = advice(law.document, law.predict(1e6))[0]
     assert first.what == "Run B_p = 128 first, to C = 9.99e5 rollouts each."
     assert first.keys == ("grid.problems_per_batch=[8, 16, 32, 64, 128]",)
-    assert first.why == "The best B_p may lie beyond the measured ones."
+    assert first.why == "The best B_p may be beyond the measured B_p."
 
 
 def test_short_runs_go_on(synthetic: Make) -> None:
@@ -102,7 +102,7 @@ def test_a_far_budget_wants_longer_runs(synthetic: Make) -> None:
         (far,) = (own for own in advice(law.document, prediction) if "third of the budget" in own.what)
         assert far.what == f"Run n = 8, 32, 128, 512 to C = {goal}, a third of the budget."
         assert far.keys == (f"sweep.compute={int(compute) // 3}",)
-        assert far.why.startswith("A recommendation needs three n") == (not prediction.options)
+        assert far.why.startswith("A recommendation requires that three n") == (not prediction.options)
 
 
 def test_runs_that_collapse_are_looked_at(synthetic: Make) -> None:
@@ -124,8 +124,8 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     asked = Decision(DecisionStage.RUNG, tuple(Request(32, n, 0, end) for n in LEVELS), cost=9)
     found = {"spent": 1000, "compute": end, "best": (32, 128), "expected_regret": 0.02}
     for ending, text, keys in (
-        (Ending.SPENT, "Let the race spend more", ("design.spend=2000",)),
-        (Ending.COMPLETE, "Let the race run more seeds.", ("sweep.seeds=2",)),
+        (Ending.SPENT, "Raise the spend of the race", ("design.spend=2000",)),
+        (Ending.COMPLETE, "Add seeds to the race.", ("sweep.seeds=2",)),
         (Ending.FAILED, "Continue the race.", ("design.kind=race",)),
     ):
         own = advice(law.document, None, [asked, Decision(DecisionStage.STOP, ending=ending, **found)])

@@ -91,11 +91,11 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law = fit(synthetic, compute=1e7, noise=0.003)
     document = law.document
     law_line, first, ends, *rest = law_text.law_summary(document)
-    assert law_line.startswith("Law: n* = ")
-    assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; B_p = 32")
-    assert "B_p held; learning curve: exp" in first
-    at = [f"at C = {numbers.number(p.x)}, {law_text.star(p.n_star)}" for p in document.frontier]
-    assert ends == f"n* (highest reward): {at[0]}; {at[-1]}."
+    assert law_line.startswith("isolaw prefers the law n* = ")
+    assert first.startswith("avg@4 on validation, fitted to 12 runs with n = 8, 32, 128, 512 and B_p = 32.")
+    assert "isolaw holds B_p fixed; the learning curve is exp." in first
+    at = [f"{law_text.star(p.n_star)} at C = {numbers.number(p.x)}" for p in document.frontier]
+    assert ends == f"n*, the n with the highest reward, is {at[0]} and {at[-1]}."
     assert "(95 % bound)" in at[-1]
     overtakes = [line for line in rest if "overtakes" in line]
     assert [line.split(" at ")[0] for line in overtakes] == [
@@ -104,15 +104,15 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
         "n = 512 overtakes n = 128",
     ]
     assert all("(95 % " in line for line in overtakes)
-    level = "Saturation: not reached inside the measured n; a level would be 512, perhaps more"
+    level = "n* does not level off within the measured n; the level would be 512, perhaps more"
     assert any(line.startswith(level) for line in rest)
 
 
 def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
     text = "\n".join(law_text.law_summary(law.document))
-    assert "; B = 1024; B held" in text
-    assert "n* (highest reward): at M = 1, " in text
+    assert " and B = 1024. isolaw holds B fixed;" in text
+    assert " at M = 1 and " in text
     assert " C = " not in text
 
 
@@ -132,7 +132,9 @@ def test_the_paper_compares_on_its_curves(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.5 + 0.1 * (n == 32), c), noise=0.003)
     document = isolaw.fit(runs, method="paper", draws=10).document
     lost = document.comparison.constant.max_regret
-    assert law_text.verdict(document) == f"On the fitted curves n = 32 loses at most {lost:.3f} anywhere."
+    assert law_text.verdict(document) == (
+        f"On the fitted curves, n = 32 loses at most {lost:.3f} at any budget."
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +148,9 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     line = law_text.law_summary(rising.document)[0]
     name = law_text.form(comparison.preferred, rising.document)
     assert line == (
-        f"Law: {law_text.equation(rising.document)}, {name}. On average over C, its n loses "
-        f"{own.mean_regret:.4f} in avg@4 against the best n, and the best constant n loses "
-        f"{comparison.laws['constant'].mean_regret:.4f}; no other law loses less in 95% of draws."
+        f"isolaw prefers the law {law_text.equation(rising.document)}, {name}. On average over C, its n "
+        f"loses {own.mean_regret:.4f} in avg@4 against the best n; the best constant n loses "
+        f"{comparison.laws['constant'].mean_regret:.4f}. No other law loses less in 95 % of draws."
     )
     assert own.better["constant"] >= 0.95
     others = {
@@ -160,7 +162,7 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
 def test_draws_that_prefer_none_say_so(rising: Law) -> None:
     comparison = replace(rising.document.comparison, preferred=None, verdict=None)
     document = replace(rising.document, comparison=comparison)
-    assert law_text.verdict(document) == "Law: the draws prefer none."
+    assert law_text.verdict(document) == "The draws prefer no law."
     assert law_text.equation(document) == ""
     assert law_line(Law(document, rising.draws), np.array([1e5])) == (None, None)
 
@@ -170,30 +172,33 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
     comparison = replace(rising.document.comparison, verdict=verdict)
     text = law_text.verdict(replace(rising.document, comparison=comparison))
     constant = comparison.constant
-    line = f"On the fitted surface n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
+    line = f"On the fitted surface, n = {constant.n} loses at most {constant.max_regret:.3f} at any budget."
     assert text.endswith(line) == said
 
 
 def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=0).document
-    assert law_text.verdict(document).startswith("Law: without draws isolaw prefers none.")
+    assert law_text.verdict(document).startswith("Without draws, isolaw prefers no law.")
     assert tables.laws(document).rows[1][-1].text == ""
 
 
 def test_an_older_law_is_to_be_fitted_again(rising: Law) -> None:
     flags = (*rising.document.flags, Flag(Code.VERSION_1, "old"))
     text = law_text.verdict(replace(rising.document, flags=flags, surface=None))
-    assert text == "Law: not shown, since an older isolaw compared the laws; fit the runs again."
+    assert text == "isolaw shows no law, since an older isolaw compared the laws; fit the runs again."
 
 
-UNSTATED = "Law: isolaw prefers none, since not every configuration has 3 seeds (the fewest: 2)."
+UNSTATED = (
+    "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest found "
+    "are 2."
+)
 
 
 def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), draws=60)
     document = law.document
     told = [*law_text.law_summary(document), *prediction_text.prediction_summary(law.predict(1e6), document)]
-    (line,) = [own for own in told if own.startswith("Law: ")]
+    (line,) = [own for own in told if own.startswith("isolaw prefers ")]
     assert line == UNSTATED
     for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
         assert not any(claim in own for own in told)
@@ -209,9 +214,17 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     ("status", "why", "text"),
     [
         ("ok", None, "n* levels off at 64."),
-        ("lower_bound", None, "not reached inside the measured n; a level would be 64, perhaps more."),
-        ("lower_bound", "no draws", "not stated; no draws; a level would be 64, perhaps more."),
-        ("refused", "it falls", "not stated; it falls."),
+        (
+            "lower_bound",
+            None,
+            "n* does not level off within the measured n; the level would be 64, perhaps more.",
+        ),
+        (
+            "lower_bound",
+            "no draws",
+            "isolaw states no saturation level, since no draws; the level would be 64, perhaps more.",
+        ),
+        ("refused", "it falls", "isolaw states no saturation level, since it falls."),
     ],
 )
 def test_only_a_level_that_is_known_is_one(rising: Law, status: Any, why: str | None, text: str) -> None:
@@ -221,7 +234,7 @@ def test_only_a_level_that_is_known_is_one(rising: Law, status: Any, why: str | 
         params={**rising.document.params, "saturation": Quantity(value, None, status)},
         flags=() if why is None else (Flag(Code.NO_SATURATION, why),),
     )
-    assert law_text.saturation(document) == f"Saturation: {text}"
+    assert law_text.saturation(document) == text
 
 
 def test_two_seeds_judge_no_law_of_the_papers_way(synthetic: Make) -> None:
@@ -234,8 +247,8 @@ def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
         return learnt(0.6 - 0.02 * np.log2(n / 64) ** 2, compute)
 
     law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), draws=60)
-    line = next(own for own in law_text.law_summary(law.document) if own.startswith("Law: "))
-    assert line.startswith("Law: n* = ")
+    line = law_text.law_summary(law.document)[0]
+    assert line.startswith("isolaw prefers the law n* = ")
     assert ", a constant n. On average over C, its n loses " in line
     assert "the best constant" not in line
 
@@ -251,21 +264,21 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     )
     best = prediction.options[0]
     assert lines[1].startswith(
-        f"Expected loss: {best.expected_loss:.4f} in avg@4 against the best allocation with n from 2 to "
-        f"2,048; within 0.005 of it in {numbers.share(best.probability)} of draws."
+        f"The expected loss is {best.expected_loss:.4f} in avg@4 against the best allocation with n from 2 "
+        f"to 2,048; in {numbers.share(best.probability)} of draws the loss is at most 0.005."
     )
     where = "beyond the measured n" if best.beyond else "between measured n"
-    unmeasured = f" No run has n = {a.rollouts_per_problem}; it is {where}."
+    unmeasured = f" No run has n = {a.rollouts_per_problem}, which is {where}."
     assert lines[1].endswith(unmeasured) == (not best.measured)
     assert lines[2] == f"Predicted avg@4: {numbers.quantity(best.reward)}."
-    assert lines[3] == f"Highest reward at n*: {law_text.star(prediction.n_star)}."
+    assert lines[3] == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}."
     assert lines[-1] == runs_to_add.next_line(prediction, law.document)
     for other in prediction.options[1:]:
         (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
         assert f"expected loss {other.expected_loss:.4f}" in line
         assert f"in {numbers.share(other.probability)} of draws" in line
         assert ("(not measured)" in line) == (not other.measured)
-    assert any(line.startswith("Epochs: ") for line in lines)
+    assert any(line.startswith("The allocation makes ") for line in lines)
     assert [line for line in lines if line.startswith("Caution: ")] == [
         f"Caution: {law_text.flag(flag)}." for flag in prediction.flags
     ]
@@ -280,14 +293,15 @@ def test_where_reward_is_highest(synthetic: Make, setting: str, places: Any) -> 
     law = fit(synthetic, places, setting=setting, noise=0.003)
     prediction = law.predict(1e6)
     line = prediction_text.optimum(prediction, law.document)
-    joint = f"; B_p*: {law_text.star(prediction.b_star)}" if setting == "joint" else ""
-    assert line == f"Highest reward at n*: {law_text.star(prediction.n_star)}{joint}."
+    b_star = f", and B_p*, the B_p with the highest reward, is {law_text.star(prediction.b_star)}"
+    joint = b_star if setting == "joint" else ""
+    assert line == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}{joint}."
 
 
 def test_what_to_run_first_is_said(rising: Law) -> None:
     prediction = replace(rising.predict(6e6), run_first=[1024, 2048])
     assert runs_to_add.run_first(prediction, rising.document) == (
-        "Run n = 1024, 2048 first, to C = 9.99e5 rollouts each: the best n may lie beyond the measured ones."
+        "Run n = 1024, 2048 first, to C = 9.99e5 rollouts each: the best n may be beyond the measured n."
     )
     assert runs_to_add.run_first(replace(prediction, run_first=[]), rising.document) == ""
 
@@ -298,7 +312,7 @@ def test_between_three_and_ten_times_n_star_of_the_paper_is_a_bound(synthetic: M
     lines = prediction_text.prediction_summary(prediction, rising.document)
     bound = replace(prediction, n_star=Quantity(512.0, (128.0, None), "lower_bound"))
     assert prediction_text.stars(bound, rising.document) == {
-        "n*": "at least 128 (95 % bound); so far beyond the runs only a bound"
+        "n*": "at least 128 (95 % bound), which is only a bound so far beyond the runs"
     }
     unknown = replace(prediction, n_star=Quantity(512.0, None, "not_identified"))
     assert prediction_text.stars(unknown, rising.document) == {"n*": "not known"}
@@ -428,7 +442,7 @@ def test_summary_of_points() -> None:
     for name in ("L = ", "k = ", "log10 C0 = ", "b = "):
         assert name in first
     assert first.count("(SE ") == 4
-    assert second == "Standard errors: conditional on independent points."
+    assert second == "Standard errors are conditional on independent points."
     falling, _ = isolaw.fit_points(budgets, n_star[::-1])
     assert "(SE " not in studies.points_summary(falling)[0]
     assert studies.points_summary(falling)[0].count("(not identified)") == 4

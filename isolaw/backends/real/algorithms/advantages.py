@@ -106,7 +106,7 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     centred = rewards - rewards.mean(1, keepdim=True)
     n = rewards.shape[1]
     if n < 2 and kind in ("leave_one_out", "group_sample_std"):
-        raise ValueError(f"{kind}: a group of one rollout has no others")
+        raise ValueError(f"{kind} requires groups of two or more rollouts")
     if kind == "group_std":
         out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
     elif kind == "group_sample_std":

@@ -113,6 +113,8 @@ def unchosen(recipe: Recipe) -> list[str]:
     if recipe.lora_alpha is None:
         out.append(f"recipe.lora_alpha is not set; isolaw uses {ALPHA:g} and scales adapters by alpha / rank")
     if recipe.lr is None:
-        note = "recipe.lr is not set; isolaw uses that of full fine-tuning; LoRA usually needs a larger lr"
+        note = (
+            "recipe.lr is not set; isolaw uses the lr of full fine-tuning, but LoRA usually needs a larger lr"
+        )
         out.append(note)
     return out

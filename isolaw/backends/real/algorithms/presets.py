@@ -135,7 +135,7 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     off = " and ".join(f"recipe.{key} = 0" for key in EASY)
     on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())
     return [
-        f"problems.difficulty is not set, so {off}. For easy problems the paper uses both terms: "
+        f"problems.difficulty is not set, so {off}. For easy problems, the paper uses both terms: "
         f'problems.difficulty = "easy" sets {on}; "hard" confirms 0'
     ]
 
@@ -175,7 +175,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     close = nearest(r.algorithm, ALGORITHMS)
     refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
     fresh = on_policy(r)
-    ratio = "with one update on each batch and recipe.staleness = 0 every ratio is 1"
+    ratio = "with one update on each batch and recipe.staleness = 0, every ratio is 1"
     several = "recipe.minibatches or recipe.epochs of at least 2"
     staler = f"recipe.staleness of at least 1, or {several}"
     note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
@@ -183,18 +183,18 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     for key in ("clip_low", "clip_high"):
         unused = fresh and getattr(r, key) is not None
         refuse(unused, key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
-    note = "ratios stay above 1 - clip_low, so 1 already removes the bound"
+    note = "ratios are never below 0, so 1 already removes the bound"
     refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     weighted, cap = r.importance_sampling != "none", r.importance_cap
     note = "with recipe.importance_sampling = 'none' there is nothing to cap"
     accepted = "no such key, or recipe.importance_sampling = 'token' or 'sequence'"
     refuse(not weighted and cap is not None, "importance_cap", accepted, note)
-    note = "it would cut weights of 1, where sampler and trainer agree"
+    note = "it would cut weights of 1, for which sampler and trainer agree"
     refuse(weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
     note = (
-        "the sampler's log-probabilities are then those of the cut distribution, and no importance "
-        "weight against the trainer's"
+        "the sampler's log-probabilities then belong to the truncated distribution and give no importance "
+        "weight"
     )
     accepted = "1, or recipe.importance_sampling = 'none'"
     refuse(weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
@@ -207,9 +207,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         unused = r.lora_rank is None and getattr(r, key) is not None
         refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
     unused = ppo and _updates(r) == 1 and r.value_clip is not None
-    note = "with one update on each batch the critic's values have not changed yet"
+    note = "with one update on each batch, the critic's values have not changed yet"
     refuse(unused, "value_clip", f"no such key, or {several}", note)
-    note = "PPO has no groups: advantages come from the critic"
+    note = "PPO has no groups, since advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
         ("dynamic_sampling", "false"),
@@ -221,7 +221,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         accepted = "at least 2, recipe.advantage = 'none' or recipe.algorithm = 'ppo'"
         out.append(Issue("grid.rollouts_per_problem", note, n, accepted))
     refuse((r.gradient_rollouts or 0) > n and not ppo, "gradient_rollouts", f"at most n = {n}")
-    note = "with recipe.advantage = 'none' it drops groups of equal rewards, which have a gradient"
+    note = "with recipe.advantage = 'none' it would drop groups of equal rewards, which have a gradient"
     for key in ("zero_variance_filter", "dynamic_sampling"):
         dropping = r.advantage == "none" and bool(getattr(r, key))
         refuse(dropping, key, "false, or another recipe.advantage", note)

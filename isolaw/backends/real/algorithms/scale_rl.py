@@ -102,7 +102,7 @@ def issues(recipe: Recipe) -> list[Issue]:
     if recipe.algorithm != NAME:
         if recipe.without is None:
             return []
-        note = "only scale_rl has parts to take out"
+        note = "only scale_rl has parts that can be removed"
         return [Issue("recipe.without", note, list(recipe.without), f'no such key, or algorithm = "{NAME}"')]
     out = []
     for name, (keys, instead) in PARTS.items():
@@ -114,9 +114,9 @@ def issues(recipe: Recipe) -> list[Issue]:
             if kept:
                 accepted, note = f'recipe.without = ["{name}"]', f"a part of {NAME}"
             else:
-                accepted, note = "no such key", f"recipe.without takes {name} out"
+                accepted, note = "no such key", f"recipe.without removes {name}"
             out.append(Issue(f"recipe.{key}", note, getattr(recipe, key), accepted))
     if recipe.importance_sampling != "none":
-        note = f"the ratio of {NAME} is already that of trainer and sampler"
+        note = f"the ratio of {NAME} is already the ratio of trainer and sampler"
         out.append(Issue("recipe.importance_sampling", note, recipe.importance_sampling, "no such key"))
     return out

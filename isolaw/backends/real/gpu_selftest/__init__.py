@@ -102,7 +102,7 @@ def check_device(device: str) -> None:
     if device == "cpu" or environment.gpus():
         return
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    why = "nvidia-smi lists none" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
+    why = "nvidia-smi lists no GPU" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
     raise IsolawError(
         f"no GPU: {why}; `{commands.doctor_gpu('--device', 'cpu')}` runs the same stages on the CPU with a "
         "tiny model"
@@ -153,7 +153,7 @@ def _in_turn(
         if (limit_s := min(stage.limit_s, until - started)) >= 1:
             status, why = _execute(stage, folder, device, limit_s, log)
         else:
-            status, why = "timed out", f"the earlier stages used up the {LIMIT_S:.0f} s of all stages"
+            status, why = "timed out", f"the earlier stages used all of the {LIMIT_S:.0f} s for all stages"
         seconds = round(time.monotonic() - started, 1)
         record = Record.of(folder, stage.name)
         lines = [] if status in _GOOD else log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -187,7 +187,7 @@ def _execute(stage: SelftestStage, folder: Path, device: str, limit_s: float, lo
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return "timed out", f"not done after {limit_s:.0f} s"
+            return "timed out", f"the stage did not end within {limit_s:.0f} s"
         finally:
             children.end(process, grace=_STOPPING_S)
     record = Record.of(folder, stage.name)

@@ -108,7 +108,9 @@ class SplitFolder:
         if not os.path.lexists(self._file):
             names = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:
-                raise DataError(f"{self.folder}: already holds {', '.join(names)}; choose another folder")
+                raise DataError(
+                    f"{self.folder}: the folder already contains {', '.join(names)}; choose another folder"
+                )
             return None
         try:
             found = read_json(self._file)
@@ -118,7 +120,10 @@ class SplitFolder:
         ours = asdict(self.settings)
         other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]
         if other:
-            raise DataError(f"{self.folder}: holds another split ({'; '.join(other)}); choose another folder")
+            raise DataError(
+                f"{self.folder}: the folder contains another split ({'; '.join(other)}); choose another "
+                "folder"
+            )
         return report
 
     def _read_counts(self) -> None:

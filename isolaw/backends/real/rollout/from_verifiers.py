@@ -120,7 +120,7 @@ class _Chat:
         try:
             messages = [_plain(message) for message in body["messages"]]
             if len(messages) < known or not all(map(_same, messages, self.conversation)):
-                raise ValueError("the agent changed its conversation; a rollout only appends to it")
+                raise ValueError("the agent changed its conversation, but a rollout can only append to it")
             added = messages[known:]
             written = await self.generate([*self.conversation, *added], tools=body.get("tools"))
         except Exception as error:  # ends the rollout; the environment gets an error response

@@ -116,7 +116,7 @@ def serve(name: str, limit: float) -> None:
                 rollouts[number] = _Rollout(function, Problem(**told), limit)
             elif number in rollouts:  # otherwise it was lost with an earlier process
                 rollouts[number].told.put_nowait(told)
-        lost = {"failed": "lost with its process"}
+        lost = {"failed": "the rollout was lost with its process"}
         return [await rollouts[number].says.get() if number in rollouts else lost for number, _ in rows]
 
     def replies(rows: list[processes.JsonRow]) -> list[Reply]:
@@ -156,7 +156,11 @@ class _Rollout:
         left, and `ValueError` if earlier parts of the conversation have changed.
         """
         if self.waiting or self.cut:
-            why = "its limit is reached" if self.cut else "a rollout asks the model once at a time"
+            why = (
+                "the rollout reached its limit"
+                if self.cut
+                else "a rollout sends one request to the model at a time"
+            )
             raise RuntimeError(f"generate: {why}")
         items = _flat(conversation)
         added = self._added(items)
@@ -188,7 +192,7 @@ class _Rollout:
             if not same:
                 raise ValueError(f"the conversation's item {place} changed from {own!r} to {item!r}")
         if len(items) < known:
-            raise ValueError(f"the conversation lost items: {len(items)} of {known} are left")
+            raise ValueError(f"the conversation lost items: only {len(items)} of {known} remain")
         return items[known:]
 
     def _ended(self, returned: Any) -> Reply:

@@ -39,16 +39,16 @@ def read_pool(
     """
     if not name.startswith(PREFIX):
         if part is not None:
-            raise SpecError([Issue("--part", "only a data set (hf:NAME) has parts", part)])
+            raise SpecError([Issue("--part", "only a data set (hf:NAME) has splits", part)])
         return read_files([Path(name)], columns)
     place = find(name.removeprefix(PREFIX), where)
     parts = parts_of(place)
     shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
     if not parts:
         accepted = f"{', '.join(KINDS)} files, or a folder of datasets.save_to_disk"
-        raise SpecError([Issue(where, f"{place}: no data in it", accepted=accepted)])
+        raise SpecError([Issue(where, f"{place}: the folder has no data", accepted=accepted)])
     if part is None and len(parts) > 1:
-        raise SpecError([Issue("--part", f"{name} has several parts", accepted=f"one of {shown}")])
+        raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {shown}")])
     if part is not None and part not in parts:
         raise SpecError([Issue("--part", found=part, accepted=shown, nearest=nearest(part, parts))])
     return read_files(parts[part or next(iter(parts))], columns, repeats=True)
@@ -69,7 +69,7 @@ def find(name: str, where: str) -> Path:
             return found[0]
         if found:
             accepted = " or ".join(f"{PREFIX}{folder}" for folder in found)
-            raise SpecError([Issue(where, "several revisions are in the cache", name, accepted)])
+            raise SpecError([Issue(where, "the cache has several revisions", name, accepted)])
     if (folder := prepared / name.replace("/", "___")).is_dir():
         return folder
     known = {p.name.removeprefix("datasets--").replace("--", "/") for p in hub.glob("datasets--*")}

@@ -41,7 +41,7 @@ class Math(Reward):
         found = dict(zip(distinct, self.pool.replies(distinct), strict=True))
         for problem, pair in zip(problems, pairs, strict=True):
             if found[pair] == "unreadable":
-                raise RunError(f"problem {problem.id!r}: math-verify cannot read its answer {pair[0]!r}")
+                raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
         self.failures += sum(found[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(found[pair] is True) for pair in pairs]
 

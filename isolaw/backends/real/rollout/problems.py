@@ -162,7 +162,7 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
 def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
     """Return the file of each part of a folder, ``train`` and ``validation`` first, and the issues."""
     if not folder.is_dir():
-        note = "a file, not a folder" if folder.exists() else "no such folder"
+        note = "found a file" if folder.exists() else "no such folder"
         above = folder.absolute().parent
         others = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
         accepted = "a folder with train.jsonl and validation.jsonl (or .parquet)"
@@ -172,7 +172,9 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
     parts: dict[str, Path] = {}
     for path in sorted(found, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
         if path.stem in parts:
-            issues.append(Issue(str(path), f"found {parts[path.stem].name}, too; expected one of the two"))
+            issues.append(
+                Issue(str(path), f"found {parts[path.stem].name} as well; expected only one of the two files")
+            )
         else:
             parts[path.stem] = path
     for part in ("train", "validation"):
@@ -205,7 +207,7 @@ def _read(
             Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
         ]
     if not rows:
-        return [], _issues(path, faults) or [Issue(str(path), "empty: found no problem")]
+        return [], _issues(path, faults) or [Issue(str(path), "the file is empty; expected problems")]
     if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
         shown = _short(columns)
         nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
@@ -332,7 +334,7 @@ def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) ->
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
     more = f" and {len(both) - _SHOWN:,} more" if len(both) > _SHOWN else ""
-    return [Issue(str(path), f"{len(both):,} of its problems also occur in training: {shown}{more}")]
+    return [Issue(str(path), f"{len(both):,} validation problems also occur in training: {shown}{more}")]
 
 
 def words(prompt: str | list[Message]) -> str:

@@ -64,7 +64,7 @@ class Chat:
             if name in taken:
                 out.append(Issue(f"{where}.{name}", "isolaw sets it", accepted="an argument of the template"))
             elif template and name not in words:
-                note = "the model's chat template does not use it"
+                note = "the model's chat template does not use this argument"
                 out.append(Issue(f"{where}.{name}", note, nearest=nearest(name, words)))
         return out
 
@@ -83,7 +83,7 @@ def encode(
         what = (
             "its prompt is a list of messages"
             if isinstance(first.prompt, list)
-            else "the settings make it a message"
+            else "the settings turn the prompt into a message"
         )
         raise DataError(
             f"problem {first.id!r}: {what}, and the tokenizer of "
@@ -110,7 +110,7 @@ def _encode_chat(
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=begin, return_dict=False, **more)
     except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
-            f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
+            f"problem {problem.id!r}: the tokenizer's chat template rejects the messages of this problem: "
             f"{str(error) or type(error).__name__}"
         ) from None
     return list(ids)
@@ -154,7 +154,7 @@ def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
     if "".join(known.split()) == "".join(phrase.split()) != "":
         return []
     some = f"only {known!r}" if known.strip() else "nothing"
-    note = f"the model's tokenizer knows {some} of it"
+    note = f"the model's tokenizer knows {some} of the phrase"
     return [Issue("recipe.interrupt_phrase", note, phrase, "a phrase in the model's tokens")]
 
 
@@ -182,11 +182,13 @@ def check_lengths(
             return [Issue(where, str(error))]
         except Exception as error:  # the tokenizer is damaged
             why = f"{type(error).__name__}: {error}"[:200]
-            return [Issue(where, f"the tokenizer cannot encode its prompts: {why}")]
+            return [Issue(where, f"the tokenizer cannot encode the prompts: {why}")]
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] > room:
             number = sum(length > room for length in lengths)
-            many = f"{number} prompts are too long, the longest that of" if number > 1 else "too long:"
+            many = (
+                f"{number} prompts are too long; the longest is the prompt of" if number > 1 else "too long:"
+            )
             note = f"{many} problem {problems[longest].id!r}"
             accepted = f"at most {room} ({context} of context − {max_response_tokens} of response)"
             out.append(Issue(where, note, f"{lengths[longest]} tokens", accepted))

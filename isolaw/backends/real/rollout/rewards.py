@@ -95,7 +95,7 @@ class Rewards:
             for own in self._each:
                 kinds.update(own.kinds)
             said = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
-            lost = f"{self.failures - before:,} of {len(responses):,} responses got no verdict"
+            lost = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
             warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
 

@@ -116,7 +116,7 @@ def check_complete(missing: Iterable[str], who: str) -> None:
     if listed := sorted(missing):
         more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
         left = f"{', '.join(listed[:3])}{more}"
-        raise RunError(f"the sampler would draw with stale weights: {who} left out {left}")
+        raise RunError(f"the sampler would sample with stale weights: {who} left out {left}")
 
 
 def stored_weights(model: str) -> Weights:

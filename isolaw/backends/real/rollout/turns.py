@@ -129,7 +129,7 @@ class Turns:
             said = "; ".join(f"{number:,} {kind}" for kind, number in failed.most_common(3))
             count = sum(failed.values())
             warnings.warn(
-                f"{count:,} of {len(rows):,} rollouts of {self.name} failed and have reward 0: {said}",
+                f"{count:,} of {len(rows):,} rollouts of {self.name} failed and got reward 0: {said}",
                 stacklevel=2,
             )
         return rows

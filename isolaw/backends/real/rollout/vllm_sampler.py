@@ -109,7 +109,7 @@ class VLLMSampler:
                 raise
             raise RunError(
                 f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
-                "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by "
+                "real.tensor_parallel or recipe.max_response_tokens. To give the trainer less memory, change "
                 "real.zero_stage or real.offload_optimizer"
             ) from error
         # At every reload, vLLM warns about every layer that has buffers and no weights.
@@ -142,8 +142,8 @@ class VLLMSampler:
         )
         if before == 0 < self.preemptions:
             warnings.warn(
-                f"vLLM's KV cache ran full, and vLLM restarted {self.preemptions:,} of {len(rows):,} "
-                "responses; a larger real.gpu_memory or real.tensor_parallel avoids that (shown once)",
+                f"vLLM's KV cache was full, so vLLM restarted {self.preemptions:,} of {len(rows):,} "
+                "responses; a larger real.gpu_memory or real.tensor_parallel avoids this (shown once)",
                 stacklevel=2,
             )
         return self.rollouts(rows, outputs)

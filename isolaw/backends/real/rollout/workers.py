@@ -102,7 +102,9 @@ class WorkerPool:
             if self._in_a_row == IN_A_ROW:
                 text = str(row[1])
                 shown = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
-                said = f"no reply {IN_A_ROW} times in a row; the last: {kind}, response {shown}"
+                said = (
+                    f"no reply to {IN_A_ROW} consecutive requests; the last request: {kind}, response {shown}"
+                )
                 self._ending = RunError(f"{self.what}: {said}")
 
     def close(self) -> None:

@@ -101,8 +101,8 @@ class Run:
             if rounds == _MOST_ROUNDS:
                 raise RunError(
                     f"step {self.step + 1}: {_MOST_ROUNDS} batches had only "
-                    f"{self.spec.problems_per_batch - left} problems whose rewards differ; turn "
-                    "recipe.dynamic_sampling off, or choose problems that the model sometimes solves"
+                    f"{self.spec.problems_per_batch - left} problems whose rewards differ; turn off "
+                    "recipe.dynamic_sampling, or choose problems that the model sometimes solves"
                 )
             batch.extend(self._sample())
             rounds += 1

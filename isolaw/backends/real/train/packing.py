@@ -76,7 +76,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     same_as = [known.setdefault(row, len(known)) for row in rows]
     before, after = (np.array([len(row[part]) for row in known]) for part in (0, 1))
     if not before.all():
-        raise ValueError("a row without a prompt: nothing predicts its first token")
+        raise ValueError("found a row without a prompt, in which nothing predicts the first token")
     lengths = before + after
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
@@ -179,7 +179,7 @@ def attention(
     if special:
         raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
     if layout is None:
-        raise NotImplementedError("its layers do not pass the layout of rows on to attention")
+        raise NotImplementedError("its layers do not pass the layout of rows to attention")
     window = sliding_window if sliding_window and sliding_window < layout.longest else None
     shared = query.shape[1] // key.shape[1]
     how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}

@@ -186,7 +186,7 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     except (AttributeError, TypeError) as error:  # raised by models with another structure
         raise _refusal(model, f"it cannot be called with packed rows ({error})") from error
     if _mixes(model, policy, rollouts, device):
-        raise _refusal(model, "its layers pass something on from row to row")
+        raise _refusal(model, "its layers pass a state from row to row")
     gap, count = 0.0, 0
     for row, values in zip(rows, packed_logprobs, strict=True):
         logits = _logits(model, torch.tensor([row], device=device))
@@ -240,7 +240,7 @@ def _logits(model: Any, ids: Tensor) -> Tensor:
         model.set_attn_implementation(packing.ATTENTION)
         hook.remove()
     if not torch.allclose(found, heads[0] * 100, rtol=0.01):
-        raise _refusal(model, "its logits are not those of its output head, but scaled or capped")
+        raise _refusal(model, "it scales or caps the logits of its output head")
     return heads[0][0]
 
 

@@ -80,7 +80,7 @@ def _choose_gpus(samplers: int) -> None:
     if chosen[-1] >= len(visible):
         what = "process" if place >= len(visible) else "a sampler of process"
         found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
-        raise RunError(f"{what} {place} of this machine has no GPU of its own; visible: {found}")
+        raise RunError(f"{what} {place} of this machine has no separate GPU; visible GPUs: {found}")
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[own] for own in chosen)
     os.environ["LOCAL_RANK"] = "0"
     for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):

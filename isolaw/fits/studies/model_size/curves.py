@@ -98,7 +98,7 @@ class SizeCurves:
         if different.min() < _LEAST_POINTS:
             raise Refused(
                 f"N = {different.idxmin():g} has checkpoints at {different.min()} different {x}; "
-                f"{_LEAST_POINTS} are needed. Evaluate it at more steps, or leave the size out"
+                f"{_LEAST_POINTS} are needed. Evaluate this size at more steps, or leave it out"
             )
         deviations, freedom = _deviations(own if runs is None else _checked(runs, x, sources[1]), x)
         step, at, loss, count = (mean[name].to_numpy(np.float64) for name in ("step", "x", "loss", "runs"))
@@ -136,8 +136,8 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
     if len(twice):
         n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
         raise DataError(
-            f"{source}: N = {n:g} has several rows of step {step:g}; if they are of different runs, name the "
-            f"column of runs: {option('columns', 'run', '<column>')}"
+            f"{source}: N = {n:g} has several rows of step {step:g}; if they are from different runs, name "
+            f"the column of the runs: {option('columns', 'run', '<column>')}"
         )
     return out[out[x] > 0]  # log X does not exist before the first step
 

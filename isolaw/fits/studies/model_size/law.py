@@ -176,13 +176,14 @@ class SizeLaw:
             text = "K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models"
             out.append(Flag(Code.UNSATURATED, text))
         elif "lower_bound" in (self.N0.status, self.K_max.status):
-            text = "N0 and K_max have no upper end. Add runs of larger models, or more runs of each"
+            text = "N0 and K_max have no upper bound. Add runs of larger models, or more runs of each size"
             out.append(Flag(Code.UNSATURATED, text))
         first, last = self.bend.interval or (None, None)
         if first is not None and last is not None and (first > 0 or last < 0):
             text = (
-                f"the curves are less straight than the law assumes: K changes by {self.bends[0]:+.0%} in a "
-                f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
+                f"the curves are less straight than the law assumes: K changes by {100 * self.bends[0]:+.0f} "
+                f"% in a decade of {self.curves.x_name} (95 % interval: {100 * first:+.0f} % to "
+                f"{100 * last:+.0f} %). Predictions beyond the "
                 "checkpoints extrapolate straight lines, and their intervals ignore the change"
             )
             out.append(Flag(Code.BENT, text))

@@ -117,7 +117,7 @@ def test_unknown_and_impossible() -> None:
     with pytest.raises(ValueError, match="no advantage 'std'"):
         advantages(torch.zeros(1, 2), "std")
     for kind in ("leave_one_out", "group_sample_std"):
-        with pytest.raises(ValueError, match=f"{kind}: a group of one"):
+        with pytest.raises(ValueError, match=f"{kind} requires groups of two"):
             advantages(torch.zeros(1, 1), kind)
 
 

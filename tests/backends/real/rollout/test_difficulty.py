@@ -157,7 +157,9 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     other = tmp_path / "other"
     done(other, Model())
     before = files(other)
-    with pytest.raises(DataError, match=r"holds another split \(temperature 0.6, not 1.0; seed 0, not 3\)"):
+    with pytest.raises(
+        DataError, match=r"contains another split \(temperature 0.6, not 1.0; seed 0, not 3\)"
+    ):
         SplitFolder(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
     (other / "split.json").write_text("{}")
     with pytest.raises(DataError, match="not a file of isolaw problems"):
@@ -178,7 +180,7 @@ def test_what_is_too_small_is_not_written(tmp_path: Path) -> None:
 def test_the_summary_says_what_a_sweep_is_to_be_given(tmp_path: Path) -> None:
     work = done(tmp_path, Model())
     assert work.report is not None
-    given = f'problems.set = "{tmp_path / "easy"}", problems.difficulty = "easy"'
+    given = f'problems.set = "{tmp_path / "easy"}" and problems.difficulty = "easy"'
     assert given in _summary(work, work.report)[-1]
 
 
@@ -264,7 +266,7 @@ def test_the_command(sums: list[object], isolaw: Callable[..., tuple[int, str, s
     assert files(tmp_path / "out") == before
     code, _, stderr = isolaw(*command, "--temperature", 1)
     assert code == 2
-    assert "holds another split (temperature 0.6, not 1.0); choose another folder" in stderr
+    assert "contains another split (temperature 0.6, not 1.0); choose another folder" in stderr
 
 
 @pytest.mark.real

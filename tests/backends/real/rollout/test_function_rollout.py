@@ -104,14 +104,14 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
         open_ones = [k for k, kind in enumerate(kinds) if "added" in said.get(kind, {})]
         replies = function.advance({k: None if kinds[k] in full else ["6", True] for k in open_ones})
         said = {kinds[k]: reply for k, reply in replies.items()}
-        assert "asks the model once at a time" in said.pop("twice")["failed"]
+        assert "sends one request to the model at a time" in said.pop("twice")["failed"]
         assert "item 2 changed" in said.pop("edits")["failed"]
         assert said == {
             "fine": {"reward": 0.5},
             "chat": {"reward": 0.5},
             "limit": {"reward": 0.25},  # caught, and it still returned
             "passes": {"reward": None},
-            "stubborn": {"failed": "it raised RuntimeError: generate: its limit is reached"},
+            "stubborn": {"failed": "it raised RuntimeError: generate: the rollout reached its limit"},
             "waits": {"failed": "late"},  # 0.7 s twice
         }
     finally:
@@ -130,7 +130,7 @@ def test_a_process_that_is_lost_takes_its_rollouts_and_no_others(module: str, ki
         )  # 2 is of the old process
         assert "added" in replies[0]
         assert "added" in replies[1]
-        assert replies[2] == {"failed": "lost with its process"}
+        assert replies[2] == {"failed": "the rollout was lost with its process"}
     finally:
         function.close()
 

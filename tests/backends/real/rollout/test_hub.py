@@ -61,7 +61,7 @@ def test_what_save_to_disk_wrote() -> None:
     assert asked(HERE / "saved", "test") == {"5+5=": "10", "6+6=": "12"}
     assert asked(HERE / "one") == {"1+1=": "2", "3+3=": "6"}  # a single part needs no name
     (told,) = refused(HERE / "saved")
-    assert told == f"--part: hf:{HERE}/saved has several parts; expected one of test, train"
+    assert told == f"--part: hf:{HERE}/saved has several splits; expected one of test, train"
     (told,) = refused(HERE / "saved", "tran")
     assert told == "--part: found 'tran'; expected test, train (did you mean 'train'?)"
 
@@ -88,7 +88,7 @@ def test_a_snapshot_of_the_hub(cache: Path) -> None:
     assert asked("org/sums", "main/test") == {"4+4=": "8"}
     other = snapshot(cache, "org/sums", "def")
     (told,) = refused("org/sums", "main/train")
-    assert "several revisions are in the cache; found 'org/sums'; expected hf:" in told
+    assert "the cache has several revisions; found 'org/sums'; expected hf:" in told
     assert asked(other, "main/test") == {"4+4=": "8"}
     refs = other.parents[1] / "refs"
     refs.mkdir()
@@ -136,7 +136,7 @@ def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (told,) = refused(tmp_path / "empty")
     assert told.startswith(
-        f"--problems: {tmp_path}/empty: no data in it; expected .jsonl, .parquet, .arrow files"
+        f"--problems: {tmp_path}/empty: the folder has no data; expected .jsonl, .parquet, .arrow files"
     )
     (tmp_path / "empty" / "train.arrow").write_bytes(b"no stream")
     assert parts_of(tmp_path / "empty") == {}

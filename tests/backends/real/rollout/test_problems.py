@@ -148,8 +148,8 @@ ANSWER, PROMPT, ID = (
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", ": empty: found no problem"),
-        ("\n \n", ": empty: found no problem"),
+        ("", ": the file is empty; expected problems"),
+        ("\n \n", ": the file is empty; expected problems"),
         (lines({"prompt": "1+1=", "answr": 2}), ": no 'answer' anywhere; found ['prompt', 'answr']"),
         (lines({"question": "1+1=", "answer": 2}), ": no 'prompt' anywhere; found ['question', 'answer']"),
         (GOOD + lines({"prompt": "1+1="}), ":2: " + ANSWER % None),
@@ -211,7 +211,7 @@ def test_of_many_alike_three_are_shown(folder: Path) -> None:
 def test_evaluation_problems_that_are_trained_on(folder: Path, part: str, prompt: Any) -> None:
     (folder / "train.jsonl").write_text(lines(row(id="a"), row("5+5=", 10)))
     (folder / f"{part}.jsonl").write_text(lines(row("9+9=", 18), row(prompt, 2, id="b")))
-    assert found(folder) == [f"{part}.jsonl: 1 of its problems also occur in training: 'b' (there 'a')"]
+    assert found(folder) == [f"{part}.jsonl: 1 validation problems also occur in training: 'b' (there 'a')"]
 
 
 def test_many_that_are_trained_on(folder: Path) -> None:
@@ -219,7 +219,7 @@ def test_many_that_are_trained_on(folder: Path) -> None:
     (folder / "train.jsonl").write_text(rows)
     (folder / "validation.jsonl").write_text(rows)
     (problem,) = found(folder)
-    assert problem.startswith("validation.jsonl: 1,005 of its problems also occur in training: '")
+    assert problem.startswith("validation.jsonl: 1,005 validation problems also occur in training: '")
     assert problem.endswith("and 1,002 more")
 
 
@@ -228,7 +228,7 @@ def test_a_folder_that_is_not_one(folder: Path) -> None:
     (near,) = check_set(folder.parent / "sms")
     assert str(near) == f"{folder.parent}/sms: no such folder; {accepted} (did you mean 'sums'?)"
     (file,) = check_set(folder / "train.jsonl")
-    assert str(file) == f"{folder}/train.jsonl: a file, not a folder; {accepted}"
+    assert str(file) == f"{folder}/train.jsonl: found a file; {accepted}"
 
 
 def test_missing_parts(folder: Path) -> None:
@@ -241,7 +241,7 @@ def test_missing_parts(folder: Path) -> None:
 def test_two_files_of_one_part(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist([row("x")]), folder / "train.parquet")
     (problem,) = found(folder)
-    assert problem == "train.parquet: found train.jsonl, too; expected one of the two"
+    assert problem == "train.parquet: found train.jsonl as well; expected only one of the two files"
 
 
 def test_faults_of_parquet(folder: Path) -> None:

@@ -84,11 +84,13 @@ def test_two_system_messages(thinking: Any) -> None:
 def test_arguments_that_a_template_ignores(thinking: Any, tokenizer: Any) -> None:
     wrong = Chat.of(None, {"enable_thinkin": False, "tokenize": False, "level": 3})
     assert [str(issue) for issue in wrong.issues(thinking, "real.chat_template")] == [
-        "real.chat_template.enable_thinkin: the model's chat template does not use it "
+        "real.chat_template.enable_thinkin: the model's chat template does not use this argument "
         "(did you mean 'enable_thinking'?)",
         "real.chat_template.tokenize: isolaw sets it; expected an argument of the template",
     ]
-    with pytest.raises(DataError, match=r"problem 'a': the settings make it a message, .* no chat template"):
+    with pytest.raises(
+        DataError, match=r"problem 'a': the settings turn the prompt into a message, .* no chat template"
+    ):
         encode([Problem("a", "4", "4")], tokenizer, Chat.of("3", None))
 
 
@@ -108,7 +110,7 @@ def test_prompts_that_leave_no_room(tokenizer: Any) -> None:
     assert [str(problem) for problem in check_lengths(stored, tokenizer, 32, 8)] == [
         "s/validation: too long: problem 'of 24'; found '25 tokens'; "
         "expected at most 24 (32 of context − 8 of response)",
-        "s/aime: 3 prompts are too long, the longest that of problem 'of 40'; found '41 tokens'; "
+        "s/aime: 3 prompts are too long; the longest is the prompt of problem 'of 40'; found '41 tokens'; "
         "expected at most 24 (32 of context − 8 of response)",
     ]
     assert check_lengths(stored, tokenizer, 64, 8) == []
@@ -124,7 +126,9 @@ def test_what_has_no_room_at_all_is_told_once(tokenizer: Any) -> None:
 def test_a_template_that_refuses(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.setattr(tokenizer, "chat_template", template)
     chat = Problem("c7", [{"role": "system", "content": "1"}], "2")
-    with pytest.raises(DataError, match="problem 'c7': the tokenizer's chat template refuses its messages: "):
+    with pytest.raises(
+        DataError, match="problem 'c7': the tokenizer's chat template rejects the messages of this problem: "
+    ):
         encode([chat], tokenizer)
 
 
@@ -133,5 +137,5 @@ def test_a_tokenizer_that_cannot_encode() -> None:
         raise Exception("Unk token not in the vocabulary")
 
     (problem,) = check_lengths(ProblemSet("s", {"train": sums(3)}), broken, 64, 8)
-    told = "s/train: the tokenizer cannot encode its prompts: Exception: Unk token not in the vocabulary"
+    told = "s/train: the tokenizer cannot encode the prompts: Exception: Unk token not in the vocabulary"
     assert str(problem) == told

@@ -160,7 +160,7 @@ def test_closing_ends_the_workers(verified: Math) -> None:
 @needs_math_verify
 @pytest.mark.slow
 def test_an_answer_that_cannot_be_read_stops_the_run(verified: Math) -> None:
-    with pytest.raises(RunError, match=r"problem 'p7': math-verify cannot read its answer '\\\\ldots'"):
+    with pytest.raises(RunError, match=r"problem 'p7': math-verify cannot parse the answer '\\\\ldots'"):
         verified([asked("1"), asked(r"\ldots", "p7")], ["1", "1"])
 
 

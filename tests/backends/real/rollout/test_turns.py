@@ -269,7 +269,7 @@ def _watched(run: Run) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 @pytest.mark.slow
 def test_failures_and_limits_are_counted(train) -> None:
     with pytest.warns(
-        UserWarning, match=r"rollouts of led_rollouts:some_fail failed and have reward 0: .* odd"
+        UserWarning, match=r"rollouts of led_rollouts:some_fail failed and got reward 0: .* odd"
     ):
         curve = train(recipe=ROOM, real=led("some_fail"), sweep={"compute": 64})
     for where in ("train", "validation"):

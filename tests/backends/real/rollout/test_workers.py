@@ -146,7 +146,7 @@ def test_failures_in_a_row_end_the_run(function: str) -> None:
         mixed = ["bad"] * (many - 2) + ["good"]
         assert reward(asked(len(mixed)), mixed) == [0.0] * (many - 2) + [1.0]
         with pytest.raises(
-            RunError, match=rf"{many} times in a row; the last: SIGSEGV, response 'bad xx.*x' …"
+            RunError, match=rf"{many} consecutive requests; the last request: SIGSEGV, response 'bad xx.*x' …"
         ):
             reward(asked(2 * many), ["bad " + "x" * 10_000] * 2 * many)
     finally:

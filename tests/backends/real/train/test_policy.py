@@ -52,13 +52,13 @@ LINEAR = {
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": ({}, "attention with softcap is not supported"),
-    "Granite": ({"logits_scaling": 8.0, "initializer_range": 1e-3}, "scaled or capped"),
-    "Qwen3Next": (LINEAR, "pass something on from row to row"),
-    "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "pass something on from row to row"),
+    "Granite": ({"logits_scaling": 8.0, "initializer_range": 1e-3}, "scales or caps"),
+    "Qwen3Next": (LINEAR, "pass a state from row to row"),
+    "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "pass a state from row to row"),
     "Doge": ({}, "attention with a mask of its own is not supported"),
-    "StableLm": ({}, "do not pass the layout of rows on to attention"),
+    "StableLm": ({}, "do not pass the layout of rows to attention"),
     "GPTJ": ({"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "its attention does not use"),
-    "Qwen3_5Text": (LINEAR, "pass something on from row to row"),
+    "Qwen3_5Text": (LINEAR, "pass a state from row to row"),
     "GptOss": ({"num_local_experts": 4, "num_experts_per_tok": 2}, "attention with s_aux is not supported"),
     "Llama4Text": (
         {"num_local_experts": 2, "intermediate_size_mlp": 96},

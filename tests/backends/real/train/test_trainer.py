@@ -267,7 +267,7 @@ def test_packed_rows_are_computed_as_each_by_itself(made, plain, rollouts: Rollo
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"), [("scaled logits", "scaled or capped"), ("rows that see each other", "from row to row")]
+    ("fault", "why"), [("scaled logits", "scales or caps"), ("rows that see each other", "from row to row")]
 )
 def test_a_model_that_packing_is_wrong_for_is_refused(
     made, monkeypatch: pytest.MonkeyPatch, fault: str, why: str

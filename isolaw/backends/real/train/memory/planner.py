@@ -248,13 +248,15 @@ def note(spec: RunSpec) -> str | None:
         return None
     if not environment.gpu_memory():
         return (
-            "isolaw does not know the memory of the GPUs here and does not check the runs against it; "
-            "--machine h100-80g:8 plans for 8 such GPUs"
+            "isolaw does not know the memory of the GPUs here, so it does not check whether the runs fit; "
+            "plan for 8 GPUs of 80 GB with --machine h100-80g:8"
         )
     model = RealOptions.of(spec).model
     if Decoder.read(model):
-        return f"{model}: no memory plan: the sizes of its weights differ from its config.json"
-    return f"{model}: no memory plan: isolaw plans memory for Llama, Mistral, Qwen2 and Qwen3 only"
+        return f"{model}: isolaw has no memory plan, since the sizes of the weights differ from config.json"
+    return (
+        f"{model}: isolaw has no memory plan, since it plans memory for Llama, Mistral, Qwen2 and Qwen3 only"
+    )
 
 
 def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
@@ -348,13 +350,13 @@ def issues(spec: RunSpec) -> list[Issue]:
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
     if size <= demand.gpu_bytes and not own.host_fits():
         needs = (
-            f"the run needs {own.footprint.host() / GIB:.1f} GiB of this machine's own memory, which has "
+            f"the run needs {own.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
             f"{demand.host_bytes / GIB:.1f}"
         )
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
             f"vLLM needs {own.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, its "
-            f"work space and the cache of one row, and may take {own.sampler_share / GIB:.1f}"
+            f"work space and the cache of one row, but its share is {own.sampler_share / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest(demand, options)
     if fitting and fitting.cores <= gpus:
@@ -367,12 +369,9 @@ def issues(spec: RunSpec) -> list[Issue]:
             accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, less.options).values()]
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
-        more = (
-            f"; that takes {fitting.cores} GPUs, more than the {gpus} planned for "
-            "(executor.nodes adds machines)"
-        )
+        more = f"; this requires {fitting.cores} GPUs, but the plan has {gpus} (executor.nodes adds machines)"
         return [_issue(options, fitting, needs, more)]
-    none = "no setting of [real] makes it fit a machine of that size"
+    none = "no setting of [real] fits the run on a machine of this size"
     return [Issue("real.model", f"{needs}; {none}; {models.INSTEAD}")]
 
 
