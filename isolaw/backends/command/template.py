@@ -71,7 +71,7 @@ def values_of(
 
 
 def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return the rollouts per GPU and pass, and the number of passes; None if they do not divide B.
+    """Return the rollouts per GPU and pass, and the number of passes, or None if B has no such split.
 
     By default, a pass has at most 8 rollouts per GPU.
     """

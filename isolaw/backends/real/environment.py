@@ -72,7 +72,7 @@ def gpu_name() -> str:
 
 @functools.cache
 def _listed() -> list[list[str]]:
-    """Return number, UUID, MiB and name of the visible GPUs, or of all GPUs if none of them is listed."""
+    """Return index, UUID, MiB and name of each visible GPU, or of all GPUs if no visible GPU is found."""
     listed = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
     rows = [[part.strip() for part in line.split(",", 3)] for line in listed]
     found, visible = [row for row in rows if len(row) == 4], visible_gpus()

@@ -145,7 +145,7 @@ class SplitFolder:
         return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
 
     def _todo(self, stage: int) -> list[Problem]:
-        """Return the problems without samples (stage 0), or unsolved in their first samples (stage 1)."""
+        """Return the problems to sample in a stage: 0 for all problems, 1 for those unsolved in stage 0."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:

@@ -70,7 +70,7 @@ class RolloutFunction:
         self._threads = ThreadPoolExecutor(workers)
 
     def advance(self, told: dict[int, Any]) -> dict[int, Reply]:
-        """Send rollouts, by number, the input they wait for; return the reply of each.
+        """Send each rollout the input that it waits for, and return its reply; keys are rollout numbers.
 
         The input of a new rollout is its problem. Later inputs are the model's text and whether it is
         finished, or None if the rollout has reached its limit. A reply has one of three forms. With ``added``

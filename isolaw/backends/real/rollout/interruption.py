@@ -45,7 +45,7 @@ class Interruption:
         return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
 
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
-        """Draw rollouts as `Sampler.generate` does, with interruptions; ``how`` is temperature and top_p."""
+        """Draw rollouts with interruptions; ``how`` is temperature and top_p, as in `Sampler.generate`."""
         own = [seed for some in seeds for seed in some]
         first, last = self.span
         places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]

@@ -144,7 +144,7 @@ class Turns:
             row.failed = f"it returned no reward, which real.reward = {ROLLOUT!r} needs"
 
     def _room(self, row: Conversation, reply: Reply, max_tokens: int) -> int:
-        """Add the environment's tokens to a rollout; return the maximum tokens of its next turn, or 0."""
+        """Add the environment's tokens to a rollout; return the token limit of its next turn, or 0."""
         if row.failed or (self.most and row.turns >= self.most):
             return 0
         try:

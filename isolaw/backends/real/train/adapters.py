@@ -23,7 +23,7 @@ _WITHIN = ".base_layer"  # part of the names of weights in layers that peft has 
 
 
 class Adapters:
-    """The adapters of a model; the constructor adds them to the model and freezes its own parameters."""
+    """The adapters of a model; the constructor adds them and freezes the model's own parameters."""
 
     def __init__(self, model: Any, lora: LoRA) -> None:
         with environment.importing():
