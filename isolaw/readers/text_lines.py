@@ -1,4 +1,4 @@
-"""The lines of a text log, without colors, NUL bytes, and the prefixes of Ray and ``srun --label``.
+"""The lines of a text log, without colours, NUL bytes, and the prefixes of Ray and ``srun --label``.
 
 The file is read in chunks, so that neither a large file nor a long line takes much memory.
 """

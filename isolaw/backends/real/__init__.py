@@ -124,8 +124,8 @@ class Real:
     def needs(self, spec: RunSpec) -> Needs:
         """Return the cores, GPUs and disk space that a run needs.
 
-        Every process gets one core and, if there are GPUs, one GPU. This includes samplers that run in their
-        own processes. The disk space is for the weights and the optimiser's moments. If a run uses several
+        Every process gets one core and, if there are GPUs, one GPU. Samplers in separate processes count as
+        processes. The disk space is for the weights and the optimiser's moments. If a run uses several
         machines, each gets the same number of trainer processes and the same number of samplers.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]

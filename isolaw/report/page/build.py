@@ -1,4 +1,4 @@
-"""The content of the page, section by section, with a list of what the data cannot show."""
+"""The content of the page, section by section, and a list of results that the data cannot show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from isolaw.store.responses import Kept
 
 @dataclass(frozen=True)
 class PageContent:
-    """What the page shows in addition to the study."""
+    """The content of the page in addition to the study."""
 
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
     backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none

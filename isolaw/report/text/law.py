@@ -1,4 +1,4 @@
-"""The text of a fitted law: what was fitted, n*(C), crossovers, saturation, the laws compared, flags."""
+"""The text of a fitted law: the fitted data, n*(C), crossovers, saturation, compared laws and flags."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def flag(own: Flag) -> str:
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the printed texts of the flags, except those that other lines state.
+    """Return the printed texts of the flags, except flags that other lines state.
 
     The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
     own.

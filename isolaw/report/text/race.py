@@ -106,7 +106,7 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
 
 
 def schedule(assumed: Schedule, whole: int) -> list[str]:
-    """Return the decisions that a race would make if an assumed truth were right."""
+    """Return the decisions that a race would make under an assumed truth."""
     made = assumed.decisions
     runs = {request.run for own in made for request in own.runs}
     return [
@@ -127,7 +127,7 @@ def state(race: Mapping[str, Any]) -> str:
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return a sentence on how more spend would change the expected loss."""
+    """Return a sentence on how spending more would change the expected loss."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]

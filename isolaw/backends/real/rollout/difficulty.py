@@ -1,7 +1,7 @@
 """Sort problems into sets by a base model's pass rate on them (`isolaw problems`).
 
-The sets are those of the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K = 16
-samples of a problem, they are ::
+The sets are defined as in the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K =
+16 samples of a problem, they are ::
 
     easy             0.3 ≤ c / K ≤ 0.6
     hard             c / K ≤ 0.0625, and solved at least once

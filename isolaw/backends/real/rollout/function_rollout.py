@@ -18,9 +18,9 @@ text of the model must follow the conversation that `generate` was called with. 
 the id and log-probability that it was drawn with. isolaw never tokenises the model's texts, and it tokenises
 the environment's texts once.
 
-All rollouts of a process share one event loop. They advance together, each until it calls `generate` or ends.
-The time limit applies to each rollout and excludes waits for the model. If a function blocks the loop for
-longer than the limit, its process is killed, and all rollouts in this process fail.
+All rollouts of a process share one event loop. Rollouts advance together, each until it calls `generate` or
+ends. The time limit applies to each rollout and excludes waits for the model. If a function blocks the loop
+for longer than the limit, its process is killed, and all rollouts in this process fail.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     append the phrase to each response that has not ended
     draw the rest
 
-The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. It does not
-enter log-probabilities, gradients or the count of generated tokens. Draws depend only on the rollout's seed.
+The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. The phrase
+does not enter log-probabilities, gradients or the count of generated tokens. Draws depend only on the
+rollout's seed.
 
 If the phrase ends in a special token such as ``</think>``, it closes a section of the response. A response
 that already contains this token continues without the phrase.

@@ -1,8 +1,8 @@
 """Run vLLM in the training process; vLLM and the trainer use the GPU's memory alternately.
 
 While it sleeps, vLLM keeps neither weights nor KV cache on the GPU. Sleep level 2 drops the weights, and the
-trainer transfers them again before the next draw. (Level 1 would copy them to host memory, although they are
-about to be overwritten.) vLLM saves and restores buffers, such as RoPE's tables. To wake vLLM, isolaw frees
+trainer transfers them again before the next draw. (Level 1 would copy the weights to host memory, although
+new weights replace them.) vLLM saves and restores buffers, such as RoPE's tables. To wake vLLM, isolaw frees
 torch's cached memory, maps the memory of the weights, loads the weights, and maps the KV cache.
 
 The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, which is on by default),
@@ -10,7 +10,7 @@ and a continued response reuses the cache of its beginning. vLLM does not clear 
 change, so isolaw does.
 
 The calls were checked against the source of vLLM 0.24, 0.28, 0.32 and 0.33
-(`tests/backends/real/data/signatures.json`). They were run with vLLM 0.32 without a GPU, and therefore
+(`tests/backends/real/data/signatures.json`). These calls have run with vLLM 0.32 without a GPU, and therefore
 without sleep.
 """
 

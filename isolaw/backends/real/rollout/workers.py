@@ -6,9 +6,9 @@ all its child processes and replaces it. The current row of this worker gets no 
 
 An alarm of the kernel ends a late worker. If the code has removed the alarm, the trainer ends the worker
 `_GRACE_S` seconds later. A reply is valid only with the key that was sent with its rows. Key and pipes exist
-only in the worker's memory. They are not in its environment or arguments, and forked or executed programs do
-not inherit them. A graded program therefore cannot forge its own reward. The function in the worker is
-trusted.
+only in the worker's memory. Neither its environment nor its arguments contain them, and forked or executed
+programs do not inherit them. A graded program therefore cannot forge its own reward. The function in the
+worker is trusted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Add LoRA adapters to a model with peft, and merge them into its weights.
 
 Only the adapters are trained. The sampler draws from the merged weights W + (α / r) B A, computed in float32
-and rounded once to the type of W. They are computed one matrix at a time during the transfer to the sampler.
-W itself never changes, so rounding errors do not accumulate over steps.
+and rounded once to the type of W. The transfer to the sampler merges one matrix at a time. W itself never
+changes, so rounding errors do not accumulate over steps.
 """
 
 from __future__ import annotations

@@ -294,9 +294,9 @@ def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]
     """Return the rows to move, each with its old and new process, so that all processes have similar costs.
 
     ``held`` contains the rows of each process, and ``cost`` the cost of each row. In each move, the process
-    with the highest load gives a row to the process with the lowest load: the row whose cost is closest to
-    half of the difference between their loads. Costs ignore that attention grows with the square of the
-    length.
+    with the highest load gives a row to the process with the lowest load. This is the row with the cost
+    closest to half of the difference between the two loads. Costs ignore that attention grows with the square
+    of the length.
 
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
     {1: (0, 1)}

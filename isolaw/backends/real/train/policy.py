@@ -1,7 +1,7 @@
 """Load language models for training, which map packed rows to log-probabilities and entropies of responses.
 
 `head` has the equations, and `packing` defines packed rows and their attention. `agrees` checks that a model
-can be trained this way: it must support this attention, must not scale its logits, and must not leak
+can be trained this way. The model must support this attention, must not scale its logits, and must not leak
 information between rows.
 """
 
@@ -171,9 +171,9 @@ def _weightless() -> Iterator[None]:
 def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
     """Check that packing does not change a model's results.
 
-    This compares two packed rows with the same rows computed separately by the model's own attention. Raise
-    `RunError` if they differ, or if other rows could differ: because the model scales or caps its logits,
-    mixes rows, or has another kind of attention.
+    Compare two packed rows with the same rows computed separately by the model's own attention. Raise
+    `RunError` if the results differ. Also raise it if other rows could differ, because the model scales or
+    caps its logits, mixes rows, or has another kind of attention.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features

@@ -46,9 +46,9 @@ class _Plain(pickle.Unpickler):
 def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     """Start the default process group unless it exists; without ``RANK`` it has one process.
 
-    Ranks wait for each other while one of them generates, scores, or writes the state. This can take longer
-    than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). This also changes torch's default
-    timeouts, because DeepSpeed and vLLM create other groups with them.
+    Ranks wait for each other while one rank generates, scores, or writes the state. These steps can take
+    longer than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). The function also changes
+    torch's default timeouts, because DeepSpeed and vLLM create other groups with them.
     """
     alone = "RANK" not in os.environ
     if alone:

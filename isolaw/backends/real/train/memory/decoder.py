@@ -1,8 +1,8 @@
 """Compute the sizes of a decoder's weights from its ``config.json``.
 
 This supports Llama, Mistral, Qwen2 and Qwen3 (names of `transformers`), which have one kind of layer:
-grouped-query attention and a gated MLP, with RMSNorm before each. They also have an embedding, and a head
-that can be tied to it.
+grouped-query attention and a gated MLP, with RMSNorm before each. These models also have an embedding, and a
+head that can be tied to the embedding.
 """
 
 from __future__ import annotations

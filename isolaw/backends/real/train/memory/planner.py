@@ -1,10 +1,10 @@
 """Plan the memory of a run on each GPU, and choose settings that make it fit.
 
-`environment` describes the GPUs: those of this machine, or of the machine that runs are planned for. The
-planner fills in unset keys of the section ``[real]`` so that every phase leaves a twentieth of the GPU's
-memory free. It tries the fastest settings first, with the largest micro-batch that fits, and then the
-optimiser in host memory. The sampler gets the remaining GPU memory. A run that cannot fit is rejected before
-anything is loaded.
+`environment` describes the GPUs of this machine, or of the machine that runs are planned for. The planner
+fills in unset keys of the section ``[real]`` so that every phase leaves a twentieth of the GPU's memory free.
+The planner tries the fastest settings first, with the largest micro-batch that fits, and then the optimiser
+in host memory. The sampler gets the remaining GPU memory. A run that cannot fit is rejected before anything
+is loaded.
 """
 
 from __future__ import annotations
