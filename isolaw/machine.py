@@ -146,7 +146,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the numbers or UUIDs of the GPUs that this process can use.
+    """Return the indices or UUIDs of the GPUs that this process can use.
 
     For a partitioned GPU, these are the UUIDs of its MIG devices.
     """

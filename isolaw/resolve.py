@@ -43,7 +43,7 @@ class Plan:
     adaptive: Adaptive | None = (
         None  # the race that chooses runs; ``runs`` then contains the runs that it has requested so far
     )
-    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: those of the executor
+    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: the GPUs of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:

@@ -148,7 +148,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:  # e.g. a log file, which should show progress, too
+    if not console.is_terminal:  # e.g. a log file, which should also show progress
         yield _lines(task, total)
         return
     columns = (

@@ -87,7 +87,7 @@ def _copy(place: str) -> str:
 
 
 def _wanted(path: str) -> list[str] | None:
-    """Return patterns for the files to download: the named files and their neighbours; None means all files."""
+    """Return patterns for the files to download (the named files and their neighbours); None means all."""
     if not path:
         return None
     own = [form for name in (path, glob.escape(path)) for form in (name, f"{name}/*")]

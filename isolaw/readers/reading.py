@@ -35,7 +35,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)  # other files in the folders, at most 1,000
     sources: tuple[str, ...] = ()  # as the user named them
-    read_as: list[str] = field(default_factory=list)  # those ``notes`` that are about isolaw.toml files
+    read_as: list[str] = field(default_factory=list)  # the ``notes`` about isolaw.toml files
 
     @property
     def ready(self) -> list[FoundLog]:

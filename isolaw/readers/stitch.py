@@ -71,7 +71,7 @@ def stitch(
     out = RunCurves()
     targets = _targets(parts, framework, out)
     steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
-    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; those with other values
+    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; steps with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
     # With several containers, one may round its values.

@@ -13,7 +13,7 @@ from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
-_SLACK = 0.98  # compute may have been read off a figure
+_SLACK = 0.98  # allows for a compute that was read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond that, compute must be tokens or FLOPs
 _LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
 _LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}

@@ -47,7 +47,7 @@ _REPLAYED = "replay"  # The replay backend only returns recorded runs; it cannot
 
 @dataclass(frozen=True)
 class NextStep:
-    """The next step: what to run, why, and the command for it."""
+    """The next step: the runs to make, the reason, and the command."""
 
     what: str
     why: str = ""

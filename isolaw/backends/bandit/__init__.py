@@ -77,7 +77,7 @@ class Bandit(Backend):
     version = 3
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the sizes of both sets."""
+        """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the number of problems."""
         try:
             return options.resolved(spec, self.version)
         except SpecError as error:  # also report issues of the other options

@@ -120,7 +120,7 @@ class Framework:
     first_step: int = 1  # the number of the first update in the framework's count, 1 or 0
     # Whether an evaluation in the record of step s, counted from 0, measures the policy after s updates.
     evaluates_first: bool = False
-    # Whether a key that starts with val, eval or test belongs to an evaluation, whatever rule it matches.
+    # True if any key that starts with val, eval or test belongs to an evaluation, regardless of the rules.
     prefixed: bool = True
     # Converts the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config

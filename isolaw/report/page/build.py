@@ -39,7 +39,7 @@ class PageContent:
     sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
-    further: Purchase | None = None  # what more spend would buy in that sweep
+    further: Purchase | None = None  # the gain from more rollouts in that sweep
     responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
 
 

@@ -224,7 +224,7 @@ def _verdict_on_curves(document: LawDocument) -> str:
 
 
 def intervals(document: LawDocument) -> list[str]:
-    """Return how the intervals are computed and what they do not cover."""
+    """Return how the intervals are computed, and the uncertainty that they do not cover."""
     bootstrap = document.bootstrap
     if not bootstrap.draws:
         return ["none: the fit made no draws"]

@@ -71,7 +71,7 @@ def ending(why: Ending) -> str:
 
 
 def found(last: Decision) -> str:
-    """Return the result of a race that ended."""
+    """State the result of a race that has ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
@@ -82,7 +82,7 @@ def found(last: Decision) -> str:
 
 
 def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
-    """Return the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
+    """Describe the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
         return [found(last)]

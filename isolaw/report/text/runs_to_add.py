@@ -138,7 +138,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
 def _large_loss(
     prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
 ) -> list[RunsToAdd]:
-    """Recommend the n in between if no measured n is near the best; if the best n also loses, more seeds."""
+    """Recommend the n in between if no measured n is near the best, or more seeds if the best n loses."""
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:

@@ -219,7 +219,7 @@ class RankGroup:
         return range(own := self.rank // self.tensor_parallel, own + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
-        """Return the rows that this process samples, in ascending order, of n rollouts per problem."""
+        """Return the rows that this process samples, in ascending order, if each problem gets n rollouts."""
         samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
         for own in self.own_samplers:
             sample, place = divmod(np.arange(own, problems * n, samplers), problems)

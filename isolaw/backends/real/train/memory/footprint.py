@@ -58,7 +58,7 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Overheads:
-    """Bytes outside tensors: measured with one process on one H200 (docs/gpu), and guessed for several.
+    """Bytes outside tensors: measured for one process on one H200 (docs/gpu), guessed for several processes.
 
     The comments give the measured values in GiB in parentheses.
     """
