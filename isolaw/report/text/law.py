@@ -197,7 +197,7 @@ def verdict(document: LawDocument) -> str:
 
 
 def _constant(document: LawDocument) -> list[str]:
-    """Return a sentence that the best constant n loses little; empty if it does not."""
+    """Return the largest loss of the preferred constant n as a sentence; empty without such a law."""
     c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
