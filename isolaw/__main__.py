@@ -1,9 +1,9 @@
 """Run the command ``isolaw``, or ``python -m isolaw``.
 
-Ctrl-C ends the process immediately, with one line of output and exit code 130. An exception instead could be
-lost, or end in a traceback, inside an import or a library's callback. isolaw's files tolerate such an end at
-any time. Commands that must also end other processes install their own handlers. ``scripts/isolaw`` handles
-Ctrl-C while Python starts.
+Ctrl-C ends the process immediately, with one line of output and exit code 130. An exception could be lost, or
+end in a traceback, inside an import or a library's callback. isolaw's files tolerate such an end at any time.
+Commands that must also end other processes install their own handlers. ``scripts/isolaw`` handles Ctrl-C
+while Python starts.
 """
 
 from __future__ import annotations

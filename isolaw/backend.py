@@ -1,9 +1,9 @@
 """Define the protocol between the sweep engine and a backend, which is the code that trains.
 
 A backend defines how to execute one run; an executor decides where. `run` yields a `Checkpoint` at each step
-of ``spec.schedule()``. The store keeps its rows, and can call ``checkpoint.save(folder)`` before it requests
-the next checkpoint. If `run` gets this folder as ``ctx.state``, it must continue so that the finished run
-equals an uninterrupted run.
+of ``spec.schedule()``. The store keeps the checkpoint's rows, and can call ``checkpoint.save(folder)`` before
+it requests the next one. If `run` gets this folder as ``ctx.state``, it must continue so that the finished
+run equals an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Checkpoint:
     machine: dict[str, Any] = field(default_factory=dict)
 
     def line(self, wall_s: float) -> dict[str, Any]:
-        """Return the checkpoint as one JSON-able line of ``points.jsonl``."""
+        """Return the checkpoint as one JSON-compatible line of ``points.jsonl``."""
         counts = {c.eval_set: {"samples": c.samples, "correct": list(c.correct)} for c in self.counts}
         return {
             "step": self.step,
@@ -113,7 +113,7 @@ class Nodes(Protocol):
     address: str  # address at which the other machines reach this one
 
     def call(self, meeting: dict[str, Any]) -> None:
-        """Start the processes on the other machines, as described by the JSON-able ``meeting``."""
+        """Start the processes on the other machines, as described by the JSON-compatible ``meeting``."""
 
     def dismiss(self) -> None:
         """Release the other machines after the run."""
@@ -164,7 +164,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a backend knows about runs before they execute, as JSON-able data.
+    """A backend's knowledge about runs before they execute, as JSON-compatible data.
 
     ``memory`` has the distinct memory plans of GPUs, each with its number of ``runs``; ``commands`` has the
     commands that would train, each with its ``run_id``; ``notes`` are for the user.
@@ -223,7 +223,7 @@ class Backend(Protocol):
         return nullcontext()
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
-        """Return what is known about resolved runs; ``folder`` returns the folder that a run writes to."""
+        """Return the backend's knowledge about resolved runs; ``folder`` returns a run's output folder."""
         return Outlook()
 
     def estimate(self, spec: RunSpec) -> Cost | None:

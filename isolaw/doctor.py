@@ -118,7 +118,7 @@ def readers() -> dict[str, str]:
 
 
 def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
-    """Return the machine, the states of backends and readers, and the findings as JSON-able data."""
+    """Return the machine, the states of backends and readers, and the findings as JSON-compatible data."""
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}

@@ -63,7 +63,7 @@ class InUse(StoreError):
 
 
 class NotOurs(StoreError):
-    """A link or another kind of entry is in the place of one of isolaw's files or folders.
+    """A link or another kind of entry has replaced one of isolaw's files or folders.
 
     ``what`` is the message without the advice.
     """

@@ -1,4 +1,4 @@
-"""`Simulated`: whether a result comes from simulated runs, and the label that shows this.
+"""Define `Simulated`, the label that states whether a result comes from simulated runs.
 
 Runs count as simulated if a simulator made them, even if they are replayed. All output carries the
 `Simulated` of its runs: text and figures begin with its `words`, and JSON contains its `json`.
@@ -19,7 +19,7 @@ _TRUE = {"true", "1", "1.0"}
 
 
 class Simulated(Enum):
-    """Whether a simulator made none, some or all of the runs. As a boolean, only ``NO`` is false.
+    """The share of runs that a simulator made: none, some or all. As a boolean, only ``NO`` is false.
 
     >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
     ([False, 'partly', True], [False, True, True])
@@ -30,12 +30,12 @@ class Simulated(Enum):
     YES = "yes"
 
     def __bool__(self) -> bool:
-        """Whether a simulator made any of the runs."""
+        """Return whether a simulator made any of the runs."""
         return self is not Simulated.NO
 
     @classmethod
     def among(cls, marks: Iterable[object]) -> Simulated:
-        """Return the mark of a whole, given the marks (or booleans) of its parts.
+        """Return the label of several parts together, given the labels (or booleans) of the parts.
 
         >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
         (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
@@ -45,17 +45,17 @@ class Simulated(Enum):
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
-        """Return the mark of runs, given the attributes of each run."""
+        """Return the label of runs, given the attributes of each run."""
         return cls.among(own.get("backend") == SIMULATOR for own in runs)
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:
-        """Return the mark of a table of runs, according to `simulated_rows`."""
+        """Return the label of a table of runs, according to `simulated_rows`."""
         return cls.among(simulated_rows(table))
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Simulated:
-        """Return the mark in the key ``simulated`` of a document.
+        """Return the label in the key ``simulated`` of a document.
 
         A document without the key is not simulated.
         """

@@ -84,7 +84,7 @@ def _beginning(path: Path) -> bytes:
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise `DataError` unless ``path`` is new, or an existing file of the same kind.
 
-    ``what`` is the name of this kind of file with its article, ``example`` is a typical file name, and
+    ``what`` is the name of this kind of file with its article, and ``example`` is a typical file name.
     ``is_ours`` returns whether an existing file is of this kind.
     """
     check_destination(path)
@@ -102,7 +102,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
 
 
 def check_suffix(path: str | Path, what: str, example: str) -> None:
-    """Raise `DataError` if a path does not have the suffix of the kind of file that isolaw will write.
+    """Raise `DataError` unless a path has the suffix of the kind of file that isolaw will write.
 
     >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
     Traceback (most recent call last):

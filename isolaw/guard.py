@@ -101,7 +101,7 @@ def main(parent: int, command: list[str]) -> None:
 
 
 def _execute(command: list[str], mask: set[int], guard: int) -> None:
-    """Replace this process with the command, as if ``PARENT`` had started it."""
+    """Replace this process with the command, which runs as if ``PARENT`` had started it."""
     try:
         os.setsid()
         set_death_signal()

@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about a machine. Cores, memory and disk are what this process can use."""
+    """The facts about a machine; cores, memory and disk include only the share that this process can use."""
 
     python: str  # version; this field and the next two are named as in `platform`
     system: str
@@ -63,12 +63,12 @@ class Machine:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether isolaw can use a GPU."""
+        """True if isolaw can use a GPU."""
         return bool(self.gpus) and self.visible_gpus > 0
 
     @property
     def takes_pinned_set(self) -> bool:
-        """Whether isolaw's pinned CPU packages support this machine."""
+        """True if isolaw's pinned CPU packages support this machine."""
         return self.system == "Linux" and self.machine == "x86_64" and "AVX2" in self.vector
 
     @property
@@ -146,7 +146,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the numbers or UUIDs of the GPUs that this process can use.
+    """Return the indices or UUIDs of the GPUs that this process can use.
 
     For a partitioned GPU, these are the UUIDs of its MIG devices.
     """
@@ -231,7 +231,7 @@ _SPEEDS = {
 
 
 def card_speed(name: str) -> CardSpeed | None:
-    """Return the peaks of a GPU; None for an unknown card, and for a part of one.
+    """Return the peaks of a GPU; None for an unknown card, or for a partition of a card.
 
     >>> card_speed("NVIDIA H100 80GB HBM3") == card_speed("h100-80g")
     True

@@ -1,7 +1,7 @@
 """Compute metrics from counts of correct answers: avg@k, best@k, worst@k and the pass@1 landscape.
 
-For one problem with K samples, c of which are correct, these are the unbiased estimates over subsets of k ≤ K
-samples (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is defined analogously)::
+For one problem with K samples and c correct samples, these are unbiased estimates over subsets of k ≤ K
+samples (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is analogous)::
 
     avg@k   = c / K
     best@k  = 1 − C(K − c, k) / C(K, k)      at least one of k correct

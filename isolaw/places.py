@@ -1,4 +1,4 @@
-"""Describe places in a table for messages: the line of the file or the row number, and the value there."""
+"""Describe positions in a table for messages: the line of the file or the row number, and the value."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _LONGEST_SHOWN = 100  # limit on the characters of a value
 
 
 def at(table: pd.DataFrame | pd.Series, index: Any) -> str:
-    """Return the place of a row: its line in a CSV file, or otherwise its row number."""
+    """Return the position of a row: its line in a CSV file, or otherwise its row number."""
     return f"{table.index.name or 'row'} {index}"
 
 
 def found(bad: pd.Series) -> str:
-    """Return the first of some wrong values and its place, as text."""
+    """Return the first of some wrong values and its position, as text."""
     value = bad.iloc[0]
     shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
     return f"{at(bad, bad.index[0])} has {shown}"
 
 
 def rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
-    """Return the places of the first rows, each with its value of a column, its configuration and its step.
+    """Return the positions of the first rows, each with its value of a column, configuration and step.
 
-    One line of a wide table becomes several rows, one for each metric. Only the first of them is shown.
+    One line of a wide table becomes several rows, one for each metric. Only the first of these rows is shown.
     """
     shown = [
         f"{at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "

@@ -1,4 +1,4 @@
-"""What executing a plan would take: memory, machines, commands, hours. Nothing is written."""
+"""Preview the execution of a plan: memory, machines, commands and hours. Nothing is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Preview:
-    """A plan for a sweep's directory, and what its execution would take.
+    """A plan for a sweep's directory, and the needs of its execution.
 
     ``cost`` is the user's cost of a step, None without one; ``price`` is the price of a GPU hour.
     """
@@ -37,14 +37,14 @@ class Preview:
 
     @cached_property
     def outlook(self) -> Outlook:
-        """What the backend knows about the runs before they execute."""
+        """The backend's knowledge about the runs before they execute."""
         store = SweepStore(self.directory.absolute())
         backend = backends.get(self.plan.spec.sweep.backend)
         return self._planned(lambda: backend.outlook(self.plan.runs, lambda run: store.run(run.run_id).out))
 
     @cached_property
     def place(self) -> dict[str, Any]:
-        """Where the unfinished runs would execute, and what isolaw would submit (`executors.describe`)."""
+        """The place where unfinished runs would execute, and the jobs to submit (`executors.describe`)."""
         by_id = {run.run_id: run for run in self.plan.runs}
         todo = [by_id[run_id] for run_id in self.plan.todo]
         return self._planned(lambda: executors.describe(self.directory, self.plan.spec.executor, todo))
@@ -75,7 +75,7 @@ class Preview:
 
     @cached_property
     def spent(self) -> Spent | None:
-        """The time of the remaining runs by ``cost``; None without it, or if it is not known."""
+        """The time of the remaining runs by ``cost``; None without ``cost``, or if the time is not known."""
         if self.cost is None:
             return None
         return sweeps.left(self.directory, self.runs, self.cost, self.price)
@@ -89,7 +89,7 @@ class Preview:
         return self._planned(lambda: sweeps.by_configuration(self.directory, self.runs, backend.estimate))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data, as ``isolaw sweep --dry-run --json`` prints it."""
+        """Return JSON-compatible data, as ``isolaw sweep --dry-run --json`` prints it."""
         cost = self.cost
         commands = {"commands": self.commands} if self.commands else {}
         known = None if cost is None else {**(self.spent.to_dict() if self.spent else {}), **cost.to_dict()}

@@ -1,7 +1,7 @@
 """Define the version of isolaw, and the module of each public name.
 
-Low-level modules use higher-level modules through public names. For example, a law does not import the
-modules of its text and its figure.
+Low-level modules use higher-level modules through public names. For example, the module of a law does not
+import the modules of its text and figure.
 """
 
 from __future__ import annotations

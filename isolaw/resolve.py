@@ -43,7 +43,7 @@ class Plan:
     adaptive: Adaptive | None = (
         None  # the race that chooses runs; ``runs`` then contains the runs that it has requested so far
     )
-    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: those of the executor
+    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: the GPUs of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -67,7 +67,7 @@ class Plan:
         return sum(run.rollouts for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-able data."""
+        """Return the plan as JSON-compatible data."""
         runs = self.runs if self.adaptive is None else self.adaptive.grid.values()
         return {
             "simulated": Simulated.of(map(attributes_of, runs)).json,
@@ -358,7 +358,8 @@ def _check_directory(
 def _shared(run: RunSpec) -> dict[str, Any]:
     """Return the values that all runs of a directory must share, by dotted key.
 
-    They exclude the facts about a single run in a log, but include the hash of the log, in ``content``.
+    The result excludes the facts about a single run in a log, but includes the hash of the log, in
+    ``content``.
     """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")

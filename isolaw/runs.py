@@ -2,7 +2,7 @@
 
 `Runs` contains one tidy table with a row for each (run_id, step, eval_set, metric), and optionally a table
 with the results of single problems. A run is one training trajectory with one configuration (B_p, n), seed,
-problem set and recipe. It provides the rewards of every M up to its last step.
+problem set and recipe. A run provides the rewards of every M up to its last step.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made all or some of the runs.
+        """Label that states whether a simulator made all, some or none of the runs.
 
         Simulated runs are no evidence about a language model.
         """

@@ -13,23 +13,23 @@ a step takes
   step of any size.
 - *sync*, and the rest of the wall time: the size of weights and states is constant, so the time is mostly a.
 
-With more distinct problems in a batch, its longest response is longer: the largest of k exponential numbers
-with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms account for this and for
-the remaining error: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
+With more distinct problems in a batch, its longest response is longer. The largest of k exponential numbers
+with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms account for this effect
+and for the remaining error: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
 (`isolaw.step_effects`). Runs determine these terms only if B_p and n vary independently.
 `isolaw.costs.recorded` keeps a term if it improves the predictions for left-out configurations.
 
 Summed over parts, a step takes S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)) seconds, where c and f are 0
-unless they were kept. M steps take M · S seconds. Evaluations and the start of a run count only on request:
-the budget of an allocation, like its compute, excludes evaluation. GPU hours are seconds · GPUs of the run /
-3600. A machine without GPUs has only hours.
+unless they were kept. M steps take M · S seconds. Evaluations and the start of a run count only on request,
+because the budget of an allocation excludes them. GPU hours are seconds · GPUs of the run / 3600. A machine
+without GPUs has only hours.
 
 ``error`` is the cross-validated error of the model for recorded runs. It is the root mean square of
 log(measured / predicted), with each of K batch sizes predicted from all others. (If B_p and n vary
 independently, each of K configurations is predicted instead.) A 95 % interval is value · exp(± t · error),
 where t is the 97.5 % quantile of Student's distribution with K − 1 degrees of freedom. With f, the interval
 at (B_p, n) uses the standard deviation of f instead of ``error``. The interval is for one run. It also holds
-for a sum of runs, since errors of the model do not average out.
+for a sum of runs, because errors of the model do not average out.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Estimate(NamedTuple):
         return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data in the same form as all estimates of isolaw."""
+        """Return JSON-compatible data in the same form as all estimates of isolaw."""
         interval = None if self.low is None else [self.low, self.high]
         return {"value": self.value, "interval": interval, "status": "ok"}
 
@@ -138,7 +138,7 @@ class Cost:
     left_out: LeftOut | None = None  #: the cross-validation; None with fewer than three configurations
 
     def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
-        """Return S, the seconds of a step, or None if the source timed only one size and this is another."""
+        """Return S, the seconds of a step; None if the source timed only one batch size, and not this one."""
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
             return None  # steps of one size do not determine both a and b
@@ -169,7 +169,7 @@ class Cost:
     ) -> Estimate | None:
         """Return the seconds of a run's steps, plus ``evaluations`` and ``starts`` if their cost is known.
 
-        Returns None if the source timed only one batch size and this is another.
+        Returns None if the source timed only one batch size and this run has another.
 
         >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
         >>> cost.seconds(32, 8, 10)
@@ -232,7 +232,7 @@ class Cost:
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cost, with its source and its cross-validation, as JSON-able data."""
+        """Return the cost, with its source and its cross-validation, as JSON-compatible data."""
         return {
             "source": str(self.source),
             "where": self.where,
@@ -280,7 +280,7 @@ class Spent:
         return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data, with null for unknown values."""
+        """Return JSON-compatible data, with null for unknown values."""
         gpu_hours, money = self.gpu_hours, self.money
         return {
             "hours": self.hours.to_dict(),

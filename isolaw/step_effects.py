@@ -33,7 +33,7 @@ _NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 class StepEffects:
     """The effect of each configuration on the log of a step's seconds.
 
-    ``places`` contains the timed (B_p, n), and ``seen`` the error of the equation at each of them in log
+    ``places`` contains the timed (B_p, n), and ``seen`` the error of the equation at each place, in log
     seconds. ``spread`` is the standard deviation between runs of one configuration.
 
     >>> effects = StepEffects(((128, 1), (128, 4), (8, 4)), (0.3, 0.1, 0.0), 0.05)

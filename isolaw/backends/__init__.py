@@ -1,4 +1,4 @@
-"""Look up backends, which train, simulate or replay runs; they implement the protocol in `isolaw.backend`."""
+"""Look up backends, which train, simulate or replay runs as the protocol in `isolaw.backend` defines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Define the replay backend, which plays back recorded runs as if they were training.
 
-Recorded curves can thus be used to test plans, store, resume and statistics without training cost. Every
-recorded checkpoint within the horizon is replayed unchanged, without interpolation.
+Recorded curves can thus test plans, the store, resuming and statistics without training cost. Every recorded
+checkpoint within the horizon is replayed unchanged, without interpolation.
 
 If the source is a table file, isolaw does not copy it, and the hash of its bytes is part of a run's identity.
 Any other source that `isolaw.read` accepts is read once, when the sweep is planned. The sweep's directory
@@ -235,7 +235,7 @@ def _kept(path: str, digest: str) -> Runs:
 
 
 def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
-    """Return the content hash, the mapping, the sources and the runs of a ``[replay]`` section."""
+    """Open the source of a ``[replay]`` section; return its content hash, mapping, sources and runs."""
     options = parse_section(ReplayOptions, section, prefix="replay")
     if options.sha256 is not None:
         sources = {"source": options.source, "sha256": options.sha256}

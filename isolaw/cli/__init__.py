@@ -95,7 +95,7 @@ def run(arguments: list[str] | None = None) -> int:
     except IsolawError as error:
         click.echo(f"isolaw: {shown(str(error))}", err=True)
         return error.exit_code
-    except BrokenPipeError:  # whatever reads the output has ended
+    except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory

@@ -89,7 +89,7 @@ def _check_of_law(ctx: click.Context) -> None:
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
-    """Print what isolaw read prints if no log can be fitted, and return the exit code."""
+    """Print the output of ``isolaw read`` for logs that cannot be fitted, and return the exit code."""
     from isolaw.report.text.reading import found_lines, none_fitted
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):

@@ -35,7 +35,7 @@ _UNSAFE = re.compile(
 
 
 def shown(text: str) -> str:
-    r"""Return text that is safe to print on a terminal, whatever names and logs contain.
+    r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
     >>> print(shown("a\x1b[31m\n  b"))
     a\u001b[31m
@@ -148,7 +148,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:  # e.g. a log file, which should show progress, too
+    if not console.is_terminal:  # e.g. a log file, which should also show progress
         yield _lines(task, total)
         return
     columns = (
@@ -160,7 +160,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:
-    """Return an update function as from `progress_bar`, but one that prints lines."""
+    """Return an update function for `progress_bar` that prints lines in place of a bar."""
     state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
     began = last = time.monotonic()
 
@@ -185,8 +185,8 @@ def _lines(description: str, total: float) -> Callable[..., None]:
 def repeated(update: Callable[..., None]) -> Iterator[None]:
     """Call the update function of a `progress_bar` every five minutes, from a separate thread.
 
-    The thread runs inside the context. A log should not be silent for longer, but a checkpoint of a large
-    model takes longer.
+    The thread runs inside the context. Logs should not be silent for longer than that, but one checkpoint of
+    a large model can take longer.
     """
     ended = threading.Event()
 

@@ -179,7 +179,7 @@ def facts_of(
     command: str,
     states: list[dict[str, Any]] | None = None,
 ) -> PageContent:
-    """Return what the page shows in addition to the study; ``command`` recreates the page."""
+    """Return the content of the page in addition to the study; ``command`` recreates the page."""
     from isolaw.report.page import PageContent, provenance
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
@@ -207,7 +207,7 @@ def facts_of(
 
 
 def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:
-    """Return the decisions of a race and, if it can continue, the value of more spend."""
+    """Return the decisions of a race and, if it can continue, the value of spending more."""
     from isolaw.design.directory import ahead, read
     from isolaw.store import SweepStore
 

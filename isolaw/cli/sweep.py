@@ -185,7 +185,7 @@ def _recipe_check(
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
-    """Return the spec from the file, the sweep to continue or the defaults, and the text of the file."""
+    """Return the spec (of the file, the sweep to continue, or the defaults), and the text of the file."""
     from isolaw import engine
     from isolaw.config import SweepSpec
     from isolaw.documents.reading import read_text

@@ -80,7 +80,7 @@ class ExecutorSection(Section):
     the rollouts of their batches, and their GPUs. The sweep aborts after ``same_failures`` consecutive runs
     fail with the same cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
-    A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on
+    A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: the needs of its processes on
     machines like this one). For Ray, ``address`` is the address of the cluster. ``shared`` states whether all
     its machines can access the sweep's directory (default: isolaw detects this). For SLURM, ``time`` is the
     time limit in minutes, ``partition`` and ``sbatch`` are options of sbatch, and ``setup`` contains lines

@@ -100,7 +100,7 @@ class RunSpec(Section):
     def identity(self) -> dict[str, Any]:
         """Return the data that identify this run, without paths, device, executor, horizon and schedule.
 
-        Recipe keys that are off or have their default value are omitted, so that new keys do not change the
+        Recipe keys that are off or have their default value are omitted, so a new key does not change the
         identity of existing runs. The resolved recipe includes the values that follow from
         ``problems.difficulty``. The temperature and top_p of evaluations are included if they differ from the
         recipe's values, because they change the measurements.

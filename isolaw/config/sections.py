@@ -59,7 +59,7 @@ def once(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def span(value: Any) -> Any:
-    """Return a pair (first, last), given as a pair or as a single number that is both."""
+    """Return a pair (first, last), given as a pair or as one number for both."""
     return value if isinstance(value, list | tuple) else (value, value)
 
 
@@ -119,7 +119,7 @@ OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "st
 class Recipe(Section):
     """The training recipe, which defines how a batch becomes an update.
 
-    For keys that are None, the backend or the algorithm chooses a value. A backend rejects settings that it
+    The backend or the algorithm chooses a value for each key that is None. A backend rejects settings that it
     does not support. The equations are in `algorithms.objective` for language models and in
     `isolaw.simulators` for simulators. The lr of a simulator is its own η and not the lr of an optimiser.
     ``lr_scaling`` is the rule by which lr depends on the batch size (`RunSpec.lr_factor`).
@@ -289,7 +289,7 @@ class DesignSection(Section):
     rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance`` (default:
     0.001 of the metric's unit, which is 1 for shares and 100 for percent). ``start``
     is the B_p at which the race first compares different n (default: the middle B_p). The race always
-    includes the [B_p, n] in ``pinned``, and never those in ``forbidden``.
+    includes the [B_p, n] in ``pinned``, and never includes pairs in ``forbidden``.
     """
 
     kind: Literal["grid", "race"] = "grid"

@@ -1,6 +1,6 @@
 """Documents: files that isolaw writes and reads back, and files that users write for isolaw.
 
-`reading` reads TOML, JSON and NPZ files within limits, whatever they contain. `validation` checks the content
+`reading` reads TOML, JSON and NPZ files within limits on time and memory. `validation` checks the content
 against a pydantic model and reports every wrong key. `seal` adds an owner and a checksum.
 
 ==================  ======  ==========================================================================

@@ -1,7 +1,7 @@
-"""Reading of TOML, JSON and NPZ files within limits on size, nesting, key length and numbers.
+"""Read TOML, JSON and NPZ files within limits on size, nesting, key length and numbers.
 
-Whatever a file contains, reading it takes at most seconds and a few hundred megabytes. The result is the
-data, or an `InputError` that names the file and the fault.
+Reading any file takes at most seconds and a few hundred megabytes. The result is the data, or an `InputError`
+that names the file and the fault.
 """
 
 from __future__ import annotations

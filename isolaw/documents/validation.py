@@ -1,4 +1,4 @@
-"""Validation of settings against their models: all issues at once, each with line and nearest name."""
+"""Validate settings against their models: report all issues, each with its line and nearest valid name."""
 
 from __future__ import annotations
 

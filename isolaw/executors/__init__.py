@@ -143,7 +143,7 @@ def ray_address(chosen: ExecutorSection) -> str:
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     """Return the runs in order of execution, the longest run first.
 
-    This order avoids that a long run is the only one left at the end. Runs that failed before come last, so
+    With this order, a long run is not the only one left at the end. Runs that failed before come last, so
     that no other run waits for them.
     """
     store = SweepStore(directory)
@@ -174,7 +174,7 @@ def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
-    """Return where runs would execute and what isolaw would submit, as JSON-compatible data."""
+    """Return the place where runs would execute, and the jobs to submit, as JSON-compatible data."""
     if not runs:
         none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
         return {"kind": chosen.kind, **none}

@@ -36,7 +36,7 @@ class Resources:
 
 
 class Slots(Protocol):
-    """Protocol of the places where runs execute, such as worker processes or SLURM jobs."""
+    """Protocol of an executor's slots for runs, such as worker processes or SLURM jobs."""
 
     def start(self, run_id: str) -> Event | None:
         """Start or continue a run; return an event if there is a problem to report."""
@@ -55,7 +55,7 @@ class Slots(Protocol):
 
 
 def drive(place: Slots, waiting: Waiting) -> Iterator[Event]:
-    """Start runs within the limits of ``waiting``, and yield their events until all runs have ended."""
+    """Start runs within the limits of ``waiting``, and yield events until all runs have ended."""
     asked: set[str] = set()
     try:
         while True:
@@ -79,8 +79,9 @@ def execute(
 ) -> Iterator[Event]:
     """Execute one run of a sweep from its last state, and mark it DONE or FAILED.
 
-    An exception in the run is written to ``FAILED.json`` and yielded as a ``failed`` event. It never reaches
-    the caller. ``nodes`` are the machines of a run on several machines. The run stops if ``asked`` is set.
+    An exception in the run is written to ``FAILED.json`` and yielded as a ``failed`` event. The exception
+    never reaches the caller. ``nodes`` are the machines of a run on several machines. The run stops if
+    ``asked`` is set.
     """
     run = SweepStore(directory).run(run_id)
     run.asked_to_stop = asked or run.asked_to_stop

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 class Event:
     """A change in the status of a run, or a warning for the user.
 
-    The kinds that need explanation are: ``checkpoint``, the run has reached ``compute`` rollouts (executors
-    can skip some of these events); ``stopped``, the run has saved its state and ended on request; ``lost``,
-    its process or machine has died; ``busy``, another process has locked the run; and ``decision``, a race
-    has chosen its next runs or ended. A ``decision`` belongs to no run. Callers of the engine receive neither
-    ``lost`` nor ``busy``, because isolaw repeats such runs or marks them as failed.
+    ``checkpoint`` means that the run has reached ``compute`` rollouts; executors can skip some of these
+    events. ``stopped`` means that the run has saved its state and ended on request. ``lost`` means that the
+    run's process or machine has died, and ``busy`` that another process has locked the run. ``decision``
+    means that a race has chosen its next runs or ended; it belongs to no run. Callers of the engine receive
+    neither ``lost`` nor ``busy``, because isolaw repeats such runs or marks them as failed.
     """
 
     run_id: str

@@ -1,13 +1,13 @@
 """Start the processes of a run on each of its machines, and connect them to the engine.
 
 `launch` executes in the engine's process on the run's first machine. It opens a port, starts the processes of
-this machine, makes the other machines start theirs (`join`), and yields the checkpoints that the first
-process reports. Ranks are numbered in the order of machines.
+this machine, and makes the other machines start their processes (`join`). It yields the checkpoints that the
+first process reports. Ranks are numbered in the order of machines.
 
 Security: the engine's port accepts only peers that send the run's secret, which is in the environment of its
 processes. On one machine, processes listen only on loopback and find each other through a file in a private
 folder. On several machines, they use a torch store at the address of the first machine, which requires no
-secret (docs/cluster.md). They exchange JSON and no pickles (`process_group`).
+secret (docs/cluster.md). Processes exchange JSON and no pickles (`process_group`).
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class _Connections:
     def _ended(self) -> RunError:
         """Return the error that ended the run.
 
-        This is the failure that a process reported or, if there is none, how a process ended.
+        Its message is the failure that a process reported or, without a report, how a process ended.
         """
         self.ranks.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):

@@ -195,7 +195,7 @@ class _Ray:
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:
-        """Return the event in a run's next message, or None if the message contains only files."""
+        """Return the event in a run's next message, or None if the message has only files."""
         run = self.store.run(task.run_id)
         try:
             match ray.get(next(task.stream)):

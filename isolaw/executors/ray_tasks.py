@@ -27,7 +27,8 @@ def make(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Execute a run on this machine, and yield messages for the engine.
 
-    The first message is the place of execution. Events follow and, if the engine must write them, files.
+    The first message names the node and the directory of the execution. Events follow and, if the engine must
+    write them, files.
     """
     nodes = _Nodes(group, each) if group is not None else None
     directory = Path(engines_directory)
@@ -57,7 +58,7 @@ def make(
 
 
 def _sees(directory: Path, lock_message: str) -> bool:
-    """Return whether a directory on this machine is the engine's, and not another with the same name."""
+    """Return whether a directory on this machine is the engine's, rather than another with the same path."""
     with contextlib.suppress(OSError, StoreError):
         return SweepStore(directory).lock_message == lock_message
     return False

@@ -72,7 +72,7 @@ def _name(directory: Path, run_id: str) -> str:
 
 
 class _Scripts(SlurmExecutor):  # type: ignore[misc]
-    """submitit's executor, changed to also write job scripts on machines without SLURM."""
+    """A variant of submitit's executor that also writes job scripts on machines without SLURM."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -274,7 +274,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 
 def _why(job: str) -> str:
-    """Return how a job ended, as text in parentheses; empty without SLURM's accounting."""
+    """Return a text in parentheses on how a job ended, or "" without SLURM's accounting."""
     with contextlib.suppress(OSError, RunError):
         done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():

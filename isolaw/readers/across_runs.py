@@ -38,10 +38,10 @@ _LEAST_RANGE = 0.01  # a curve with a smaller range does not identify a run
 
 
 def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
-    """Order the logs of one run such that at each step the most exact log takes precedence.
+    """Order the logs of one run such that the most exact log takes precedence at each step.
 
-    If some logs have steps, containers without steps are left out: they add nothing and would put values at
-    wrong steps.
+    If some logs have steps, containers without steps are left out, because their values would get wrong
+    steps.
     """
     numbered = [part for part in parts if not np.isnan(np.asarray(part.step)).all()]
     kinds = {part.container for part in parts}
@@ -56,8 +56,8 @@ def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None
     """Convert accuracies in percent to fractions, in place. Rewards are never rescaled.
 
     An accuracy above 1 and at most 100 is in percent, and so are all accuracies of its run. A run whose
-    accuracies stay below 1 could also be in percent. If runs differ in this, the smaller group is left out,
-    unless ``percent`` settles the unit of a run.
+    accuracies stay below 1 could also be in percent. If only some runs are in percent, isolaw leaves out the
+    smaller group, unless ``percent`` gives a run's unit.
     """
     for target in dict.fromkeys(target for run in runs for target in run.curves.of):
         if is_accuracy(target[1]):
@@ -105,7 +105,7 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
-    """Leave out the smaller group if on-policy and off-policy runs are mixed, since no law fits both."""
+    """Leave out the smaller group if on-policy and off-policy runs are mixed, because no law fits both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
@@ -120,7 +120,7 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
 
 
 def drop_half_known(runs: Sequence[LoggedRun]) -> None:
-    """Leave out attributes that only some runs have, since they do not show whether the runs differ."""
+    """Drop attributes that only some runs have, because they do not show whether the runs differ."""
     for name in sorted({name for run in runs for name in run.attributes}):
         if not all(name in run.facts for run in runs):
             for run in runs:
@@ -178,7 +178,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
 
 
 def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
-    """Return pairs of logs (the earlier first) that nearly agree at a tenth or more of a metric's steps.
+    """Return pairs of logs (the earlier first) that nearly agree at no less than a tenth of a metric's steps.
 
     A full comparison of all pairs would take minutes for a thousand logs.
     """
@@ -249,7 +249,7 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:
-    """Return whether run ``b`` is a duplicate of ``a``: wherever both have values, the values are equal.
+    """Return whether run ``b`` is a duplicate of ``a``: the values are equal at all steps that both have.
 
     A run that continues beyond the other was resumed, and is not a duplicate.
     """

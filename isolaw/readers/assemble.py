@@ -1,4 +1,4 @@
-"""Assembly of logs into runs: group parts, map names, resolve facts, stitch curves.
+"""Assemble logs into runs: group parts, map names, resolve facts and stitch curves.
 
 Each run gets a `LogStatus`. Runs that lack a value or contradict another log are left out.
 """
@@ -55,7 +55,7 @@ def assemble(
 
 
 def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
-    """Group runs by framework, algorithm and problem set. The runs of one group may be fitted together."""
+    """Group runs by framework, algorithm and problem set; the runs of one group can be fitted together."""
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
         framework = run.framework.name if run.framework else ""

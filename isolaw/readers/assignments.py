@@ -92,8 +92,8 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
 def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
     """Return the assignments that apply to a run, by name.
 
-    Options take precedence over the file of a folder. Within each, assignments with a glob take precedence
-    over values from the run's name, and these over assignments without a glob.
+    Options take precedence over the file of a folder. Within each of them, assignments with a glob come
+    first, then values from the run's name, then assignments without a glob.
     """
     sources = list(sources)
     own = [assignment for rule in rules for assignment in rule.assigned(run, sources)]
@@ -110,7 +110,7 @@ def _parse_one(text: str) -> Assignment:
 
 
 def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
-    """Return an assignment; raise `InputError`, starting with ``where``, if it is invalid."""
+    """Return an assignment; raise an `InputError` that starts with ``where`` if it is invalid."""
     name = settable(name, where)
     parsed = value if name in _TEXT else plain_number(value)
     if name in _BOOLEAN and not isinstance(parsed, bool):
@@ -124,8 +124,7 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
     """Return the assignments in a file.
 
     A table ``["GLOB"]`` contains values such as ``n = 8``; values before any table apply to all runs.
-    ``file`` marks the assignments as those of a folder's own file. Raises `InputError` for values that cannot
-    be set.
+    ``file`` marks assignments from a folder's own file. Raises `InputError` for values that cannot be set.
     """
     out: list[Assignment] = []
     for glob, own in data.items():

@@ -84,11 +84,11 @@ class Collector:
                 self.candidates.append(own)
 
     def _heed(self, run: str, sources: list[str]) -> None:
-        """Mark the settings of a run that is left out as used."""
+        """Count the settings of an omitted run as used, so that isolaw does not report them as unused."""
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
-        """Add the runs of a table or a sweep. Only one run can have a given name."""
+        """Add the runs of a table or a sweep; no two runs can have the same name."""
         for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue

@@ -1,4 +1,4 @@
-"""Reading of the configuration file next to a log. The configuration has B_p and n; the log only has curves.
+"""Read the configuration file next to a log. The configuration has B_p and n; the log has only curves.
 
 isolaw reads Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
 ``config.yaml`` (``key: {value: …}``), prime-rl's TOML and ``args.json``. The result has flat dotted keys
@@ -157,10 +157,10 @@ def _parse(text: str, suffix: str) -> Any:
 def beside(path: str | Path) -> tuple[dict[str, Any], str]:
     """Find the configuration of a log, or of a run's directory; return its flat keys and its path.
 
-    The candidates are files with the log's own name (``run1.yaml`` next to ``run1.jsonl``), then the names
-    that frameworks use, in the log's directory and up to the run's directory (`home`). The ``config.json`` of
-    a model does not count. Returns ``({}, "")`` if there is none. If the file cannot be read, returns no
-    keys, and the path with the reason.
+    Files with the log's own name (``run1.yaml`` next to ``run1.jsonl``) come first, then files with the names
+    that frameworks use. isolaw searches from the log's directory up to the run's directory (`home`). The
+    ``config.json`` of a model does not count. Returns ``({}, "")`` if there is none. If the file cannot be
+    read, returns no keys, and the path with the reason.
     """
     path = Path(path)
     folder, names = path, list(_NAMES)

@@ -13,7 +13,7 @@ from isolaw.readers.frameworks.base import Fact
 
 
 class LogStatus(StrEnum):
-    """Whether a log can be fitted and, if not, why."""
+    """The status of a log: ready to be fitted, or the kind of reason why not."""
 
     READY = "ready"
     NEEDS = "needs"  # values that the user has to set
@@ -29,7 +29,7 @@ class LogStatus(StrEnum):
 
     @property
     def settled(self) -> bool:
-        """Whether the log is ready, or stays unusable whatever values the user adds."""
+        """True if the log is ready, or unusable regardless of the values that the user adds."""
         return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
 
 
@@ -63,13 +63,13 @@ class FoundLog:
         return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
+        """Return the log's facts and its status as JSON-compatible data."""
         return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Candidates that are not ready for the same reason."""
+    """A group of logs that cannot be fitted for one common reason."""
 
     status: LogStatus
     needs: tuple[str, ...]
@@ -78,7 +78,7 @@ class Group:
 
 
 def groups(candidates: Iterable[FoundLog]) -> list[Group]:
-    """Return the candidates that are not ready, grouped by reason."""
+    """Return the logs that are not ready, grouped by reason."""
     found: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
     for own in candidates:
         if own.status is not LogStatus.READY:

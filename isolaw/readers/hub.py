@@ -1,7 +1,7 @@
 """Data sets of logs on the Hugging Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``.
 
-huggingface_hub downloads them once, into its own cache, and reads the cache if there is no network. Model
-weights are not logs, and are not downloaded.
+huggingface_hub downloads a data set once, into its own cache, and reads the cache if there is no network.
+isolaw does not download model weights.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _copy(place: str) -> str:
 
 
 def _wanted(path: str) -> list[str] | None:
-    """Return patterns for the files to download: all, or those that the path names and their neighbours."""
+    """Return patterns for the files to download (the named files and their neighbours); None means all."""
     if not path:
         return None
     own = [form for name in (path, glob.escape(path)) for form in (name, f"{name}/*")]

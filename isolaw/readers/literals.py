@@ -1,4 +1,4 @@
-"""Plain values from text: YAML, and what Python prints, such as ``{'loss': 0.25, 'kl': np.float64(nan)}``.
+"""Plain values from text: YAML and printed Python values, such as ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
 A log can come from anywhere, so nothing is evaluated. An alias only refers to a value read earlier, and tags
 are ignored. `ast.literal_eval` is not an alternative: it supports neither ``nan`` nor ``tensor(0.5)``, and

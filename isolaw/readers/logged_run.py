@@ -60,7 +60,7 @@ class LoggedRun:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The values in which two different runs must differ."""
+        """Values that identify the run: two different runs differ in at least one of them."""
         attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
         return (*(self.facts[name].value for name in IDENTITY), *attributes)
 

@@ -59,7 +59,7 @@ class MetricColumn(BaseModel):
 
     @property
     def is_percent(self) -> bool | None:
-        """Whether the metric is in percent, from the user or the column's name; None if neither says so."""
+        """True if the metric is in percent, according to the user or the column's name; None if unknown."""
         return (named_percent(self.column) or None) if self.percent is None else self.percent
 
     @model_validator(mode="before")
@@ -79,7 +79,7 @@ def _one_value(value: Any) -> Any:
 
 
 class ColumnMapping(BaseModel):
-    """How to build the data model's columns from a user's table."""
+    """The rules that build the data model's columns from a user's table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -92,7 +92,7 @@ def _counts_prompts(column: str) -> bool:
 
 
 def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
-    """Return a line per numeric column. The most likely one of each evaluation set is not commented out."""
+    """Return a line per numeric column; only the first reward of each evaluation set is not commented out."""
     lines: list[str] = []
     taken: set[tuple[str, str]] = set()
     for column in columns:

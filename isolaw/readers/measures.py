@@ -46,7 +46,7 @@ _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column of a table measures: its evaluation set, and whether it is an accuracy or a reward."""
+    """The quantity in a table's column: its evaluation set, and whether it is an accuracy or a reward."""
 
     train: bool  # measured on training batches
     held_out: bool  # on held-out problems, according to its name
@@ -83,7 +83,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
-    """Return the columns that could contain B_p or n, by looser names and few positive whole numbers.
+    """Return the columns that could contain B_p or n: with a looser name, and few distinct positive integers.
 
     >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
     >>> maybe_shape(frame, ["batch", "group", "samples"])

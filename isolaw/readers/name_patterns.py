@@ -141,7 +141,7 @@ def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
 
 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
-    """Return the words in which names differ, unless they are numbers. Such runs are not repetitions.
+    """Return the non-numeric words in which names differ; runs that differ in a word are not repetitions.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
     (['ppo', 'grpo'], [])

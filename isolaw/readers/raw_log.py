@@ -101,7 +101,7 @@ class RawLog:
 
 
 class PointCollector:
-    """Collects the points of a log, 32 bytes each, and adds them to the log once all are there.
+    """Collects the points of a log, 32 bytes each, and adds all of them to the log at the end.
 
     There is one record per step, and another if a key repeats a step. Values that a resumed run repeats
     therefore follow the first values, in their own records. Seconds can start anywhere and can be NaN.

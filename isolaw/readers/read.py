@@ -56,8 +56,8 @@ def read(
     sources
         sweep directories, including those of running sweeps; tables (CSV, Parquet); and logs of other
         frameworks, as files, globs or directories to search. All of them can be in a data set on the Hugging
-        Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Tables in memory are accepted, too: pandas,
-        polars, pyarrow, Hugging Face data sets, and others that support Arrow or the interchange protocol.
+        Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Tables in memory also work: pandas, polars,
+        pyarrow, Hugging Face data sets, and others that support Arrow or the interchange protocol.
     metric
         the column of the rewards in a wide table.
     columns, derive, constants
@@ -66,12 +66,12 @@ def read(
     mapping
         for tables: a file with the same content, as in earlier versions; replaced by ``isolaw.toml``.
     settings
-        values that a log lacks or that are wrong in it: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
+        values that a log lacks or has wrong: ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16}``
         (`isolaw.readers.assignments`).
     format
         the format of the logs (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
     group_by
-        how several logs form one run: by ``file``, ``directory`` or a key of their configuration.
+        the rule by which several logs form one run: ``file``, ``directory`` or a key of their configuration.
     only, exclude
         globs for runs or files: read only those that match ``only``, and none that match ``exclude``.
     name_pattern
@@ -82,8 +82,8 @@ def read(
     Raises
     ------
     DataError, StoreError, InputError
-        no run is ready: isolaw found nothing readable, or a required value is unknown. The message states
-        what was found, what is expected and what to add.
+        no run is ready: isolaw found nothing readable, or a required value is unknown. The message states the
+        findings, the expected input and the values to add.
 
     >>> import pandas as pd
     >>> table = pd.read_csv("examples/data/tan_rollout_n_base.csv")

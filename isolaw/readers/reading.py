@@ -24,7 +24,7 @@ _TOGETHER = ("algorithm", "problem_set", "model")
 
 @dataclass
 class Reading:
-    """All logs that were found, and the runs of those that are ready.
+    """All logs that were found, and the runs of the logs that are ready.
 
     ``notes`` are about the search; ``runs.notes`` contains all other notes.
     """
@@ -35,7 +35,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)  # other files in the folders, at most 1,000
     sources: tuple[str, ...] = ()  # as the user named them
-    read_as: list[str] = field(default_factory=list)  # those ``notes`` that are about isolaw.toml files
+    read_as: list[str] = field(default_factory=list)  # the ``notes`` about isolaw.toml files
 
     @property
     def ready(self) -> list[FoundLog]:
@@ -44,7 +44,7 @@ class Reading:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the runs that were found."""
+        """Label that states whether a simulator made all, some or none of the runs that were found."""
         known = [own.facts for own in self.candidates if own.facts]
         return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known)
 
@@ -128,7 +128,7 @@ class Reading:
         return f"{file} can hold all missing values" if file.exists() else drafts
 
     def none_ready(self) -> str:
-        """Return the error message if no log is ready, with what all of them need."""
+        """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
         lone = len(self.candidates) == 1 and self.candidates[0].container == "table"

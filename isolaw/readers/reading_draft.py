@@ -48,7 +48,7 @@ def draft(
 ) -> tuple[str, list[str]]:
     """Return the text of the file, and the names of the values to fill in.
 
-    ``command`` is the command to run once they are filled in.
+    ``command`` is the command to run once these values are filled in.
 
     Raises `DataError` if there is nothing to write: no option was given and nothing is missing.
     """
@@ -84,7 +84,7 @@ def draft(
 def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
     """Return comments for missing values by the title of their table, or "" for keys before any table.
 
-    The comments are the options from `settling` or, if those are too many, one table per run.
+    The comments are the options from `settling` or, if these options are too many, one table per run.
     """
     words = settling(candidates, sources)
     if words is None:
@@ -120,7 +120,7 @@ def _table(candidates: Sequence[FoundLog]) -> str:
 
 
 def _parts(columns: ColumnMapping, table: str) -> dict[str, list[str]]:
-    """Return the lines about columns: those given, and guesses for the others as comments."""
+    """Return the lines about columns: the given columns, and guesses for the other columns as comments."""
     given: dict[str, dict[str, Any]] = {name: dict(getattr(columns, name)) for name in PARTS}
     given["metrics"] = {name: own.model_dump(exclude_none=True) for name, own in columns.metrics.items()}
     known = {name for own in given.values() for name in own}

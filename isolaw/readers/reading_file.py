@@ -99,7 +99,7 @@ class ReadingFile:
         return folder == self.path.parent and (folder in (Path(source),) or self.covers([source]))
 
     def under(self, given: Iterable[str], columns: ColumnMapping) -> ReadingFile:
-        """Return the file without the keys that a call or command gives, with the call's columns first."""
+        """Return the file without the keys that a call or command sets; the call's columns come first."""
         fields = ReadingOptions.model_fields
         unless = {name: fields[name].get_default(call_default_factory=True) for name in given}
         options = self.options.model_copy(update=unless)

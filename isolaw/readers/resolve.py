@@ -34,7 +34,7 @@ _FOR_THE_READER = ("percent", "framework")
 
 @dataclass
 class Resolved:
-    """The facts about a run that its logs contain, with missing and contradictory values."""
+    """The facts in a run's logs, and the values that are missing or contradictory."""
 
     # Our name → value and origin. B_p, n, seed and so on are present unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
 
 
 def _known(out: Resolved, own: Assignment) -> bool:
-    """Return whether the log already has a value that the run's name has, so the name adds nothing."""
+    """Return whether a value from the run's name adds nothing, because the log already determines it."""
     if own.pattern is None:
         return False
     known = out.facts.get(own.name)

@@ -1,4 +1,4 @@
-"""What would make all runs of a folder ready: options, or a file of settings to fill in."""
+"""Find options that make all runs of a folder ready, or draft a file of settings to fill in."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _needs(candidates: Sequence[FoundLog]) -> list[str]:
 
 
 def _carried(candidates: Sequence[FoundLog]) -> list[str]:
-    """Return the values to look for in names: those that runs need, and seeds that are only assumed."""
+    """Return the values to look for in names: values that runs need, and seeds that are only assumed."""
     assumed = all(own.facts["seed"].origin == ASSUMED for own in candidates if "seed" in own.facts)
     return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
 

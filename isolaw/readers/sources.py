@@ -223,7 +223,7 @@ def is_ours(path: Path, head: bytes) -> bool:
 
 
 def is_table(source: str | Path) -> bool:
-    """Return whether a source is a table file or does not exist, so is not a log, directory or glob."""
+    """Return whether a source is a table file or does not exist, and is no log, directory or glob."""
     path = Path(source)
     if not path.is_file():
         return not path.is_dir() and not glob.has_magic(str(source))

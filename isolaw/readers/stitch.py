@@ -1,4 +1,4 @@
-"""Stitching the parts of one run: count steps as updates made, and merge repeated steps, keeping the later.
+"""Stitch the parts of one run: count steps as updates made, and keep the later value of repeated steps.
 
 A framework counts its first update as 1 or as 0. Here the step is the number of updates made, so that compute
 is rollouts per step times step. If updates are counted from 0, the record of step 0 follows the first update,
@@ -71,7 +71,7 @@ def stitch(
     out = RunCurves()
     targets = _targets(parts, framework, out)
     steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
-    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; those with other values
+    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; steps with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
     # With several containers, one may round its values.
@@ -126,7 +126,7 @@ def _steps(
     last_step: int,
     out: RunCurves,
 ) -> tuple[list[Floats], list[Floats]]:
-    """Return the updates made at the records of each part, and before them, each of shape (R,).
+    """Return for each part the updates made at its records, and the updates made before them, of shape (R,).
 
     Records without a step get NaN.
     """
@@ -235,7 +235,7 @@ def _mixed(key: str, step: Floats, value: Floats) -> str:
 def _later_wins(
     step: NDArray[np.int64], value: Floats, wall_s: Floats, tolerance: tuple[float, float]
 ) -> tuple[MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the last value of each step, the steps with several values, and those whose values differ."""
+    """Return the last value of each step, the repeated steps, and repeated steps with different values."""
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)

@@ -1,4 +1,4 @@
-"""Checks that a table's values of B_p, n, B and C agree. If they do not, the user decides."""
+"""Check that a table's values of B_p, n, B and C agree. If these values conflict, the user decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
-_SLACK = 0.98  # compute may have been read off a figure
+_SLACK = 0.98  # allows for a compute that was read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond that, compute must be tokens or FLOPs
 _LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
 _LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
@@ -67,7 +67,7 @@ def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> l
 
 
 def _check_constant(rows: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if the steps of one batch shape continue those of another within one run."""
+    """Raise `DataError` if one run has rows of a second batch shape that continue the steps of the first."""
     if "step" not in rows or not (rows[[_B, _N]].nunique() > 1).any():
         return
     rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce"))
@@ -178,7 +178,7 @@ def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:
-    """Compare compute with B_p · n · step. It must not be smaller; more means discarded rollouts.
+    """Check that compute is at least B_p · n · step; a larger compute means discarded rollouts.
 
     Raises `DataError` if compute is smaller, or over a hundred times as large, which no filter explains.
     Returns notes.

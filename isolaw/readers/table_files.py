@@ -40,8 +40,9 @@ _MEND = "Keep only the rows and columns of the evaluations, or write them as Par
 def load(path: str | Path) -> pd.DataFrame:
     """Read a table, indexed by line number (CSV, JSON lines) or row number.
 
-    ``attrs["notes"]`` of the result lists what was left out. Raises `DataError` if the file is missing,
-    empty, binary, not a table, or too large: for text, more than 100 MB, 1 million rows or 5 million cells.
+    ``attrs["notes"]`` of the result lists the omitted parts. Raises `DataError` if the file is missing,
+    empty, binary, not a table, or too large. The limits for text are 100 MB, 1 million rows and 5 million
+    cells.
     """
     path = Path(path)
     with os_errors(path), path.open("rb") as file:  # opened only once, since it can be a pipe

@@ -136,7 +136,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
 
 
 def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
-    """Return a pattern for run names in a column that contain missing values, and the values it supplies."""
+    """Return a pattern for a column of run names that contain missing values, and the values it supplies."""
     for column in (
         names_of(frame, [str(own) for own in frame.columns]) if lacking and source != SOURCE else ()
     ):

@@ -1,4 +1,4 @@
-"""Tables with runs in segments: one column names the run, another one each start of the run.
+"""Tables with runs in segments: one column names the run, and another column names each start of the run.
 
 If a job is killed and submitted again, a tracker gives it another id under the same name. A *segment* is one
 combination of values in the columns that name runs. Segments with the same name and recipe form one run if
@@ -120,7 +120,7 @@ def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> N
 def join(
     table: pd.DataFrame, identity: Sequence[str], naming: Naming, numbered: bool, seeded: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table with segments joined to runs and with ``run_id`` and ``seed`` filled in, and notes.
+    """Join segments to runs, and fill in ``run_id`` and ``seed``; return the table and notes.
 
     Unless ``numbered`` is true (the table has steps), every segment is a run. Unless ``seeded`` is true (the
     table has seeds), the runs of one configuration and recipe are numbered as repeats.
@@ -180,7 +180,7 @@ def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[lis
 
 
 def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[int, str]:
-    """Return a name for each chain: the run's, extended by settings or the segment if others share it."""
+    """Return a name for each chain: the run's name, with settings or the segment added if it is ambiguous."""
     label, *finer = naming.names
     settings = [key for key in keys if key != label]
     shared = set(heads.groupby(label)[settings].nunique().pipe(lambda own: own.index[(own > 1).any(axis=1)]))
@@ -196,7 +196,7 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[i
 
 
 def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table without repeated steps: one of equal rows, and the row of the later segment."""
+    """Return the table without repeated steps, with the row of the later segment for each, and notes."""
     notes = []
     equal = table.duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():

@@ -1,4 +1,4 @@
-"""Reading of tables as runs, by mapping the columns of a CSV, Parquet or JSON lines file to the data model.
+"""Read tables as runs: map the columns of a CSV, Parquet or JSON lines file to the data model.
 
 A *long* table has the columns ``metric`` and ``value``; in a *wide* table the metric is the name of a column.
 A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and all other columns
@@ -57,7 +57,7 @@ def read_table(
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
     ``rules`` apply to runs named by a column; rules that supplied a value are added to ``used``. ``name`` is
     the name of the run, or of all runs that the table does not name itself. Raises `DataError` if the file,
-    the mapping or the content cannot be used; the message says what to change.
+    the mapping or the content cannot be used; the message explains the fix.
     """
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:

@@ -1,4 +1,4 @@
-"""The lines of a text log, without colors, NUL bytes, and the prefixes of Ray and ``srun --label``.
+"""The lines of a text log, without colours, NUL bytes, and the prefixes of Ray and ``srun --label``.
 
 The file is read in chunks, so that neither a large file nor a long line takes much memory.
 """
@@ -15,7 +15,7 @@ from isolaw.readers.raw_log import RawLog
 
 LONGEST = limits.LONGEST_LINE
 _CHUNK = 1 << 16
-# Escape sequences (colors, cursor, window titles), and color codes whose escape byte was lost in a copy.
+# Escape sequences (colours, cursor, window titles), and colour codes whose escape byte was lost in a copy.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 # Ray's prefix for a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
 _RAY = re.compile(

@@ -47,7 +47,7 @@ _REPLAYED = "replay"  # The replay backend only returns recorded runs; it cannot
 
 @dataclass(frozen=True)
 class NextStep:
-    """The next step: what to run, why, and the command for it."""
+    """The next step: the runs to make, the reason, and the command."""
 
     what: str
     why: str = ""
@@ -63,7 +63,7 @@ class NextStep:
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """The recommended split of a budget. Its text is what ``isolaw answer`` prints: at most eight lines."""
+    """The recommended split of a budget; its text is the output of ``isolaw answer``, at most eight lines."""
 
     prediction: Prediction  #: the prediction, with all alternatives and cautions
     law: Law
@@ -96,7 +96,7 @@ class Answer:
 
     @property
     def reward(self) -> Quantity:
-        """Predicted reward, with its 95 % interval."""
+        """Predicted reward and its 95 % interval."""
         return self.prediction.reward
 
     @property
@@ -106,7 +106,7 @@ class Answer:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether the runs come from a simulator."""
+        """Label that states whether the runs come from a simulator."""
         return self.prediction.simulated
 
     def table(self) -> pd.DataFrame:
@@ -146,7 +146,7 @@ class Answer:
         return as_html(str(self).splitlines(), self.table())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data: the prediction, ``gain``, ``backtest``, ``nearest`` and ``next``."""
+        """Return JSON-compatible data: the prediction, ``gain``, ``backtest``, ``nearest`` and ``next``."""
         result = self.backtest
         return {
             **self.prediction.to_dict(),

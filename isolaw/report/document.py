@@ -183,7 +183,7 @@ class Document:
 
     title: str  #: the subject of the result
     passages: Sequence[Passage]
-    data: Mapping[str, Any]  #: the result as JSON-able data; has ``simulated`` if it depends on runs
+    data: Mapping[str, Any]  #: the result as JSON-compatible data; has ``simulated`` if it depends on runs
 
     @classmethod
     def of(cls, title: str, lines: Sequence[Stanza], data: Mapping[str, Any]) -> Document:
@@ -197,7 +197,7 @@ class Document:
 
     @property
     def simulated(self) -> Simulated:
-        """Whether the result comes from simulated runs, according to its data."""
+        """Label that states whether the result comes from simulated runs, according to its data."""
         return Simulated.of_json(self.data)
 
     @property

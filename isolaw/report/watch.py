@@ -1,4 +1,4 @@
-"""Watching a running sweep: its pace, the time left, and the law of the checkpoints so far."""
+"""Watch a running sweep: its pace, the time left, and the law of the checkpoints so far."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@
     DIR/recorded.parquet               the runs that a sweep replays, unless they are in the user's own table
 
 A checkpoint is one appended line. Regularly, and at the end of a run, isolaw syncs the lines and publishes a
-state: it writes the state under a temporary name, syncs it, and renames it. It does this at most once a
-second and for at most a tenth of the time. For runs of less than a second, the engine syncs all runs together
-once a second. When a run resumes, lines after the last published state and an incomplete last line are
-removed. A kill therefore loses at most one second of work, or ten times the time that writing a state takes.
-Nothing is counted twice. There are no pickles.
+state. It writes the state under a temporary name, syncs it, and renames it, at most once a second and for at
+most a tenth of the time. For runs of less than a second, the engine syncs all runs together once a second.
+When a run resumes, lines after the last published state and an incomplete last line are removed. A kill
+therefore loses at most one second of work, or ten times the time that writing a state takes. Nothing is
+counted twice. There are no pickles.
 
 Below the directory, isolaw opens every name through a handle of its folder and follows no links (`folder`),
 and it checks all content with checksums (`checksums`). States can be on another disk (`states`).

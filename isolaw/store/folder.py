@@ -223,7 +223,7 @@ class Folder:
 
 
 def is_leftover(name: str, own: Iterable[str]) -> bool:
-    """Return whether this is a name of temporary files of `Folder.replacing` for files named in ``own``."""
+    """Return whether this is the name of a temporary file of `Folder.replacing` for a name in ``own``."""
     stem, _, token = name.removesuffix(".tmp").rpartition(".")
     return name.endswith(".tmp") and stem.removeprefix(".") in own and stem[:1] == "." and token.isalnum()
 

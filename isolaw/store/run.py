@@ -43,7 +43,8 @@ OWN: dict[str, EntryKind] = {
 class RunStore:
     """The folder of one run of a sweep.
 
-    ``damage`` lists the damage that `resume` found. A run in this process stops if ``asked_to_stop`` is set.
+    ``damage`` lists the damage that `resume` found. A run that this process executes stops if
+    ``asked_to_stop`` is set.
     """
 
     def __init__(self, sweep: SweepFolders, run_id: str) -> None:
@@ -221,7 +222,7 @@ class RunStore:
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
         """Append each checkpoint to ``points.jsonl``, and yield it; publish states at most once a second.
 
-        If the run is asked to stop, it publishes a state at the next checkpoint and ends.
+        After a request to stop, publish a state at the next checkpoint and end.
         """
         started = time.monotonic() - wall_s
         began = published = time.monotonic()

@@ -28,7 +28,7 @@ _STATE = re.compile(r"0|[1-9][0-9]*")
 
 
 def is_own(name: str) -> bool:
-    """Return whether this is a name that isolaw gives to folders of states."""
+    """Return whether a name has the form of isolaw's names for folders of states."""
     return bool(_STATE.fullmatch(name.removeprefix(".")))
 
 

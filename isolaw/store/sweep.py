@@ -42,7 +42,7 @@ _LAST_SYNC_S = 5.0
 class SweepStore:
     """The directory of one sweep.
 
-    It can contain an existing sweep, be an empty folder, or not exist yet.
+    The directory can contain an existing sweep, be empty, or not exist yet.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -233,7 +233,7 @@ class SweepStore:
             thread.join(_LAST_SYNC_S)
 
     def collect(self) -> Runs:
-        """Return all recorded checkpoints, including those of unfinished runs."""
+        """Return all recorded checkpoints, including checkpoints of unfinished runs."""
         from isolaw.store import tables  # workers do not need pandas
 
         return tables.collect(self)

@@ -36,7 +36,7 @@ class RecordedSweep(Protocol):
 
 
 def collect(store: RecordedSweep) -> Runs:
-    """Return all recorded checkpoints of a sweep, including those of unfinished runs.
+    """Return all recorded checkpoints of a sweep, including checkpoints of unfinished runs.
 
     Damaged lines, and runs with links in place of isolaw's files, are omitted and reported in the notes of
     the result. Raise `StoreError` if there is no recorded checkpoint.

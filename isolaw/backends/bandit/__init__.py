@@ -1,8 +1,8 @@
 """Define the bandit backend, which runs sweeps on simulators (`isolaw.simulators`).
 
 ``bandit.model`` names the simulator. The defaults of the recipe's lr (η) and KL weight (β) are the preset's
-values for ``problems.difficulty``. If the difficulty is not set, it follows from the problems' mean success
-before training. isolaw rejects settings that a simulator cannot represent.
+values for ``problems.difficulty``. If the difficulty is not set, isolaw derives it from the mean success
+probability before training. isolaw rejects settings that a simulator cannot represent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Batches:
         self.left = np.empty((0, problems_per_batch), dtype=np.int64)
 
     def take(self, steps: int) -> Iterator[NDArray[np.int64]]:
-        """Yield arrays of shape (some steps, B_p) of limited size, for ``steps`` steps in total."""
+        """Yield the batches of ``steps`` steps in chunks, as arrays of shape (steps in the chunk, B_p)."""
         most = max(1, _MOST_INDICES // self.size)
         while steps > 0:
             wanted = min(steps, most)
@@ -77,7 +77,7 @@ class Bandit(Backend):
     version = 3
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the sizes of both sets."""
+        """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the number of problems."""
         try:
             return options.resolved(spec, self.version)
         except SpecError as error:  # also report issues of the other options
@@ -132,7 +132,7 @@ def update_of(spec: RunSpec) -> Update:
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
-    """Return a function from keys to the run's random streams, which do not depend on execution order."""
+    """Return a function that maps keys to random streams of the run, independent of the execution order."""
     run = int(spec.run_id, 16)
     return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 

@@ -9,9 +9,9 @@ For each evaluation set, metrics are computed from the success probabilities p_i
 
 For the whole run, metrics of the set ``train`` include ``drift``, the squared distance of the policy's
 parameters from their initial values. Optional metrics are ``interference`` and ``spillover``, which measure
-how a step on some problems changes the other problems. For them, the simulator makes an additional step on a
-set S of B_p training problems with separate rollouts, and then undoes it. Let Δ_i be the change of p_i for
-each training problem outside S. Then ::
+how a step on some problems changes the other problems. To measure them, the simulator makes an additional
+step on a set S of B_p training problems with separate rollouts, and then undoes it. Let Δ_i be the change of
+p_i for each training problem outside S. Then ::
 
     spillover    = mean |Δ_i|                      the size of the change in other problems
     interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of this change that is a loss; 0: pure transfer
@@ -40,7 +40,7 @@ _BINS = 20
 
 
 class Evaluation:
-    """Measures the model of a run.
+    """Computes the metrics of the simulated model of a run.
 
     ``stream(part, step)`` returns the random stream of one measurement. Streams depend on the step, so
     results do not depend on the number of evaluations.

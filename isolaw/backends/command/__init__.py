@@ -75,7 +75,7 @@ class CommandBackend(Backend):
         return issues
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return how many runs fit at a time: by GPUs if a run uses any, otherwise by cores."""
+        """Return how many runs fit on this machine at a time, by its GPUs or, without GPUs, by its cores."""
         options = CommandOptions.of(spec)
         if options.gpus:
             return max(1, len(visible_gpus()) // options.gpus)
@@ -125,7 +125,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
-    """Return the lines of a script that trains a run; the sweep's folder can be moved before it runs.
+    """Return the lines of a script that trains a run, and that works if the sweep's folder is moved first.
 
     The script's function ``begin PLACE FOLDER`` sets ``$out`` to the folder below the sweep in which the run
     continues.

@@ -1,7 +1,7 @@
 """Read the log of a training run while it grows, with the same result as from the complete log.
 
-From a text log, only the appended text is read. A file that the trainer rewrites (a trainer's state) or a
-folder (TensorBoard) is read again when it changes, which takes at most a tenth of the time.
+Only the appended text of a text log is read. A file that the trainer rewrites (a trainer's state) and a
+folder (TensorBoard) are read in full after each change. Reading takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def plain(evaluation_set: str) -> Framework:
 class Following:
     """The growing log of one training run, which consists of all files that match ``pattern``.
 
-    Existing content was written before the training continued from ``step`` updates. `read` returns the steps
-    in this content up to ``step``, and then the steps that the training adds. It omits steps up to ``taken``.
+    Content that exists at the start is from before the training resumed at ``step`` updates. `read` returns
+    its steps up to ``step``, and then the steps that the training adds. It omits steps up to ``taken``.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -118,7 +118,7 @@ class Following:
                 self._grown(path, container, final)
 
     def _again(self, path: Path, container: Any) -> None:
-        """Read the whole of a log file that the trainer rewrites, if it has changed."""
+        """Read a whole log file, which the trainer rewrites, if it has changed since the last call."""
         status = path.stat()
         mark = status.st_mtime_ns, status.st_size
         if self._seen.get(str(path)) == mark:
@@ -188,7 +188,7 @@ class Following:
                     self._facts[_OWN_FACTS[key]] = Fact(fact, key)
 
     def _learn(self, keys: tuple[str, ...]) -> None:
-        """Determine and cache which keys of a line are metrics, because most lines have the same keys."""
+        """Cache which keys of a line are metrics, because most lines have the same keys."""
         for key in keys:
             if key not in self._targets and len(self._targets) < limits.MOST_SETTINGS:
                 self._targets[key] = self.framework.metric(key)
@@ -208,7 +208,7 @@ class Following:
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
-        """Return facts about the run from the log and a configuration next to it, by isolaw's names."""
+        """Return facts about the run from its log and the configuration next to it, by isolaw's names."""
         found = dict(self._facts)
         for name, container in self._containers.items():
             with contextlib.suppress(DataError):
@@ -226,7 +226,7 @@ def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
 
 
 def _beginning(log: RawLog) -> RawLog:
-    """Return a log with only the first record of another."""
+    """Return a copy of a log that contains only its first record."""
     out = RawLog(log.source, log.container, log.run)
     out.add(
         {key: own.value[0] for key, own in log.series.items() if own.record[0] == 0},

@@ -32,7 +32,7 @@ def _condition(text: str) -> str:
 
 
 def _framework(name: str) -> str:
-    """Return the spelling of a framework with an adapter or a log reader; upper and lower case are equal."""
+    """Return the canonical spelling of a framework that has an adapter or a log reader; case is ignored."""
     names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
     known = {own.lower(): own for own in names}
     if name.lower() not in known:

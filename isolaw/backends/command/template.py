@@ -46,8 +46,8 @@ def values_of(
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
     ``evaluation.points`` parts. For an extended run, it divides the original horizon instead, so that
-    extensions do not change ``every``. In a race, the original horizon is that of the initial shorter runs.
-    ``micro_batch`` and ``accumulation`` satisfy ``micro_batch · accumulation · max(gpus, 1) = B``.
+    extensions do not change ``every``. In a race, the original horizon is the horizon of the initial, shorter
+    runs. ``micro_batch`` and ``accumulation`` satisfy ``micro_batch · accumulation · max(gpus, 1) = B``.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
     micro_batch, accumulation = _passes(spec, options)
@@ -71,7 +71,7 @@ def values_of(
 
 
 def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return the rollouts per GPU and pass, and the number of passes; None if they do not divide B.
+    """Return the rollouts per GPU and pass, and the number of passes, or None if B has no such split.
 
     By default, a pass has at most 8 rollouts per GPU.
     """

@@ -53,7 +53,8 @@ _ENDING_S = 600.0  # time for it to exit after its last step, because it may sti
 def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     """Train from the start or from ``ctx.state``, and yield the checkpoints.
 
-    Raise `RunError` if the command fails, ends early, is silent for too long, or trains another setting.
+    Raise `RunError` if the command fails, ends early, prints nothing for too long, or trains with other
+    settings than requested.
     """
     options = CommandOptions.of(spec)
     done = -1
@@ -94,7 +95,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
 
 
 class _Pace:
-    """The progress of a training: turns values of steps into checkpoints, and detects missing progress."""
+    """Tracks the progress of a training run: turns logged steps into checkpoints, and detects a stall."""
 
     def __init__(self, spec: RunSpec, out: Path, options: CommandOptions, done: int) -> None:
         self.spec, self.out, self.options, self.done = spec, out, options, done
@@ -148,7 +149,7 @@ class _Pace:
         return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
 
     def check(self, log: Following, process: _Process) -> None:
-        """Raise `RunError` if a time limit is exceeded."""
+        """Raise `RunError` if a time limit for the command is exceeded."""
         now = time.monotonic()
         if now - self.moved > 60 * self.options.silent_minutes:
             what = f"its log has no new step for {self.options.silent_minutes:g} minutes"

@@ -115,7 +115,7 @@ class Real:
         ]
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return how many runs fit at a time: by GPUs and host memory, or by cores without GPUs."""
+        """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""
         options = RealOptions.of(spec)
         if gpus := environment.gpus():
             return max(1, min(gpus // options.cores, planner.runs_at_a_time(spec)))
@@ -124,8 +124,8 @@ class Real:
     def needs(self, spec: RunSpec) -> Needs:
         """Return the cores, GPUs and disk space that a run needs.
 
-        Every process gets one core and, if there are GPUs, one GPU. This includes samplers that run in their
-        own processes. The disk space is for the weights and the optimiser's moments. If a run uses several
+        Every process gets one core and, if there are GPUs, one GPU. Samplers in separate processes count as
+        processes. The disk space is for the weights and the optimiser's moments. If a run uses several
         machines, each gets the same number of trainer processes and the same number of samplers.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
@@ -142,11 +142,11 @@ class Real:
     def on_machines(
         self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
     ) -> AbstractContextManager[None]:
-        """Return a context in which precision, sampler and placement are chosen for such machines."""
+        """Return a context in which precision, sampler and placement are chosen for the given machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
-        """Return the memory plans of the runs, or a note that says why there are none."""
+        """Return the memory plans of the runs, or a note on why no plan exists."""
         unknown = planner.note(runs[0]) if runs else None
         return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
 
@@ -285,7 +285,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return the issues of ``generation`` and ``samplers``: settings that asynchronous sampling excludes."""
+    """Return the issues of ``generation`` and ``samplers``: settings that do not work with async sampling."""
     wanted, colocated = "async", 'real.generation = "colocated"'
     if options.generation == "colocated":
         note, accepted = "colocated processes do their own sampling", f'none, or real.generation = "{wanted}"'

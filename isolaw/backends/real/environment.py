@@ -72,7 +72,7 @@ def gpu_name() -> str:
 
 @functools.cache
 def _listed() -> list[list[str]]:
-    """Return number, UUID, MiB and name of the visible GPUs, or of all GPUs if none of them is listed."""
+    """Return index, UUID, MiB and name of each visible GPU, or of all GPUs if no visible GPU is found."""
     listed = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
     rows = [[part.strip() for part in line.split(",", 3)] for line in listed]
     found, visible = [row for row in rows if len(row) == 4], visible_gpus()
@@ -100,8 +100,9 @@ _name = ""
 def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: str = "") -> Iterator[None]:
     """Make `cores`, `gpus`, `gpu_memory` and `gpu_name` describe other machines inside a ``with`` block.
 
-    A login node uses this to plan for GPU nodes. It knows the memory and the name of their GPUs only from
-    ``gpu_bytes`` and ``gpu``, which this call or an enclosing one can give. Their host memory is unknown.
+    A login node uses this to plan for GPU nodes. The login node knows the memory and name of these GPUs only
+    from ``gpu_bytes`` and ``gpu``, which this call or an enclosing call can give. The nodes' host memory is
+    unknown.
     """
     global _cores, _memory, _name
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory, _name)
@@ -139,8 +140,9 @@ def importing() -> Iterator[None]:
     """Call `prepare`, disable garbage collection inside the block, and freeze the imported objects.
 
     Importing torch, transformers and vLLM creates millions of objects, none of them garbage. vLLM collects
-    several times while it starts, and scanning these objects takes a third of the time of the imports and the
-    start. Frozen objects are excluded from later collections. After `hold`, objects are no longer frozen.
+    garbage several times while it starts. Scanning these objects would take a third of the time for the
+    imports and the start. Frozen objects are excluded from later collections. After `hold`, objects are no
+    longer frozen.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()
@@ -157,14 +159,15 @@ def importing() -> Iterator[None]:
 def hold() -> None:
     """Stop later imports from freezing objects, so that the weights of a model can be freed.
 
-    The parts of a trainer refer to each other, as do those of vLLM, so only the garbage collector frees them.
+    The parts of a trainer refer to each other, and so do the parts of vLLM. Only the garbage collector can
+    therefore free them.
     """
     global _holding
     _holding = True
 
 
 def unranked() -> dict[str, str]:
-    """Return the environment variables of this process, without those that identify a rank."""
+    """Return the environment variables of this process, except variables that identify a rank."""
     own = (*_DISTRIBUTED, GROUP, SECRET)
     return {n: v for n, v in os.environ.items() if n not in own and not n.startswith("TORCHELASTIC")}
 

@@ -90,12 +90,12 @@ class RealOptions(BaseModel):
 
     @property
     def cores(self) -> int:
-        """Cores (or GPUs) of one run: one for each trainer process and each sampler process."""
+        """Number of cores (or GPUs) of one run: one for each trainer process and each sampler process."""
         return self.processes + self.streaming
 
     @property
     def streaming(self) -> int:
-        """Sampler processes of one run; by default one for each trainer process."""
+        """Number of sampler processes of one run; by default one for each trainer process."""
         return (self.samplers or self.processes) if self.generation == "async" else 0
 
     def __hash__(self) -> int:

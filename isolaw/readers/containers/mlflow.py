@@ -4,7 +4,7 @@
 
     meta.yaml                 run_name, lifecycle_stage (a deleted run is left out)
     metrics/<key>             lines "milliseconds value step"; a key with slashes is nested folders
-    params/<key>              one value a file: the configuration
+    params/<key>              one value per file: the configuration
     tags/mlflow.runName
 
 The files are plain text, so MLflow is not needed. isolaw does not read stores behind a server or in a

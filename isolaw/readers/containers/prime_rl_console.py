@@ -5,7 +5,7 @@
     18:03:15 SUCCESS Step 12 | Time: 13.04s | Reward: 0.1160 | Seq. Length: 396.8 tokens/sample | …
     18:03:15 SUCCESS Step 12 |    2m 5s | Reward 0.1160 | Trainable 128/128 (100.0%) | …
 
-The second form dates from 2026. The files contain terminal color codes. The reward is the mean over the
+The second form dates from 2026. The files contain terminal colour codes. The reward is the mean over the
 rollouts of the step. ``Val. Reward`` is ignored, because the line does not show which policy it evaluates.
 """
 

@@ -109,7 +109,7 @@ class PrintedConfig:
 
     @property
     def collecting(self) -> bool:
-        """Whether the next line may continue the current configuration."""
+        """True if the next line can continue the current configuration."""
         return bool(self._kind)
 
     def _keep(self, line: str) -> None:
@@ -186,9 +186,9 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class PrintedArguments:
-    """Collects the arguments that a job prints, line by line. ``config`` contains those found so far.
+    """Collects the arguments that a job prints, line by line; ``config`` has the arguments found so far.
 
-    A job that continues with other arguments prints them once more.
+    A job that continues with other arguments prints its arguments again.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class PrintedArguments:
 
     @property
     def collecting(self) -> bool:
-        """Whether the next line may be an argument."""
+        """True if the next line can be an argument."""
         return self._form is not None
 
     def add(self, line: str) -> None:

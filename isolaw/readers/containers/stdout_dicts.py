@@ -153,11 +153,11 @@ class _Reader:
 
     @property
     def waits(self) -> bool:
-        """Whether the next line may continue the current dictionary."""
+        """True if the next line can continue the current dictionary."""
         return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
 
     def starts_again(self, counters: dict[str, float]) -> bool:
-        """Return whether a step with these counters starts another training run, or the same one again.
+        """Return whether a step with these counters starts another training run, or restarts the same one.
 
         The counters of a run that continues from a checkpoint also continue.
         """

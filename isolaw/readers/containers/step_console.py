@@ -99,7 +99,7 @@ def _roll(text: str) -> StepValues:
 
 @dataclass(frozen=True)
 class _Form:
-    """How one framework announces a step and lists its values."""
+    """The form in which one framework announces a step and lists its values."""
 
     # Has the groups ``step``; ``of``, the number of steps per epoch, if the steps start again with each
     # epoch; and ``before``, if an evaluation precedes the update of the step.

@@ -2,9 +2,9 @@
 
 A file consists of TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data). Each is
 an ``Event`` message, and the first one contains the file version ``brain.Event:2``. isolaw iterates over the
-frames itself, to compare each length with the file size before it reads that much. TensorBoard's code decodes
-messages and computes checksums. The files of one directory are parts of one run, and their names sort by
-time.
+records itself, so that it can check each length against the file size before reading. TensorBoard's code
+decodes messages and computes checksums. The files of one directory are parts of one run, and their names sort
+by time.
 """
 
 from __future__ import annotations

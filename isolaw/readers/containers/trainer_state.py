@@ -70,7 +70,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Window:
-    """A window on a file's text that only keeps about the next MB in memory."""
+    """A window on a file's text that keeps only about the next MB in memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -89,7 +89,7 @@ class _Window:
 
 
 def _add_history(log: RawLog, window: _Window) -> bool:
-    """Add the records that follow, and return whether the list ends.
+    """Add the next records of the history to the log, and return whether the history ends.
 
     Records are read one at a time, so that a long history is never in memory as a tree of objects. In a
     truncated file, the records before the damage are added.
@@ -115,7 +115,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
 
 
 def _around(begin: str, end: str) -> dict[str, Any]:
-    """Return the parts of the state around its history, or of a truncated file only those before it."""
+    """Return the state without its history; for a truncated file, only the part before the history."""
     for tail in (end, "]}"):
         try:
             state = json.loads(begin + tail)

@@ -53,7 +53,7 @@ class TrainerSteps:
     _ended: float = math.nan  # epoch at the end of training
 
     def bars(self, text: str) -> None:
-        """Record the progress bars in a text. A bar with a description is not the bar of the training."""
+        """Record the progress bars in a text; a bar with a description is not the training's bar."""
         for bar in _BAR.finditer(text):
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])

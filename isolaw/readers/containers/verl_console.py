@@ -136,7 +136,7 @@ class _Reader:
 
     @property
     def waiting(self) -> bool:
-        """Whether the next line must be read regardless of its content, since it may continue a step."""
+        """True if the next line must be read regardless of its content, because it can continue a step."""
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:

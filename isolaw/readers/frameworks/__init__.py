@@ -1,4 +1,4 @@
-"""The names of each framework: what its metrics mean, and which settings contain B_p and n."""
+"""The names of each framework: the meaning of its metrics, and its settings for B_p and n."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to interpret the logs of one framework: its metrics, its configuration, and how to recognise it."""
+    """The rules for one framework's logs: its metrics, its configuration, and how to recognise it."""
 
     name: str  # the name for users, e.g. ``veRL``
     # Maps a key to (eval_set, metric) in isolaw's names, e.g. ("aime24", "avg@8"); metrics of training have
@@ -120,7 +120,7 @@ class Framework:
     first_step: int = 1  # the number of the first update in the framework's count, 1 or 0
     # Whether an evaluation in the record of step s, counted from 0, measures the policy after s updates.
     evaluates_first: bool = False
-    # Whether a key that starts with val, eval or test belongs to an evaluation, whatever rule it matches.
+    # True if any key that starts with val, eval or test belongs to an evaluation, regardless of the rules.
     prefixed: bool = True
     # Converts the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
@@ -142,7 +142,7 @@ class Framework:
     def counted(self, log: RawLog) -> list[Fact]:
         """Return the rollouts per step if a log counts them: one fact, or two if the number changes once.
 
-        Returns nothing if the number varies (e.g. with a filter), and ignores a smaller last batch.
+        Returns no facts if the number varies (e.g. with a filter), and ignores a smaller last batch.
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
         counted = {f"{key} in every record": (own.record, own.value) for key, own in keys.items()}
@@ -231,7 +231,7 @@ def best(k: int) -> str:
 def one_update(
     batch: int, trained: Fact | None, passes: Fact | None, apart: Fact | None, what: str = "rollouts"
 ) -> Fact | None:
-    """Return whether each batch of rollouts makes one optimizer step, on the policy that generated it.
+    """Return whether each batch of rollouts makes one optimiser step, on the policy that generated it.
 
     An update uses ``trained`` of the ``batch`` rollouts (or ``what``) of a batch, and each batch is used
     ``passes`` times. ``apart`` is true if generation runs in parallel to training, with older weights, and

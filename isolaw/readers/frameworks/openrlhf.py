@@ -2,7 +2,7 @@
 
 Trackers get ``train/…`` and ``eval/…``; the console prints ``Global step 12: {…}`` with bare names.
 ``rollout_batch_size`` counts prompts, and ``train_batch_size`` rollouts. A global step is one batch of
-rollouts, however many optimizer steps it makes. ``eval_<data>_pass1`` is the mean over the samples of a
+rollouts, regardless of its number of optimiser steps. ``eval_<data>_pass1`` is the mean over the samples of a
 prompt, and ``eval_<data>_pass<k>`` whether any of exactly k samples was right. W&B stores sections as the
 text ``namespace(batch_size=128, …)``.
 """

@@ -1,8 +1,8 @@
 """slime (and its fork miles): its metric names, and its settings for B_p and n.
 
 ``rollout/…``, ``passrate/…`` and ``eval/…`` are counted by rollout batch, from 0. ``train/…`` is counted by
-optimizer step, which is the same if a batch makes one step. With ``wandb_always_use_train_step``, all are
-counted by optimizer step. ``eval/<data>`` is the mean reward of the samples, and ``pass@k`` the unbiased
+optimiser step, which is the same if a batch makes one step. With ``wandb_always_use_train_step``, all are
+counted by optimiser step. ``eval/<data>`` is the mean reward of the samples, and ``pass@k`` the unbiased
 best@k. An evaluation at 0 precedes training, and any other follows the update of its batch. Arguments are
 written with dashes or underscores.
 """

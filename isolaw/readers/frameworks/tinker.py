@@ -31,7 +31,7 @@ def _either(*names: str) -> tuple[str, ...]:
 
 
 def _facts(config: Config, _facts: Facts) -> Facts:
-    """Return ``on_policy``: true if a batch makes one optimizer step, and nothing is asynchronous."""
+    """Return ``on_policy``: true if a batch makes one optimiser step, and nothing is asynchronous."""
     lag, steps = config.count("async_config.max_steps_off_policy", least=0), config.count("num_substeps")
     if lag:
         on_policy: Fact | None = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")

@@ -1,10 +1,10 @@
 """TRL's GRPOTrainer, and verifiers' RLTrainer (0.1): their metric names and arguments.
 
 Names are bare (``reward``, ``eval_reward``: `trainer_state.json`, stdout) or in the form for trackers
-(``train/reward``, ``eval/reward``). ``step`` counts optimizer steps.
+(``train/reward``, ``eval/reward``). ``step`` counts optimiser steps.
 
 Since 0.18, a batch of ``generation_batch_size`` rollouts is generated for every ``steps_per_generation``
-micro-steps and used ``num_iterations`` times, while an optimizer step uses ``gradient_accumulation_steps``
+micro-steps and used ``num_iterations`` times. An optimiser step uses ``gradient_accumulation_steps``
 micro-steps. The average number of rollouts generated for a step is generation_batch_size ·
 gradient_accumulation_steps / (steps_per_generation · num_iterations), which equals
 per_device_train_batch_size · devices · gradient_accumulation_steps / num_iterations. The log does not contain

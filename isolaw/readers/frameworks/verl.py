@@ -6,8 +6,8 @@ reward, which need not be in [0, 1]: ``reward`` has ``reward@N`` and ``reward_be
 ``val/test_score/<data>`` is also such a reward, over a number of samples that is not in the log.
 
 veRL draws best@k with replacement from its N samples. The result is biased low relative to pass@k, most
-strongly if k is near N: at k = N, a problem solved by one of the N samples counts 0.63 instead of 1. Compare
-it only with itself.
+strongly if k is near N. At k = N, a problem solved by one of the N samples counts 0.63 instead of 1. Compare
+veRL's best@k only with itself.
 
 Batch sizes count prompts, including ``ppo_mini_batch_size`` (which veRL multiplies by n). Tokens are logged
 per step as ``step_tokens``, prompts included.

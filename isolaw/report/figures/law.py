@@ -58,7 +58,7 @@ def law_figure(law: Law) -> Figure:
 
 
 def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
-    """Draw `frontier_figure` on ``axes``, next to a color bar for n."""
+    """Draw `frontier_figure` on ``axes``, next to a colour bar for n."""
     document = law.document
     levels = law.levels
     colour = n_colours(levels)

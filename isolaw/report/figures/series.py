@@ -79,7 +79,7 @@ def stars(frontier: Sequence[FrontierPoint], levels: Sequence[int] | NDArray[np.
 
 
 def n_ends(levels: Iterable[float]) -> tuple[float, float]:
-    """Return the limits of an axis that contains all of these n."""
+    """Return the limits of an axis that contains all these n."""
     known = list(levels)
     return min(known) / _ROOM, max(known) * _ROOM
 

@@ -42,7 +42,7 @@ Levels = Sequence[int] | np.ndarray[Any, Any]
 
 
 def n_colours(levels: Levels) -> ScalarMappable:
-    """Return a map from n to its color."""
+    """Return a map from n to its colour."""
     return ScalarMappable(LogNorm(levels[0] / 1.2, levels[-1] * 1.2), mpl.colormaps[RAMP])
 
 

@@ -1,4 +1,4 @@
-"""The content of the page, section by section, with a list of what the data cannot show."""
+"""The content of the page, section by section, and a list of results that the data cannot show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from isolaw.store.responses import Kept
 
 @dataclass(frozen=True)
 class PageContent:
-    """What the page shows in addition to the study."""
+    """The content of the page in addition to the study."""
 
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
     backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none
@@ -39,7 +39,7 @@ class PageContent:
     sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
-    further: Purchase | None = None  # what more spend would buy in that sweep
+    further: Purchase | None = None  # the gain from more rollouts in that sweep
     responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
 
 

@@ -1,6 +1,6 @@
 """A chart of the page: traces and axes for plotly.js, a caption, and a description for screen readers.
 
-Colors are names (``var(--n3)``, ``var(--accent)``) that the page resolves in its light or dark palette. Text
+Colours are names (``var(--n3)``, ``var(--accent)``) that the page resolves in its light or dark palette. Text
 from data passes through `text`, since plotly.js interprets tags.
 """
 
@@ -76,7 +76,7 @@ def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], *
 
 
 def n_colour(levels: Sequence[int], n: int) -> str:
-    """Return the name of the color of n."""
+    """Return the name of the colour of n."""
     return f"var(--n{list(levels).index(n)})"
 
 
@@ -103,10 +103,10 @@ def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, An
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:
-    """Return the named colors of the light and the dark theme, for ``levels`` distinct n.
+    """Return the named colours of the light and the dark theme, for ``levels`` distinct n.
 
-    The colors of n form a sequential scale for color-blind readers (viridis), with more contrast for larger
-    n. The colors of categories are those of Okabe and Ito.
+    The colours of n form a sequential scale for colour-blind readers (viridis), with more contrast for larger
+    n. The colours of categories are from Okabe and Ito.
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])

@@ -74,7 +74,7 @@ def decisions(history: Sequence[Decision]) -> Table:
 
 
 def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
-    """Return the race's result, the value of more spend, and how to continue runs that it left behind."""
+    """Return the race's result, the value of spending more, and how to extend runs that it stopped early."""
     left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
     out = (
         [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]

@@ -252,7 +252,7 @@ def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -
 
 
 def _backtest_caption(result: Mapping[str, Any]) -> str:
-    """Return the caption of the backtest: how it was judged, and the mean loss of each rule."""
+    """Return the caption of the backtest: the method of the evaluation, and the mean loss of each rule."""
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is only one seed"

@@ -63,7 +63,7 @@ def configurations(document: LawDocument) -> Table | None:
 
 
 def rewards_at_one_compute(study: Study) -> Table:
-    """Return the numbers behind the charts of rewards at one compute, one row per configuration."""
+    """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
     names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
     compute = common_compute(study.rows())
     tables = {name: final_rewards(study.rows(name), compute).set_index(PLACE) for name in names}

@@ -78,7 +78,7 @@ def document(advice: Advice, out: str | None = None, again: str | None = None) -
 
 
 def _data(advice: Advice) -> dict[str, Any]:
-    """Return the advice as JSON-able data. The value of ``evidence`` is ``published``."""
+    """Return the advice as JSON-compatible data. The value of ``evidence`` is ``published``."""
     start, sweep = advice.start, advice.sweep
     return {
         "evidence": "published",
@@ -167,7 +167,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _span(span: Span, known: bool = True) -> str:
-    """Return a number with its range; if it is not ``known``, only the range or bound."""
+    """Return a number with its range; if the number is not ``known``, return only the range or bound."""
     value, low, high = (None if end is None else f"{end:,.0f}" for end in (span.value, span.low, span.high))
     ends = (
         f"{low}–{high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""

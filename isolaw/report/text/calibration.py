@@ -115,7 +115,7 @@ def _on_bar(x: Sequence[float] | np.ndarray[Any, Any]) -> list[float]:
 
 
 def _fitted_to(found: Calibration) -> str:
-    """Describe what was fitted and to which runs."""
+    """Describe the fitted data and the runs that it comes from."""
     cells = found.observed.protocol.cells
     return (
         f"isolaw fitted the interference simulator to {count(sum(c.runs for c in cells), 'run')} of "

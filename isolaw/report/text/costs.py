@@ -31,7 +31,7 @@ def spent(own: Spent | None, cost: Cost) -> str:
 
 
 def short(own: Spent | None) -> str:
-    """Return the hours of an option, preceded by a comma; empty if they are not known."""
+    """Return a comma and the hours of an option; empty if the hours are not known."""
     if own is None:
         return ""
     hours, unit = (own.gpu_hours, "GPU hours") if own.gpu_hours else (own.hours, "hours")
@@ -56,7 +56,7 @@ def origin(cost: Cost) -> str:
 
 
 def estimated(configurations: Sequence[Remaining]) -> list[str]:
-    """Return the estimated cost of a sweep by (B_p, n), and what it assumes; empty without an estimate."""
+    """Return the estimated cost of a sweep by (B_p, n), and its assumptions; empty without an estimate."""
     if not configurations:
         return []
     rows = [["B_p", "n", "runs", "GPUs of a run", "s per step", "tokens/s per GPU", "GPU hours"]]

@@ -1,4 +1,4 @@
-"""The text of a fitted law: what was fitted, n*(C), crossovers, saturation, the laws compared, flags."""
+"""The text of a fitted law: the fitted data, n*(C), crossovers, saturation, compared laws and flags."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def flag(own: Flag) -> str:
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the printed texts of the flags, except those that other lines state.
+    """Return the printed texts of the flags, except flags that other lines state.
 
     The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
     own.
@@ -202,7 +202,7 @@ def verdict(document: LawDocument) -> str:
 
 
 def _constant(document: LawDocument) -> list[str]:
-    """Return a sentence that the best constant n loses little; empty if it does not."""
+    """Return the largest loss of the preferred constant n as a sentence; empty without such a law."""
     c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
@@ -229,7 +229,7 @@ def _verdict_on_curves(document: LawDocument) -> str:
 
 
 def intervals(document: LawDocument) -> list[str]:
-    """Return how the intervals are computed and what they do not cover."""
+    """Return how the intervals are computed, and the uncertainty that they do not cover."""
     bootstrap = document.bootstrap
     if not bootstrap.draws:
         return ["The fit made no draws, so there are no intervals."]

@@ -1,4 +1,4 @@
-"""The text of a prediction: the recommendation, its expected loss, n* and what to run next."""
+"""The text of a prediction: the recommendation, its expected loss, n* and the runs to add next."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def largest_answer(prediction: Prediction) -> str:
 
 
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return the intervals of n* and B_p* at the budget, without those that the setting fixes.
+    """Return the intervals of n* and B_p* at the budget, except values that the setting fixes.
 
     n* is the n with the highest reward; the recommendation is the round or measured n with the lowest loss.
     Only the interval of n* is returned, so that each text names a single n for a budget.
@@ -164,7 +164,7 @@ def optimum(prediction: Prediction, document: LawDocument) -> str:
 
 
 def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
-    """Return the recommendation at the largest compute that three n reached, with its loss, in one line."""
+    """Return one line with the recommendation at the largest compute that three n reached, and its loss."""
     if not prediction.options:
         return loss(prediction, document)
     a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
@@ -182,7 +182,7 @@ def prediction_summary(
     nearest: Prediction | None = None,
     race: Sequence[Decision] = (),
 ) -> list[str]:
-    """Return the lines of a recommendation, with what to run next.
+    """Return the lines of a recommendation, with the runs to add next.
 
     If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
     ``race`` contains the decisions that chose the runs, if any.
@@ -222,7 +222,7 @@ def _named(prediction: Prediction) -> str:
 
 
 def _hours(prediction: Prediction) -> str:
-    """Return the largest budget with a recommendation in the kind of hours requested, rounded down."""
+    """Return the largest budget with a recommendation, in the requested kind of hours, rounded down."""
     hours, of_gpus = parse_hours(prediction.asked)
     digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
     return f"{digits}{'gpuh' if of_gpus else 'h'}"

@@ -72,7 +72,7 @@ def ending(why: Ending) -> str:
 
 
 def found(last: Decision) -> str:
-    """Return the result of a race that ended."""
+    """State the result of a race that has ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
@@ -84,7 +84,7 @@ def found(last: Decision) -> str:
 
 
 def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
-    """Return the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
+    """Describe the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
         return [found(last)]
@@ -111,7 +111,7 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
 
 
 def schedule(assumed: Schedule, whole: int) -> list[str]:
-    """Return the decisions that a race would make if an assumed truth were right."""
+    """Return the decisions that a race would make under an assumed truth."""
     made = assumed.decisions
     runs = {request.run for own in made for request in own.runs}
     return [
@@ -132,7 +132,7 @@ def state(race: Mapping[str, Any]) -> str:
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return a sentence on how more spend would change the expected loss."""
+    """Return a sentence on how spending more would change the expected loss."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
     last = history[-1]

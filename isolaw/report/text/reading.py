@@ -1,4 +1,4 @@
-"""The logs found in the sources as a table, and what their runs still need."""
+"""The table of the logs that were found, and the values that their runs still need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status(own: FoundLog, folder: str = "") -> str:
 
 
 def listing(candidates: Sequence[FoundLog]) -> list[str]:
-    """Return the table of logs, and what the logs that are not ready need.
+    """Return the table of logs, and the values that the other logs need to become ready.
 
     The first line is the folder common to all names, if there is one.
     """
@@ -155,7 +155,7 @@ def _common_folder(names: Sequence[str]) -> str:
 
 
 def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[str]:
-    """Return the table of all logs, what those that are not ready need, and the next command.
+    """Return the table of all logs, the values that logs still need, and the next command.
 
     ``words`` are the sources and options of the user's command. ``metric`` is the reward that it names, if
     any.

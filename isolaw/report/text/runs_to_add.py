@@ -76,8 +76,8 @@ def advice(
     """Return the runs to add, the most informative first; empty if no run is missing.
 
     ``prediction`` is for the budget in question, and ``cap`` is the hardware limit on B_p · n. A ``race``
-    deliberately ends some runs early and gives others more seeds, so neither is a fault. The advice then
-    contains what the race needs instead.
+    deliberately ends some runs early and gives others more seeds, so neither is a fault. For a race, the
+    advice contains the needs of the race instead.
     """
     grid = document.grid
     axis = document.axis
@@ -109,7 +109,7 @@ def advice(
 
 
 def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list[RunsToAdd]:
-    """Return what a race needs to reach a result, or to reach one at this budget."""
+    """Return the runs that a race needs to reach a result, or to reach one at this budget."""
     last = history[-1]
     target = max((request.compute for made in history for request in made.runs), default=0)
     if last.ending is None or last.ending is Ending.FAILED:
@@ -143,7 +143,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
 def _large_loss(
     prediction: Prediction, levels: Sequence[int], fewest: int, axis: AxisName
 ) -> list[RunsToAdd]:
-    """Recommend the n in between if no measured n is near the best; if even the best n loses, more seeds."""
+    """Recommend the n in between if no measured n is near the best, or more seeds if the best n loses."""
     best = prediction.options[0]
     n = getattr(best.allocation, axis)
     if not any(option.measured for option in prediction.options) and n not in levels:

@@ -128,7 +128,7 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
 
 
 def dry_run(preview: Preview) -> list[str]:
-    """Return what executing a plan would take, line by line."""
+    """Return the needs of a plan's execution, line by line."""
     plan, lines = preview.plan, []
     if plan.adaptive is not None and preview.schedule is not None:
         lines += race.schedule(preview.schedule, plan.adaptive.whole)

@@ -83,8 +83,8 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     ``none``             r
     ==================== =========================================================================
 
-    σ, σ_batch and σ_A have the divisor n. The divisor n - 1, as in s, would make the step size depend on n:
-    steps would be 29 % shorter at n = 2 and 6 % shorter at n = 8.
+    σ, σ_batch and σ_A have the divisor n. The divisor n - 1, as in s, would make the step size depend on n.
+    Steps would be 29 % shorter at n = 2, and 6 % shorter at n = 8.
 
     r̄, σ and s always use all n rollouts of a group, even if only some of them enter the gradient
     (`gradient_rows`). Groups that the zero-variance filter removes have advantage 0 and do not enter σ_batch

@@ -1,4 +1,4 @@
-"""Set the length control of responses: forced interruptions, and reward penalties on long responses.
+"""Control the length of responses by forced interruptions and by reward penalties on long responses.
 
 If a response has not ended after ``interrupt_at`` tokens, isolaw appends ``interrupt_phrase``. The model then
 has ``answer_tokens`` more tokens to finish (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). If

@@ -176,9 +176,10 @@ def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]
 def means(sums: dict[str, Tensor]) -> dict[str, float]:
     """Return the metrics of a batch, given its sums: means over tokens, and maxima.
 
-    The keys are ``clip_fraction`` and ``importance_weight``; ``ratio`` and ``ratio_max``, between the current
-    and the sampling policy (per response for GSPO); ``mismatch`` and ``mismatch_max``, which are |Δ log p|
-    between trainer and sampler; and ``kl`` (the k3 estimate) and ``entropy``, in nats per token.
+    The keys ``ratio`` and ``ratio_max`` compare the current policy with the sampling policy (per response for
+    GSPO). ``mismatch`` and ``mismatch_max`` are |Δ log p| between trainer and sampler. ``kl`` (the k3
+    estimate) and ``entropy`` are in nats per token. The other keys are ``clip_fraction`` and
+    ``importance_weight``.
 
     >>> means({"tokens": torch.tensor(4.0), "kl": torch.tensor(1.0), "ratio_max": torch.tensor(1.5)})
     {'kl': 0.25, 'ratio_max': 1.5}

@@ -73,7 +73,7 @@ def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
 def taken_out(recipe: Recipe) -> Recipe:
     """Return a recipe without the settings of the parts in ``recipe.without``; keep the response length.
 
-    This allows one sweep file to configure the parts and use ``without`` as an axis.
+    One sweep file can therefore configure the parts and use ``without`` as an axis.
 
     >>> less = taken_out(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
     >>> less.staleness, less.without

@@ -75,7 +75,7 @@ NAMES = tuple(stage.name for stage in _STAGES)
 
 @dataclass(frozen=True)
 class StageProgress:
-    """A stage that starts (``status`` is None) or has ended, and the expected remaining seconds."""
+    """The start or end of a stage, with the expected remaining seconds; at the start, ``status`` is None."""
 
     stage: str
     number: int

@@ -65,9 +65,9 @@ def run(work: Workload, record: Record) -> None:
 
 
 def _timed_waking() -> dict[str, float]:
-    """Measure the time that vLLM takes to map its memory again.
+    """Make vLLM measure the time that it takes to map its memory again, as part of the weight transfer.
 
-    Return a dictionary of seconds by part, which later wake-ups update. The time of "sync" includes them.
+    Return a dictionary of seconds by part, which later wake-ups update. The step's "sync" time includes them.
     """
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
@@ -84,7 +84,7 @@ def _timed_waking() -> dict[str, float]:
 
 
 def growth(rows: list[dict[str, Any]], kind: str) -> float | None:
-    """Return how much the maximum use of a memory grows, from cycles 6 to 10 to the last 5 cycles.
+    """Return the growth of a memory's maximum use between cycles 6 to 10 and the last 5 cycles.
 
     The first 5 cycles are excluded, because they fill caches.
     """

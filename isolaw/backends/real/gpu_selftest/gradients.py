@@ -1,6 +1,6 @@
 """Compare the trainer's bfloat16 gradient at each ZeRO stage with a float32 gradient computed on the CPU.
 
-Both gradients are for the same rollouts. A process without a GPU also executes this module, to compute the
+All gradients are for the same rollouts. A process without a GPU also executes this module, to compute the
 float32 gradient.
 """
 

@@ -1,7 +1,7 @@
 """Sort problems into sets by a base model's pass rate on them (`isolaw problems`).
 
-The sets are those of the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K = 16
-samples of a problem, they are ::
+The sets are defined as in the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K =
+16 samples of a problem, they are ::
 
     easy             0.3 ≤ c / K ≤ 0.6
     hard             c / K ≤ 0.0625, and solved at least once
@@ -150,7 +150,7 @@ class SplitFolder:
         return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
 
     def _todo(self, stage: int) -> list[Problem]:
-        """Return the problems without samples (stage 0), or unsolved in their first samples (stage 1)."""
+        """Return the problems to sample in a stage: 0 for all problems, 1 for those unsolved in stage 0."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:

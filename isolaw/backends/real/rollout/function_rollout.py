@@ -18,9 +18,9 @@ text of the model must follow the conversation that `generate` was called with. 
 the id and log-probability that it was drawn with. isolaw never tokenises the model's texts, and it tokenises
 the environment's texts once.
 
-All rollouts of a process share one event loop. They advance together, each until it calls `generate` or ends.
-The time limit applies to each rollout and excludes waits for the model. If a function blocks the loop for
-longer than the limit, its process is killed, and all rollouts in this process fail.
+All rollouts of a process share one event loop. Rollouts advance together, each until it calls `generate` or
+ends. The time limit applies to each rollout and excludes waits for the model. If a function blocks the loop
+for longer than the limit, its process is killed, and all rollouts in this process fail.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RolloutFunction:
         self._threads = ThreadPoolExecutor(workers)
 
     def advance(self, told: dict[int, Any]) -> dict[int, Reply]:
-        """Send rollouts, by number, the input they wait for; return the reply of each.
+        """Send each rollout the input that it waits for, and return its reply; keys are rollout numbers.
 
         The input of a new rollout is its problem. Later inputs are the model's text and whether it is
         finished, or None if the rollout has reached its limit. A reply has one of three forms. With ``added``

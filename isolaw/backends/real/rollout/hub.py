@@ -2,7 +2,7 @@
 
 NAME is a path or the name of a data set in the Hub's cache. A path can be a folder that
 ``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, or one such file. The cache contains
-snapshots from ``hf download`` and data sets that ``load_dataset`` prepared. isolaw downloads nothing. It
+snapshots from ``hf download`` and data sets that ``load_dataset`` prepared. isolaw downloads nothing, and
 needs neither `datasets` nor `huggingface_hub`, because their files are Parquet, JSON lines and Arrow streams.
 
 The *parts* of a data set are the splits that ``datasets`` wrote, or its files without shard numbers, such as

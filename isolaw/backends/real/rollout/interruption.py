@@ -4,8 +4,9 @@
     append the phrase to each response that has not ended
     draw the rest
 
-The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. It does not
-enter log-probabilities, gradients or the count of generated tokens. Draws depend only on the rollout's seed.
+The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. The phrase
+does not enter log-probabilities, gradients or the count of generated tokens. Draws depend only on the
+rollout's seed.
 
 If the phrase ends in a special token such as ``</think>``, it closes a section of the response. A response
 that already contains this token continues without the phrase.
@@ -45,7 +46,7 @@ class Interruption:
         return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
 
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
-        """Draw rollouts as `Sampler.generate` does, with interruptions; ``how`` is temperature and top_p."""
+        """Draw rollouts with interruptions; ``how`` is temperature and top_p, as in `Sampler.generate`."""
         own = [seed for some in seeds for seed in some]
         first, last = self.span
         places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]

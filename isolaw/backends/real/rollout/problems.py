@@ -235,7 +235,7 @@ def _read(
 
 
 def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
-    """Return all keys in a JSON Lines file, and each object with its line number; add to ``faults``."""
+    """Return all keys in a JSON Lines file, and each object with its line number; add to the ``faults``."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -255,8 +255,8 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
 def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[_Row]]:
     """Return the column names of a Parquet or Arrow file, and its rows with the ``wanted`` columns.
 
-    None means all columns. Other columns are skipped, because they can be large or have a type that Python
-    lacks.
+    If ``wanted`` is None, return all columns. Other columns are skipped, because they can be large or have a
+    type that Python lacks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -283,7 +283,7 @@ def _field(row: Any, name: str) -> Any:
 
 
 def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
-    """Return the problem of a line, or None if a column is invalid; add to ``faults``."""
+    """Return the problem of a line, or None if a column is invalid; add its issues to ``faults``."""
     prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
     valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), given is None or _is_text(given))
     for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, given), valid, strict=True):

@@ -121,11 +121,11 @@ def encode_reply(
 ) -> list[int]:
     """Return the tokens that messages add to a chat, between two turns of the model.
 
-    They are the tokens that the template writes after the content of an assistant's message. To find them,
-    isolaw encodes two conversations that differ only in this content, and keeps their common end. ``written``
-    contains the last tokens of the model's turn. If the model has ``ended`` its turn with the template's
-    end-of-turn token, the result omits this token. Raise `DataError` if the template fails or does not write
-    an assistant's content.
+    The template writes these tokens after the content of an assistant's message. To find them, isolaw encodes
+    two conversations that differ only in this content, and keeps their common end. ``written`` contains the
+    last tokens of the model's turn. If the model has ``ended`` its turn with the template's end-of-turn
+    token, the result omits this token. Raise `DataError` if the template fails or does not write an
+    assistant's content.
     """
     user: Message = {"role": "user", "content": "1"}
     one, two = (

@@ -50,10 +50,10 @@ _WARNING_S = 900.0  # enough seconds to load a model or to draw long responses
 
 
 class RemoteSampler:
-    """A sampler process, which can draw several batches at a time; `wait` waits until it has started.
+    """A sampler process, which can draw several batches at a time; `wait` returns once it has started.
 
-    ``memory`` is the file descriptor of the weights, and ``gpu`` is the name of its GPU, if it has one.
-    Waiting raises `RunError` if the process has ended. The caller must then call `close`.
+    ``memory`` is the file descriptor of the weights, and ``gpu`` is the name of the sampler's GPU, if it has
+    one. Waiting raises `RunError` if the process has ended. The caller must then call `close`.
     """
 
     def __init__(self, settings: SamplerSettings, memory: int, gpu: str | None = None) -> None:

@@ -1,8 +1,8 @@
 """Combine the sampler processes of one rank into one sampler that draws while the rank trains.
 
-A rank distributes its rollouts to its samplers in turn. It writes its weights into memory that it shares with
-them (`shared_weights`), and each sampler adopts them between two tokens. A rank without samplers only takes
-part in gathering the weights.
+A rank distributes its rollouts to its samplers in turn. The rank writes its weights into memory that it
+shares with its samplers (`shared_weights`). Each sampler adopts the new weights between two tokens. A rank
+without samplers only takes part in gathering the weights.
 
 isolaw does not use vLLM's own weight transfer. Over NCCL (vLLM 0.32), a trainer would wait forever for a
 sampler that has died. Over CUDA IPC, trainer and sampler would have to share a GPU.

@@ -87,7 +87,7 @@ class Sampler(Protocol):
         return
 
     def close(self) -> None:
-        """Release all resources that Python would not release."""
+        """Release all resources that Python's garbage collector would not release."""
         return
 
 

@@ -26,7 +26,7 @@ class SharedWeights:
         self._memory: mmap.mmap | None = None
 
     def write(self, weights: Weights) -> list[dict[str, Any]]:
-        """Copy weights into the file one by one; return the place of each, for `read`, in JSON types."""
+        """Copy weights into the file one by one; return the position of each, in JSON types, for `read`."""
         places, end = [], 0
         for name, tensor in weights:
             dtype = str(tensor.dtype).removeprefix("torch.")

@@ -29,7 +29,7 @@ class Stream(Protocol):
     """Protocol of a sampler that draws several batches at a time."""
 
     def add(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Start a batch with the given number, by the arguments of `Sampler.generate`."""
+        """Start batch ``ticket``; ``asked`` contains the arguments of `Sampler.generate`."""
 
     def busy(self) -> bool:
         """Return whether `step` has work left."""

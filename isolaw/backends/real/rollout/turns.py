@@ -5,9 +5,9 @@
         encode the texts that the environments added, and draw the next turn of all rollouts together
 
 A rollout's response is everything after its first prompt. Tokens of the environment are context for the
-model's next turn. `Rollouts.inserted` records their positions. They do not enter log-probabilities, the
-gradient, the KL term or token weights. They count toward ``max_response_tokens``, because they take up the
-same context.
+model's next turn. `Rollouts.inserted` records their positions. Environment tokens do not enter
+log-probabilities, the gradient, the KL term or token weights. They count toward ``max_response_tokens``,
+because they take up the same context.
 
 A rollout's draws depend only on its seed and the number of the turn. The first turn uses the seed itself, so
 a function with one turn gives the same draws as no function. If a rollout's function raises, is late or
@@ -144,7 +144,7 @@ class Turns:
             row.failed = f"it returned no reward, which real.reward = {ROLLOUT!r} needs"
 
     def _room(self, row: Conversation, reply: Reply, max_tokens: int) -> int:
-        """Add the environment's tokens to a rollout; return the maximum tokens of its next turn, or 0."""
+        """Add the environment's tokens to a rollout; return the token limit of its next turn, or 0."""
         if row.failed or (self.most and row.turns >= self.most):
             return 0
         try:

@@ -1,8 +1,8 @@
 """Run vLLM in the training process; vLLM and the trainer use the GPU's memory alternately.
 
 While it sleeps, vLLM keeps neither weights nor KV cache on the GPU. Sleep level 2 drops the weights, and the
-trainer transfers them again before the next draw. (Level 1 would copy them to host memory, although they are
-about to be overwritten.) vLLM saves and restores buffers, such as RoPE's tables. To wake vLLM, isolaw frees
+trainer transfers them again before the next draw. (Level 1 would copy the weights to host memory, although
+new weights replace them.) vLLM saves and restores buffers, such as RoPE's tables. To wake vLLM, isolaw frees
 torch's cached memory, maps the memory of the weights, loads the weights, and maps the KV cache.
 
 The rollouts of a problem share the KV cache of their prompt (vLLM's prefix caching, which is on by default),
@@ -10,7 +10,7 @@ and a continued response reuses the cache of its beginning. vLLM does not clear 
 change, so isolaw does.
 
 The calls were checked against the source of vLLM 0.24, 0.28, 0.32 and 0.33
-(`tests/backends/real/data/signatures.json`). They were run with vLLM 0.32 without a GPU, and therefore
+(`tests/backends/real/data/signatures.json`). These calls have run with vLLM 0.32 without a GPU, and therefore
 without sleep.
 """
 
@@ -48,10 +48,10 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class VLLMSampler:
-    """A vLLM sampler that returns log-probabilities after temperature and top_p; eager without a GPU.
+    """A sampler that runs vLLM in this process; its log-probabilities are after temperature and top_p.
 
-    Raise `RunError` if the sampler's share of the GPU is too small, or if this version of vLLM does not
-    support a requested float32 head.
+    vLLM runs eagerly without a GPU. Raise `RunError` if the sampler's share of the GPU is too small, or if
+    this version of vLLM does not support a requested float32 head.
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
@@ -128,7 +128,7 @@ class VLLMSampler:
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw rollouts with one vLLM request for each, which has its own seed."""
+        """Draw rollouts; each rollout is a separate vLLM request with its own seed."""
         from vllm import TokensPrompt
 
         if self.asleep:
@@ -151,7 +151,7 @@ class VLLMSampler:
     def requests(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> tuple[list[list[int]], list[Any]]:
-        """Return the prompt of each rollout, and its sampling parameters with its own seed."""
+        """Return the prompt of each rollout, and its sampling parameters with the rollout's seed."""
         from vllm import SamplingParams
 
         common = SamplingParams(
@@ -223,7 +223,7 @@ class VLLMSampler:
         self.llm.wake_up(tags=[tag])
 
     def _count_preemptions(self) -> None:
-        """Count restarted responses with a hook, because vLLM's own statistics cost time in each step."""
+        """Count restarted responses with a hook, because vLLM's own statistics would slow down each step."""
         scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         preempt = scheduler._preempt_request
 

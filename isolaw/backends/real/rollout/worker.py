@@ -122,8 +122,9 @@ class RolloutWorker:
     ) -> Batch:
         """Return the batch of the rollouts of all processes, with their rewards.
 
-        ``rollouts`` are those of this process. If a function ``led`` conversations, the reward judges the
-        last turn of each, and failed conversations get reward 0. Raise `RunError` if all of them failed.
+        ``rollouts`` belong to this process. ``led`` contains the conversations of a rollout function, if any.
+        The reward then judges the last turn of each conversation, and failed conversations get reward 0.
+        Raise `RunError` if all of them failed.
         """
         problems, before = self._problems(part, visited, n), self.reward.failures
         turns = None

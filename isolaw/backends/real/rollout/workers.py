@@ -4,11 +4,11 @@
 is the worker's side. The code in a worker can hang, crash, fork or print. isolaw ends a failed worker with
 all its child processes and replaces it. The current row of this worker gets no reply.
 
-The kernel ends a late worker by an alarm. If the code has removed the alarm, the trainer ends the worker
+An alarm of the kernel ends a late worker. If the code has removed the alarm, the trainer ends the worker
 `_GRACE_S` seconds later. A reply is valid only with the key that was sent with its rows. Key and pipes exist
-only in the worker's memory. They are not in its environment or arguments, and forked or executed programs do
-not inherit them. A graded program therefore cannot forge its own reward. The function in the worker is
-trusted.
+only in the worker's memory. Neither its environment nor its arguments contain them, and forked or executed
+programs do not inherit them. A graded program therefore cannot forge its own reward. The function in the
+worker is trusted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WorkerPool:
             self.idle.put(Worker(command, limit, what))
 
     def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
-        """Return the reply to each row, or None for a row that failed; send ``at_once`` rows at a time.
+        """Send ``at_once`` rows at a time; return the reply to each row, or None if the row failed.
 
         Raise `RunError` if a worker does not start, and after `IN_A_ROW` consecutive failures.
         """
@@ -94,7 +94,7 @@ class WorkerPool:
         return out
 
     def _note(self, kind: str, row: JsonRow, lost: int) -> None:
-        """Count a failure of ``lost`` rows; an empty ``kind`` is a success, which ends a failure series."""
+        """Count a failure of ``lost`` rows; an empty ``kind`` means success and ends a series of failures."""
         with self._lock:
             self._in_a_row = self._in_a_row + 1 if kind else 0
             if kind:
@@ -152,7 +152,7 @@ class Worker:
             raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
 
     def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
-        """Return the next line of the process, and the unsent rest of ``asked``.
+        """Return the next line that the process writes, and the unsent rest of ``asked``.
 
         If there is no line, return the reason as a string in its place. The time limit of ``seconds`` applies
         even if the process does not read its rows.

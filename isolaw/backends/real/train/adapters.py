@@ -1,8 +1,8 @@
 """Add LoRA adapters to a model with peft, and merge them into its weights.
 
 Only the adapters are trained. The sampler draws from the merged weights W + (α / r) B A, computed in float32
-and rounded once to the type of W. They are computed one matrix at a time during the transfer to the sampler.
-W itself never changes, so rounding errors do not accumulate over steps.
+and rounded once to the type of W. The transfer to the sampler merges one matrix at a time. W itself never
+changes, so rounding errors do not accumulate over steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WITHIN = ".base_layer"  # part of the names of weights in layers that peft has 
 
 
 class Adapters:
-    """The adapters of a model; the constructor adds them to the model and freezes its own parameters."""
+    """The adapters of a model; the constructor adds them and freezes the model's own parameters."""
 
     def __init__(self, model: Any, lora: LoRA) -> None:
         with environment.importing():

@@ -1,9 +1,9 @@
 """Represent a batch of rollouts, and divide it among the processes of a run.
 
 Rollouts are distributed to the samplers in turn: the first rollout of every problem, then the second of every
-problem, and so on. Each round starts with the next sampler. All samplers therefore get equal shares for any
-B_p and n, also of the rollouts that enter the gradient. A problem's rollouts, which have similar lengths, are
-spread over samplers.
+problem, and so on. Each round starts with the next sampler. For any B_p and n, all samplers therefore get
+equal shares of all rollouts and of the rollouts that enter the gradient. A problem's rollouts, which have
+similar lengths, are spread over samplers.
 
 Each process samples and rewards its own rollouts. The rewards and lengths of the whole batch are gathered, so
 that advantages and weights are the same for any number of ranks. Before training, rows move from processes
@@ -73,7 +73,7 @@ class Batch:
 
     @property
     def verdicts(self) -> torch.Tensor:
-        """The reward that decides which responses are correct (the first reward), of shape (B_p, n)."""
+        """The first reward, which decides which responses are correct; its shape is (B_p, n)."""
         return self.rewards if self.components is None else self.components[..., 0]
 
     @property
@@ -135,7 +135,7 @@ class Batch:
         self.part, self.parts = 0, 1
 
     def keep_informative(self, wanted: int) -> int:
-        """Keep only the first ``wanted`` problems whose rewards differ; return how many are missing."""
+        """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
         kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
         place = {old: new for new, old in enumerate(kept)}
         held = [k for k, row in enumerate(self.rows) if row // self.n in place]
@@ -219,7 +219,7 @@ class RankGroup:
         return range(own := self.rank // self.tensor_parallel, own + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
-        """Return the rows that this process samples, in ascending order, of n rollouts per problem."""
+        """Return the rows that this process samples, in ascending order, if each problem gets n rollouts."""
         samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
         for own in self.own_samplers:
             sample, place = divmod(np.arange(own, problems * n, samplers), problems)
@@ -294,9 +294,9 @@ def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]
     """Return the rows to move, each with its old and new process, so that all processes have similar costs.
 
     ``held`` contains the rows of each process, and ``cost`` the cost of each row. In each move, the process
-    with the highest load gives a row to the process with the lowest load: the row whose cost is closest to
-    half of the difference between their loads. Costs ignore that attention grows with the square of the
-    length.
+    with the highest load gives a row to the process with the lowest load. This is the row with the cost
+    closest to half of the difference between the two loads. Costs ignore that attention grows with the square
+    of the length.
 
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
     {1: (0, 1)}

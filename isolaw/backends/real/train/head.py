@@ -5,8 +5,9 @@ Every operator on a chunk's logits reads and writes them in GPU memory, so the c
 they work in place.
 
 Liger's fused kernel has the same arguments (liger-kernel 0.8.5,
-``LigerFusedLinearScaledCrossEntropyFunction``), but isolaw does not use it. It returns the entropy in
-bfloat16, rounds the gradient of W to bfloat16 after every 512 tokens (1024 on Hopper), and supports no bias.
+``LigerFusedLinearScaledCrossEntropyFunction``), but isolaw does not use it. Liger's kernel returns the
+entropy in bfloat16, rounds the gradient of W to bfloat16 after every 512 tokens (1024 on Hopper), and
+supports no bias.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Learner:
     def penalties(self, batch: Batch) -> Tensor:
         """Return the penalties on the rewards, as an array of shape (B_p, n).
 
-        They are the length penalty, and β times the KL estimate if the KL term is in the reward.
+        The penalties are the length penalty and, if the KL term is in the reward, β times the KL estimate.
         """
         recipe = self.recipe
         out = torch.zeros_like(batch.rewards)

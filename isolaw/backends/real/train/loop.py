@@ -9,7 +9,7 @@
 A step uses exactly B_p · n rollouts and makes one optimiser step. With ``recipe.epochs`` and ``minibatches``
 it makes several optimiser steps on the same rollouts, which count once. There are two exceptions. Dynamic
 sampling draws more batches until B_p groups are informative. With a staleness of k, a batch is drawn k
-updates before it is used, or up to k updates before by samplers in separate processes (`pipeline`). Batches
+updates before it is used. Samplers in separate processes draw it up to k updates before (`pipeline`). Batches
 in flight are not yet counted in ``compute``. If a filter removes all rollouts of a batch, there is no update.
 
 Sampler and trainer alternate on each GPU. All training computation goes through the `learner`, which puts the

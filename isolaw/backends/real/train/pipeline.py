@@ -11,12 +11,12 @@ the oldest batch, so
 The trainer waits while the oldest batch is incomplete. With k = 0, trainer and samplers alternate, and the
 results are the same as with samplers in the trainer's processes.
 
-Every rank of a run requests its samplers' rollouts of a batch, and rewards them. Afterwards the batch is
-treated as if the ranks themselves had sampled it (`batch`).
+Every rank requests its own samplers' rollouts of a batch, and rewards them. Afterwards the batch is treated
+as if the ranks themselves had sampled it (`batch`).
 
 The problems of a batch and the seed of each rollout do not depend on timing. With k > 0, the ages of tokens
-do. A state contains the requested batches without their tokens. A resumed run requests them again under the
-state's weights, so the bound still holds.
+depend on timing. A state contains the requested batches without their tokens. A resumed run requests these
+batches again under the state's weights, so the bound still holds.
 """
 
 from __future__ import annotations

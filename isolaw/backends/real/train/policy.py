@@ -1,8 +1,8 @@
 """Load language models for training, which map packed rows to log-probabilities and entropies of responses.
 
-`head` has the equations, and `packing` defines packed rows and their attention. `agrees` tests whether a
-model can be trained this way: whether it works with this attention, has no scaled logits, and leaks nothing
-between rows.
+`head` has the equations, and `packing` defines packed rows and their attention. `agrees` checks that a model
+can be trained this way. The model must support this attention, must not scale its logits, and must not leak
+information between rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backbone(nn.Module):  # type: ignore[misc]
 
 
 class Policy(Backbone):
-    """A causal language model that returns log-probabilities and entropies of response tokens."""
+    """A causal language model that returns the log-probability and entropy at each response token."""
 
     def __init__(
         self, model: Any, *, float32_head: bool = False, gradient_checkpointing: bool = False
@@ -62,8 +62,8 @@ class Policy(Backbone):
     def forward(self, packed: Packed, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities and entropies of response tokens, with zeros in the padding.
 
-        They are one tensor of shape (2, R, T), because ZeRO-3 counts the gradients of a module's outputs.
-        With two tensors, it would wait forever for a process that does not use the entropy.
+        The result is one tensor of shape (2, R, T), because ZeRO-3 counts the gradients of a module's
+        outputs. With two tensors, it would wait forever for a process that does not use the entropy.
         """
         head = self.model.get_output_embeddings()
         return packed.by_row(head(self.states(packed), packed.targets, temperature))
@@ -110,7 +110,7 @@ def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str,
 
 
 def _without_dropout(config: Any) -> Any:
-    """Set all dropout in a configuration to 0, because the sampler uses none; return the configuration."""
+    """Set all dropout rates in a configuration to 0, as in the sampler, and return the configuration."""
     for name, value in vars(config).items():
         if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
             setattr(config, name, 0.0)
@@ -171,9 +171,9 @@ def _weightless() -> Iterator[None]:
 def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
     """Check that packing does not change a model's results.
 
-    This compares two packed rows with the same rows computed separately by the model's own attention. Raise
-    `RunError` if they differ, or if other rows could differ: because the model scales or caps its logits, its
-    layers mix rows, or its attention is of another kind.
+    Compare two packed rows with the same rows computed separately by the model's own attention. Raise
+    `RunError` if the results differ. Also raise it if other rows could differ, because the model scales or
+    caps its logits, mixes rows, or has another kind of attention.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features

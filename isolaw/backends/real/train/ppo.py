@@ -1,6 +1,6 @@
 """Compute PPO's advantages with the critic, and update the critic.
 
-Advantages and targets are computed from the critic's values at the start of a batch (`algorithms.gae`). They
+Advantages and targets are computed from the critic's values at the start of a batch (`algorithms.gae`). Both
 stay fixed during all updates on the batch.
 """
 

@@ -2,9 +2,9 @@
 
 The group uses gloo in host memory and NCCL on GPUs, with a long time limit. On one machine, the processes
 find each other through a file and connect only over the loopback interface. On several machines, they find
-each other through a store at the first machine's address, and connect over the interfaces that lead there.
-Neither method authenticates peers, so processes exchange data only as JSON or safetensors. An intruder could
-then send wrong numbers but no code. torch's collectives of objects use pickles. If libraries send such
+each other through a store at the first machine's address, and connect over the network interfaces that reach
+it. Neither method authenticates peers, so processes exchange data only as JSON or safetensors. An intruder
+could then send wrong numbers but no code. torch's collectives of objects use pickles. If libraries send such
 pickles, isolaw reads only plain data from them, except after `let_libraries_unpickle`.
 """
 
@@ -46,9 +46,9 @@ class _Plain(pickle.Unpickler):
 def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     """Start the default process group unless it exists; without ``RANK`` it has one process.
 
-    Ranks wait for each other while one of them generates, scores, or writes the state. This can take longer
-    than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). This also changes torch's default
-    timeouts, because DeepSpeed and vLLM create other groups with them.
+    Ranks wait for each other while one rank generates, scores, or writes the state. These steps can take
+    longer than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). The function also changes
+    torch's default timeouts, because DeepSpeed and vLLM create other groups with them.
     """
     alone = "RANK" not in os.environ
     if alone:

@@ -67,8 +67,8 @@ def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
 def _choose_gpus(samplers: int) -> None:
     """Set CUDA_VISIBLE_DEVICES to the GPU of this process and the GPUs of its samplers, if it has any.
 
-    This must happen before torch counts the GPUs. The first GPUs of a machine belong to its trainer
-    processes, and the next GPUs to its samplers. vLLM features that need the GPUs of peers are disabled.
+    Call this before torch counts the GPUs. The first GPUs of a machine belong to its trainer processes, and
+    the next GPUs to its samplers. vLLM features that need the GPUs of peers are disabled.
     """
     if not environment.gpus():
         return

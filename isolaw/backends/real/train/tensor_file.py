@@ -1,7 +1,7 @@
 """Write float32 tensors to a safetensors file one after another, so that they need not all be in memory.
 
 A file consists of the length of its header (8 bytes), the header, and the bytes of the tensors. The header is
-JSON with type, shape and place of each tensor (https://huggingface.co/docs/safetensors).
+JSON with type, shape and offsets of each tensor (https://huggingface.co/docs/safetensors).
 ``safetensors.torch.save_file`` writes the same file but needs all tensors in memory. Weights and moments of P
 parameters are 12 P bytes, which is 85 GiB for 7B.
 """

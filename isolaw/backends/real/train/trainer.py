@@ -114,12 +114,12 @@ class Trainer:
             agrees(self.engine, dtype, self.device, varlen=self.varlen)
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
-        """Return the module to train."""
+        """Return the module that this trainer trains."""
         how = {"float32_head": self._float32_head, "gradient_checkpointing": gradient_checkpointing}
         return load(folder, self.dtype, self.device, zero=self._zero, **how)
 
     def _train_beside(self, policy: Any) -> None:
-        """Unfreeze parameters that are trained in addition to adapters; a policy has none."""
+        """Unfreeze parameters that are trained in addition to adapters; a policy has no such parameters."""
 
     def frozen(self, model: str) -> Any:
         """Return a policy with the frozen weights of a model's folder; ZeRO-3 also partitions frozen weights.
@@ -136,7 +136,7 @@ class Trainer:
         return deepspeed.initialize(model=policy, config=self._config)[0]
 
     def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
-        """Return micro-batches of rows (`packing.micro_batches`), the same number in every process."""
+        """Return micro-batches of rows (`packing.micro_batches`), equally many in every process."""
         parts = micro_batches(rollouts, self.micro_batch_tokens)
         count = torch.tensor(len(parts), device=self.device)
         if self.world > 1:

@@ -57,7 +57,7 @@ class UpdateMeans:
         self.sums: dict[str, dict[str, Tensor]] = {}
 
     def add(self, chosen: Tensor, name: str, norm: float, sums: dict[str, Tensor]) -> None:
-        """Add an update on the rollouts ``chosen``: the name and value of its norm, and its metric sums."""
+        """Add an update on the rollouts ``chosen``: its metric sums, and ``norm`` under the key ``name``."""
         self.used[name] = self.used.get(name, 0) + int(chosen.sum())
         self.norms.setdefault(name, []).append(norm)
         self.sums[name] = objective.merge(self.sums[name], sums) if name in self.sums else sums

@@ -1,8 +1,8 @@
 """Compute the sizes of a decoder's weights from its ``config.json``.
 
 This supports Llama, Mistral, Qwen2 and Qwen3 (names of `transformers`), which have one kind of layer:
-grouped-query attention and a gated MLP, with RMSNorm before each. They also have an embedding, and a head
-that can be tied to it.
+grouped-query attention and a gated MLP, with RMSNorm before each. These models also have an embedding, and a
+head that can be tied to the embedding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Decoder:
 
     @property
     def embedding(self) -> int:
-        """Number of parameters of the embedding, which is the same for the head."""
+        """Number of parameters of the embedding, and also of the head."""
         return self.vocabulary * self.hidden
 
     @property
@@ -75,8 +75,8 @@ class Decoder:
     def splits(self, processes: int) -> bool:
         """Return whether vLLM can split the heads over processes.
 
-        The query heads must divide evenly. The key heads must divide evenly, or the processes must divide
-        evenly over the key heads.
+        The number of processes must divide the number of query heads. For key heads, either number must
+        divide the other.
         """
         heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
         return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)

@@ -52,8 +52,8 @@ def divided(
 
     ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
     the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
-    two of GPUs with ``enough`` samplers. Of two equally fast divisions, the one with fewer samplers is
-    chosen.
+    two of GPUs with ``enough`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
+    samplers.
 
     >>> own = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None, enough=2,
     ...     fits=lambda options: True)

@@ -58,7 +58,7 @@ BytesByPart = dict[str, int]
 
 @dataclass(frozen=True)
 class Overheads:
-    """Bytes outside tensors, measured with one process on one H200 (docs/gpu) and guessed for several.
+    """Bytes outside tensors: measured for one process on one H200 (docs/gpu), guessed for several processes.
 
     The comments give the measured values in GiB in parentheses.
     """
@@ -135,7 +135,7 @@ class Footprint:
         return phases
 
     def tensors(self) -> int:
-        """Return the peak bytes of the training tensors, which `benchmarks/memory.py` measures."""
+        """Return the peak bytes of the training tensors, for comparison with `benchmarks/memory.py`."""
         return sum((self._kept() | self._training()).values())
 
     def host(self) -> int:
@@ -286,7 +286,7 @@ class Footprint:
     # -- the sampler --------------------------------------------------------------------------------------
 
     def _sampler(self) -> BytesByPart:
-        """Return the bytes of the sampler's weights, and the rest of its share for the cache."""
+        """Return the bytes of the sampler's weights and of its cache, which gets the rest of its share."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)
         # The cache of the plain sampler is not counted, because this sampler is not meant for large models.

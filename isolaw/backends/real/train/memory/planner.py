@@ -1,10 +1,10 @@
 """Plan the memory of a run on each GPU, and choose settings that make it fit.
 
-`environment` describes the GPUs: those of this machine, or of the machine that runs are planned for. The
-planner fills in unset keys of the section ``[real]`` so that every phase leaves a twentieth of the GPU's
-memory free. It tries the fastest settings first, with the largest micro-batch that fits, and then the
-optimiser in host memory. The sampler gets the remaining GPU memory. A run that cannot fit is rejected before
-anything is loaded.
+`environment` describes the GPUs of this machine, or of the machine that runs are planned for. The planner
+fills in unset keys of the section ``[real]`` so that every phase leaves a twentieth of the GPU's memory free.
+The planner tries the fastest settings first, with the largest micro-batch that fits, and then the optimiser
+in host memory. The sampler gets the remaining GPU memory. A run that cannot fit is rejected before anything
+is loaded.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _open(value: Any, choices: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
-    """Fill in the sampler's share of the GPU: the memory that the trainer leaves free."""
+    """Fill in the sampler's share of the GPU, which is the memory that the trainer leaves free."""
     if options.gpu_memory is not None:
         return options
     sampling = Footprint(demand, options).phases()["sample"]
@@ -133,7 +133,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     """Fill in the largest micro-batch that fits, or else the smallest, which is one row of maximum length.
 
     If activations are kept instead of recomputed, the micro-batch has at least its default size. A smaller
-    micro-batch would cost as much time as kept activations save.
+    micro-batch would cost as much time as keeping activations saves.
     """
     if options.micro_batch_tokens is not None:
         return options
@@ -270,7 +270,7 @@ def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
 
 
 def cost(spec: RunSpec) -> Cost | None:
-    """Return the estimated cost of a resolved spec's steps (`step_time`); None without plan or card.
+    """Return the estimated cost of a resolved spec's steps (`step_time`); None without plan or known card.
 
     The mean response is assumed to have half of ``recipe.max_response_tokens``.
     """
@@ -378,7 +378,7 @@ def issues(spec: RunSpec) -> list[Issue]:
 def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
     """Return the nearest section that fits, or None.
 
-    Sections for the available GPUs are preferred, and among them sections with the optimiser on the GPUs.
+    Prefer sections for the available GPUs, and among them sections with the optimiser on the GPUs.
     """
     fitting = [plan.options for other in _others(options) if (plan := _cheapest(demand, other)).fits()]
 

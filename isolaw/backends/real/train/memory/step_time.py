@@ -13,13 +13,13 @@ on average and at most l tokens, and prompts have p. The parts of a step take::
     A    passes: 1 forward, 2 backward (1 with LoRA), 1 if activations are recomputed, 1 of a reference model
     c    bytes of a token in the key-value cache; b bytes of a number; L layers; Q width of a token's queries
 
-A colocated step takes the sum of its parts. An asynchronous one takes the larger of generate and train, and
-sync. The rollouts of an epoch are trained on once per epoch, and PPO trains a second model of the same size.
+A colocated step takes the sum of its parts. An asynchronous step takes max(generate, train) + sync. The
+rollouts of an epoch are trained on once per epoch, and PPO trains a second model of the same size.
 
 D, S, T, U, H and the factor 0.416 are measurements of one H200 with Qwen2.5-0.5B, and 1.5B for T and 0.416
-(docs/gpu/2026-11-27-h200-2). The 0.7 is an assumption. Other cases that were measured there check the passes:
-with recomputed activations, with a reference model, and with LoRA on 7B they took 0.94 to 1.02 times the
-estimate, and with ZeRO-3 on one GPU 1.1 to 1.6 times. No step on several GPUs has been measured. The estimate
+(docs/gpu/2026-11-27-h200-2). The 0.7 is an assumption. The same measurements also check A. Steps with
+recomputed activations, with a reference model, and with LoRA on 7B took 0.94 to 1.02 times the estimate.
+Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The estimate
 excludes communication between GPUs, evaluations, and the start of a run.
 """
 
@@ -64,7 +64,7 @@ def flops(model: Decoder, length: float, passes: float) -> float:
 
 
 def sampled_s(model: Decoder, card: CardSpeed, length: Lengths, dtype_bytes: int) -> float:
-    """Return the seconds of a response token in a full batch, without the decoding step's own."""
+    """Return the seconds per response token in a full batch, without the decoding step's constant D."""
     cache = 2 * dtype_bytes * model.layers * model.key_value * (length.prompt + length.mean / 2)
     compute = 2 * _products(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
@@ -76,7 +76,7 @@ def trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> 
 
 
 def passes(spec: RunSpec, options: RealOptions) -> float:
-    """Return A, the forward passes that training on a token takes as long as."""
+    """Return A, the number of forward passes that take as long as training on a token."""
     recipe = spec.recipe
     backward = 1 if recipe.lora_rank else 2
     return 1 + backward + bool(options.gradient_checkpointing) + bool(recipe.kl)
@@ -105,5 +105,5 @@ def estimate(
 
 
 def _products(model: Decoder) -> int:
-    """Return N; looking up an embedding takes no matrix product."""
+    """Return N, the parameters in matrix products; an embedding lookup is no matrix product."""
     return model.parameters - (0 if model.tied else model.embedding)
