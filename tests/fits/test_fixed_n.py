@@ -57,7 +57,7 @@ def test_sentences_are_of_b_p(law: Law) -> None:
     from isolaw.report.text.law import law_summary, notes
 
     lines = law_summary(law.document)
-    assert "B_p = 8, 16, 32, 64, 128, 256; n = 16" in lines[1]
+    assert "B_p = 8, 16, 32, 64, 128, 256 and n = 16" in lines[1]
     assert all("n*" not in line for line in (*lines, *notes(law.document.flags)))
 
 

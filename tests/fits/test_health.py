@@ -115,7 +115,9 @@ def test_smallest_stable(synthetic: Make) -> None:
     # Clopper–Pearson at 0 of 10 is 1 − (α/2)^(1/10).
     assert found.batches[1].share_healthy.interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
     assert found.batches[0].reason is not None
-    assert found.batches[0].reason.startswith("10 of 10 runs unhealthy; n = 16, seed 0: reward collapse")
+    assert found.batches[0].reason.startswith(
+        "10 of 10 runs are unhealthy, e.g. n = 16, seed 0, with reward collapse"
+    )
 
 
 def test_one_healthy_batch_below_an_unstable_one_is_not_stable(synthetic: Make) -> None:

@@ -99,7 +99,7 @@ def test_without_its_draws_a_law_predicts_without_intervals(law: Law, tmp_path: 
     for budget in (3e4, 5e5, 1e7):
         full, lone = law.predict(budget), bare.predict(budget)
         (missing,) = having(lone.flags, Code.NO_DRAWS)
-        assert missing.text.startswith("the file of draws is missing, so no number has an interval")
+        assert missing.text.startswith("the file of draws is missing, so there are no intervals")
         # By the estimate alone: that of the most likely hyperparameters, of which draws have others too.
         mine = {o.allocation: o for o in full.options}
         for o in lone.options:

@@ -79,9 +79,9 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
         (
             TRAINING,
             (None, None),
-            ["no metrics that could replace it", "measured: no evaluation", "reward --eval-set train"],
+            ["no metrics that could replace it", "measured metrics: none", "reward --eval-set train"],
         ),
-        ([("loss", "train")], (None, None), ["measured: no evaluation", "on train: loss"]),
+        ([("loss", "train")], (None, None), ["measured metrics: none", "on train: loss"]),
         ([("avg@8", "aime24")], ("avg@5", None), ["no avg@5 on validation", "avg@8 on aime24"]),
         ([("avg@8", "aime24")], (None, "math"), ["no avg@4 on math", "avg@8 on aime24"]),
         ([("avg@8", f"set{i}") for i in range(30)], (None, None), ["30 metrics that could", "and 10 more"]),

@@ -393,8 +393,8 @@ def test_beyond_three_times_where_three_n_ran_n_star_is_not_known(synthetic: Mak
     far = sum(p.x > 3 * reach for p in law.document.frontier)
     assert far >= 2
     (flag,) = having(law.document.flags, Code.CENSORED)
-    assert flag.text.startswith(f"at {far} of 50 points")
-    assert flag.text.endswith("three n were not measured")
+    assert flag.text.startswith(f"fewer than three n were measured at {far} of 50 points")
+    assert flag.text.startswith("fewer than three n were measured at ")
     assert law.params["saturation"].status != "ok"
 
 

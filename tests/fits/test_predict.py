@@ -219,9 +219,9 @@ def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
 @pytest.mark.parametrize(
     ("best", "told"),
     [
-        (16, ["the best B_p may be smaller than 16, the smallest measured"]),
+        (16, ["the best B_p may be smaller than 16, the smallest measured B_p"]),
         (32, []),
-        (64, ["the best B_p may be larger than 64, the largest measured"]),
+        (64, ["the best B_p may be larger than 64, the largest measured B_p"]),
     ],
 )
 def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
@@ -367,7 +367,7 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
     assert not having(at_reach.flags, Code.CENSORED, Code.FAR)
     (flag,) = having(bound.flags, Code.CENSORED)
-    assert flag.text == "4 times the compute to which three n ran (1.23e6)"
+    assert flag.text == "the budget is 4 times the compute to which three n ran (1.23e6)"
     (flag,) = having(far.flags, Code.FAR)
     assert ": run n = 8, 16, 32, 64, 128, 256 to 4.52e6 or more" in flag.text
     assert far.allocation is None
@@ -505,14 +505,16 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
     law = laws[f"{method} fixed-bp"]
     assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
-    assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest measured compute")
+    assert told(law, 9e6, Code.EXTRAPOLATION).startswith(
+        "the budget is 8.86 times the largest measured compute"
+    )
     then = ", so n* is at most a bound" if method == "paper" else ""
-    text = f"9 times the compute to which three n ran (9.99e5){then}"
+    text = f"the budget is 9 times the compute to which three n ran (9.99e5){then}"
     assert told(law, 9e6, Code.CENSORED) == text
     assert not told(law, 9e6, Code.FAR)
     assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (9.99e5): run n")
     assert not told(law, 5e5, Code.EXTRAPOLATION)
-    assert told(law, 2e4, Code.GRID_EDGE) == "the best n may be smaller than 8, the smallest measured"
+    assert told(law, 2e4, Code.GRID_EDGE) == "the best n may be smaller than 8, the smallest measured n"
     assert law.predict(2e4).n_star.value <= 8
     assert told(law, 3e5, Code.FLAT) == ""
 
@@ -657,9 +659,9 @@ def test_budgets_in_hours_that_cannot_be_answered(laws: dict[str, Law]) -> None:
         law.predict("8gpuh")
     with pytest.raises(InputError, match="384gpuh"):
         law.predict("8 gpu", cost=cost_of(1.0, 0.0))
-    with pytest.raises(InputError, match="the shortest takes 5e\\+03 s"):
+    with pytest.raises(InputError, match="the shortest step takes 5e\\+03 s"):
         law.predict("1h", cost=cost_of(5000.0, 0.0))
-    with pytest.raises(InputError, match="timed steps of 64 rollouts only"):
+    with pytest.raises(InputError, match="timed steps of only 64 rollouts"):
         law.predict("1h", cost=cost_of(1.0, 0.0, batches=(64,)))
     with pytest.raises(InputError, match="price"):
         law.predict(1e5, cost=cost_of(1.0, 0.0), price=-1.0)

@@ -120,7 +120,7 @@ def test_the_text_names_the_tolerance_in_the_metrics_own_unit() -> None:
     found = predicted(100.0, 0.0)[0]
     text = "\n".join(prediction_summary(found, law(100.0, 0.0).document))
     assert f"The expected loss is {found.loss:.2f} in score" in text
-    assert "within 0.5 of it in" in text
+    assert "of draws the loss is at most 0.5" in text
     assert "expected loss of at most 0.5:" in text
     assert "0.005" not in text
     assert found.to_dict()["tolerance"] == 0.5

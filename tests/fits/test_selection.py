@@ -50,7 +50,7 @@ def test_the_batch_with_most_n_is_the_default_and_is_named(synthetic: Make) -> N
     assert pairs(selection) == [(32, n) for n in N]
     (flag,) = selection.flags
     assert flag.code == Code.AXIS_CHOSEN
-    assert "problems_per_batch = 32 was chosen" in flag.text
+    assert "isolaw chose problems_per_batch = 32, since" in flag.text
     assert "16, 64" in flag.text
     assert not chosen(runs, fixed={"problems_per_batch": 64}).flags
 
@@ -148,7 +148,7 @@ def test_a_curve_of_four_checkpoints_is_left_out(synthetic: Make) -> None:
     selection = chosen(short)
     assert pairs(selection) == [(32, 8), (32, 32), (32, 64)]
     (flag,) = having(selection.flags, Code.LEFT_OUT)
-    assert "n = 16 has 4 checkpoints; a curve needs 5" in flag.text
+    assert "n = 16: it has 4 checkpoints, and a curve needs 5" in flag.text
     with pytest.raises(Refused, match="a curve needs 5"):
         chosen(Runs(table[first < 4]))
 

@@ -189,7 +189,7 @@ CORRUPTIONS = [
     Corruption(
         "n that does not divide what is counted",
         "counted",
-        r"no multiple of n = 7",
+        r"not a multiple of n = 7",
         given={"settings": ["n=7"]},
         sound=COUNTED_SOUND,
     ),

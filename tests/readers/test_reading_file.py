@@ -237,7 +237,7 @@ def test_a_file_that_contradicts_the_logs_or_itself_is_refused(tmp_path: Path) -
     file.write_text("[set]\nn = 5\nB_p = 6\nseed = 9\n")  # of other logs
     (own, *_) = survey([folder]).candidates
     assert set(own.needs) >= {"n", "B_p", "seed"}
-    for part in (f"n = 5 ({file}), but the log has 8", f"B_p = 6 ({file}), but 32 in the log", "seed = 9"):
+    for part in (f"n = 5 ({file}), but the log has 8", f"B_p = 6 ({file}), but the log has 32", "seed = 9"):
         assert part in own.message
     file.write_text("[set]\nB_p = 32\nproblems_per_batch = 64\n")
     with pytest.raises(InputError, match="found 32 and 64 under two names of problems_per_batch"):

@@ -283,7 +283,7 @@ def test_profile_intervals_hold_the_truth() -> None:
 )
 @pytest.mark.parametrize("family", LEVELLED)
 def test_lmfit_does_not_open_what_is_not_determined(family: str, reward: np.ndarray, reason: str) -> None:
-    with pytest.raises(Refused, match=rf"{family} curve is not determined .*({reason}|on bound)"):
+    with pytest.raises(Refused, match=rf"do not determine the {family} curve .*({reason}|on bound)"):
         model_result(COMPUTE, reward, family)
 
 

@@ -167,7 +167,9 @@ def test_a_ceiling_that_is_not_determined_is_not_compared(synthetic: Make) -> No
     assert high is not None
     assert low < 0.4 < high
     assert high - low > 0.05
-    assert verdict(found)["ceiling"].startswith("which has the higher ceiling is not known")
+    assert verdict(found)["ceiling"].startswith(
+        "the curves do not determine which recipe has the higher ceiling"
+    )
     assert verdict(found)["speed"].startswith("the curves do not determine which recipe is faster")
 
 
@@ -265,7 +267,7 @@ def test_the_same_runs_twice_do_not_differ(synthetic: Make) -> None:
     for name in ("A", "B", "end", "predicted"):
         assert found.mean.rows[name].difference.value == 0
         assert found.mean.rows[name].difference.interval is None
-    assert verdict(found)["ceiling"] == "neither has the higher ceiling: they are equal"
+    assert verdict(found)["ceiling"] == "neither recipe has the higher ceiling, since both are equal"
     assert verdict(found)["speed"] == "neither recipe is faster, since both are equal"
 
 

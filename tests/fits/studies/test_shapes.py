@@ -48,7 +48,7 @@ def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
     again = compare_shapes(runs, (32, 16), (32, 8), compute=2e5, draws=200)  # the other way round
     assert again.difference.value == pytest.approx(-(found.difference.value or 0), abs=1e-3)
     first = document(found).lines()[0]
-    assert first == "A is better at C = 2e5 (probability above 99%)."
+    assert first == "A is better at C = 2e5 (probability above 99 %)."
 
 
 def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:

@@ -100,7 +100,7 @@ def test_a_larger_batch_than_measured_competes(synthetic: Make) -> None:
     p = joint.predict(1e6)
     assert (p.compared_batches, p.B_p) == ((4, 128), 64)
     assert [f.text for f in having(p.flags, Code.BATCH_EDGE)] == [
-        "the best B_p may be larger than 64, the largest measured"
+        "the best B_p may be larger than 64, the largest measured B_p"
     ]
     assert p.loss is not None
     assert 0.002 < p.loss < 0.01  # a quarter of the slope, and what else is not known
