@@ -76,7 +76,7 @@ def _ends(c: Configuration) -> list[float]:
 
 
 def _collapses(c: Configuration, usual: float) -> list[Collapse]:
-    """Return the runs of a configuration that collapsed, lowest first."""
+    """Return the collapses in a configuration, lowest run first; gaps smaller than ``usual`` do not count."""
     left, out = list(range(c.runs)), []
     while len(left) > 1:
         lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))

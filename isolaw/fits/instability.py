@@ -20,8 +20,7 @@ Jennen-Steinmetz, Biometrika 73, 1986). It is at least the binomial error of an 
   grows as the square of the distance that parameters moved, which grows at most linearly in steps, so a
   healthy run can reach sixteen times.
 - *truncated responses*: the share is 15 % or more at the end. 10–15 % typically destabilised training at
-scale
-  (ScaleRL, arXiv 2510.13786, appendix). Many base models start above this share and then fall below it.
+  scale (ScaleRL, arXiv 2510.13786, appendix). Many base models start above this share and then fall below it.
 
 Response length is not a sign, since it grows and shrinks in healthy runs.
 """

@@ -126,7 +126,7 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
 
 
 def _never_rises(curve: CurveEntry, unit: float) -> bool:
-    """Return whether a curve ends where it starts.
+    """Return whether a curve's ceiling is not noticeably above its start.
 
     The result is False for ``power``, which has no start or ceiling parameter.
     """

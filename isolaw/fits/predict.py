@@ -200,7 +200,7 @@ def _cut(
 
 
 def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
-    """Return the fitted and drawn rewards of K cells, each at its own compute, with shape (1 + draws, K)."""
+    """Return fitted and drawn rewards of K allocations, each at its own compute, of shape (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
     places = np.array([cell.place for cell in cells])

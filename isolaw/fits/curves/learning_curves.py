@@ -132,7 +132,7 @@ def fit_curves(
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
-    """Return, for each data set, whether it has the five points that a curve needs."""
+    """Return a mask of the data sets that have the five points that a curve needs."""
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
 
 

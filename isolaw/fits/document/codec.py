@@ -19,11 +19,11 @@ KEYS = {"from_": "from", "flags": "warnings"}
 
 
 class Malformed(ValueError):
-    """Data of the wrong type. The message names the key, the value that was found, and what was expected."""
+    """Raised for data of the wrong type. The message names the key, the found value and the expected one."""
 
 
 class Encoded:
-    """A base class of dataclasses. Their JSON contains the properties in ``DERIVED``, then the fields."""
+    """Base class of dataclasses whose JSON contains the properties in ``DERIVED``, then the fields."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
 

@@ -45,7 +45,10 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """The expected shares of groups of one size n with and without a signal, averaged over problems."""
+    """The expected shares of groups of n rollouts with and without a signal (an advantage).
+
+    The shares are averaged over problems.
+    """
 
     DERIVED = ("live", "per_thousand_rollouts")
 
@@ -203,7 +206,10 @@ _WIDE = np.array([3.0, 3.0, 4.0])  # standard deviations of a weak prior, which 
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
-    """Return the most likely parameters, given the number of problems with each (c, k)."""
+    """Return the most likely parameters of the beta-binomial distribution with a mass at p = 0.
+
+    ``weight`` contains the number of problems with each (c, k).
+    """
     from scipy.optimize import minimize
 
     c, k = seen.T.astype(np.float64)
@@ -231,7 +237,7 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
     """Return the range of the share over all distributions of p that agree with the counts of k samples.
 
-    Counts of more than k samples give unbiased frequencies for k samples (hypergeometric).
+    A problem with more than k samples contributes its hypergeometric frequencies for k samples.
     """
     from scipy.optimize import linprog
     from scipy.stats import binom, hypergeom, norm

@@ -196,7 +196,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """Return the fields of a `ShapeComparison` by the rewards at a budget."""
+    """Return the fields of a `ShapeComparison` that compares rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
     some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
@@ -245,7 +245,7 @@ def further_runs(
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """Return the fields of a `ShapeComparison` by the rollouts (or hours) that reach a reward."""
+    """Return the fields of a `ShapeComparison` that compares the rollouts (or hours) to a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])

@@ -99,7 +99,7 @@ class Surface:
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
-        """Return the mean of the process at Q points and a root of its covariance, given θ_h.
+        """Return the mean of the process at Q points, and a matrix root of its covariance, given θ_h.
 
         The mean has shape (Q,), and the root (Q, Q).
         """

@@ -150,8 +150,9 @@ class Process:
     def _fixed(self) -> dict[str, Floats]:
         """Return the parts of the pairs' covariance that do not depend on θ.
 
-        A run's weight depends only on its n, so the noise of runs is a sum over n. ``own`` and ``looks`` have
-        a row for each n. ``levels`` contains log2 n minus its mean over runs.
+        A run's weight depends only on its n, so the noise of runs is a sum over n. ``own`` (effects of runs)
+        and ``looks`` (noise of checkpoints) have a row for each n. ``levels`` contains log2 n minus its mean
+        over runs.
         """
         o, pairs = self.observations, self._pairs
         apart = np.abs(pairs.difference(pairs.a.t, pairs.a.t))
