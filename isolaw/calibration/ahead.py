@@ -1,4 +1,4 @@
-"""Forecasting rewards at budgets that no run has reached, with a calibrated ensemble.
+"""Forecast rewards at budgets that no run has reached, with a calibrated ensemble.
 
 Each member of the ensemble trains through the whole budget in every cell (B_p, n), on the same problems. A
 cell's expected reward is the mean over members. Forecasts are **simulated**: isolaw assumes that the

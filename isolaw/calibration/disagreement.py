@@ -1,4 +1,4 @@
-"""Whether a calibrated ensemble and a fitted law contradict each other at a budget.
+"""Check whether a calibrated ensemble and a fitted law contradict each other at a budget.
 
 The ensemble and the law each give draws of the reward of a cell (B_p, n). They are compared on the cells that
 both contain, and disagree

@@ -1,7 +1,6 @@
-"""Model discrepancy: the part of the reward that no constants of the simulator reproduce.
+"""Extrapolate the model discrepancy, the part of the reward that no constants of the simulator reproduce.
 
-This module also extrapolates the discrepancy. Let e_p be the p-th measured reward minus the ensemble's mean,
-at compute C in the cell (B_p, n). The model is
+Let e_p be the p-th measured reward minus the ensemble's mean, at compute C in the cell (B_p, n). The model is
 
     e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
     r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
@@ -10,8 +9,8 @@ at compute C in the cell (B_p, n). The model is
 correlation, and Δ the difference between two points. The calibration determines δ. The variances of level,
 cell level and noise are those over simulated repetitions of the runs. The length scales l_C and l maximise
 the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a
-draw of d given e. It therefore starts where the runs ended, and returns to the simulated mechanism within
-about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
+draw of d given e. A forecast therefore starts where the runs ended, and returns to the simulated mechanism
+within about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The constants that a calibration varies, and their prior.
+"""Define the constants that a calibration varies, and their prior.
 
 Each constant is a function of its own coordinate x. The coordinates are standard normal and independent a
 priori:

@@ -100,9 +100,9 @@ class Timed:
     def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> Timed | None:
         """Return the times of a run of the command backend; None if none is known.
 
-        They are the seconds of a step that the trainer logs, or else the times at which its steps appeared in
-        the log while isolaw followed it. These come in bursts, so lines less than `APART_S` after the last
-        one are left out. A step of such a trainer includes its evaluation.
+        isolaw uses the seconds of a step that the trainer logs. Without them, it uses the times at which
+        steps appeared in the log while isolaw followed it. Log lines come in bursts, so lines less than
+        `APART_S` after the last one are left out. A step of such a trainer includes its evaluation.
         """
         name = ("train", STEP_SECONDS)
         rows = [row for line in lines for row in line["rows"]]

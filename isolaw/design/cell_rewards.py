@@ -1,4 +1,4 @@
-"""Comparison of the cells (B_p, n) of a grid at one compute C, given the runs so far.
+"""Compare the cells (B_p, n) of a grid at one compute C, given the runs so far.
 
 isolaw draws the rewards r_d(a) of all cells a at C jointly from the fitted reward surface
 (`isolaw.fits.surface.estimate`), so that effects shared by runs with the same seed cancel in differences. In

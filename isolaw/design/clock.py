@@ -2,7 +2,7 @@
 
 The runs of one decision execute in parallel, longest first, as many at a time as the GPUs allow. The next
 decision waits for all of them. Continuing a run costs its start-up time once more, and each evaluation in a
-run's schedule takes time, too.
+run's schedule also takes time.
 """
 
 from __future__ import annotations

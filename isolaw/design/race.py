@@ -86,7 +86,7 @@ class Race:
 
     @property
     def least(self) -> int:
-        """Rollouts that a race needs: those of the three cheapest runs to the target at B_p = ``start``."""
+        """The rollouts that a race needs: the three cheapest runs to the target at B_p = ``start``."""
         runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
         return sum(runs[:LEAST_CURVES])
 

@@ -35,7 +35,7 @@ Execute = Callable[[CheckSweep, Plan], None]
 
 
 class RecipeVerdict(StrEnum):
-    """Whether the runs support a choice in the recipe."""
+    """The verdict on a choice in the recipe, according to the runs."""
 
     SUPPORTED = "supported"  # the choice is significantly better than each alternative
     CONTRADICTED = "contradicted"  # an alternative is significantly better

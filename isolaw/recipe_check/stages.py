@@ -1,4 +1,4 @@
-"""The sweeps of a recipe check: their batch sizes, horizons and recipe keys.
+"""Define the sweeps of a recipe check: their batch sizes, horizons and recipe keys.
 
 Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` can read:
 

@@ -1,7 +1,7 @@
-"""Tests whether a finding also holds for presets similar to the one that was judged.
+"""Test whether a finding also holds for presets similar to the judged preset.
 
-For a calibrated preset, these are the members of its ensemble, which differ in what the runs do not
-determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
+For a calibrated preset, the similar presets are the members of its ensemble, which differ in what the runs do
+not determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
 nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. This
 includes η and β, but not integers such as the number of features. The same rules judge each preset on a
 smaller battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds,

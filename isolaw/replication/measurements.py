@@ -1,4 +1,4 @@
-"""The findings, and the curves of their figures, computed from the runs of a battery."""
+"""Compute the findings, and the curves of their figures, from the runs of a battery."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ FOLDER = Path(__file__).with_name("presets")
 class Preset:
     """A calibrated population and its ensemble.
 
-    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and ``problems`` to
-    a problem set. The first member is the population itself. ``left`` contains the residuals of the runs from
-    the ensemble's mean (`isolaw.calibration.discrepancy`).
+    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and the key
+    ``problems`` to a problem set. The first member is the population itself. ``left`` contains the residuals
+    of the runs from the ensemble's mean (`isolaw.calibration.discrepancy`).
     """
 
     name: str
