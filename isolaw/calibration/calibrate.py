@@ -133,7 +133,7 @@ class Calibration(Shown):
         """Whether training changed the reward of at least one configuration by more than noise.
 
         A change is the difference between the mean of the first three evaluations and the mean of any three
-        later ones. It counts as more than noise if it exceeds `MOVED` standard deviations of the same
+        later ones. A change counts as more than noise if it exceeds `MOVED` standard deviations of the same
         difference over simulated repetitions of the runs.
         """
         end = 0

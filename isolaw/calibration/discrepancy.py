@@ -7,10 +7,10 @@ Let e_p be the p-th measured reward minus the ensemble's mean, at compute C in t
 
 (Kennedy and O'Hagan 2001, JRSS B 63, 425), where d is the discrepancy, δ its standard deviation, r its
 correlation, and Δ the difference between two points. The calibration determines δ. The variances of level,
-cell level and noise are those over simulated repetitions of the runs. The length scales l_C and l maximise
-the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a
-draw of d given e. A forecast therefore starts where the runs ended, and returns to the simulated mechanism
-within about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
+cell level and noise come from simulated repetitions of the runs. The length scales l_C and l maximise the
+marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a draw
+of d given e. A forecast therefore starts where the runs ended, and returns to the simulated mechanism within
+about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def predict_by_simulation(
 ) -> Prediction:
     """Recommend an allocation for a budget from a calibrated preset. The result is **simulated**.
 
-    The measured configurations compete with configurations whose n is two and four times the largest measured
-    n. These have the same B_p or, if all measured configurations have the same B, the same B.
+    The measured configurations compete with configurations of two and four times the largest measured n. The
+    larger n have the same B_p or, if all measured configurations have the same B, the same B.
 
     Parameters
     ----------

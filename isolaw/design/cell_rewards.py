@@ -47,7 +47,7 @@ class CellRewards:
     def gains(self) -> Floats:
         """Return how much each cell contributes to the expected regret of the best cell.
 
-        The array has shape (K,). A cell contributes in those draws in which it has the highest reward:
+        The array has shape (K,). A cell contributes in the draws in which it has the highest reward:
 
         mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
         """

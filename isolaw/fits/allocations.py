@@ -151,10 +151,10 @@ def beyond(
     """Return unmeasured candidates outside the measured range, up to a factor `REACH`.
 
     n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, candidates also extend beyond
-    the range of B_p, up to a factor `_REACH_B`. If n varies as well, both are powers of two, and B_p · n is
-    at most a factor `REACH` outside the measured sizes. Each candidate must fit within the cap, and the
-    budget must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least 2, as GRPO's
-    advantage requires. B_p does not extend past an end of its range where runs are unstable.
+    the range of B_p, up to a factor `_REACH_B`. In the setting ``joint``, both n and B_p are powers of two,
+    and B_p · n is at most a factor `REACH` outside the measured sizes. Each candidate must fit within the
+    cap, and the budget must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least
+    2, as GRPO's advantage requires. B_p does not extend past an end of its range where runs are unstable.
     """
     grid, held_b = document.grid, document.setting == "fixed-b"
     n_of = sorted({e.rollouts_per_problem for e in grid})

@@ -124,9 +124,9 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
     """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health of each B_p.
 
-    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. Its
-    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest is unstable, and
-    ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
+    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. The
+    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest B_p is unstable,
+    and ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
     (Clopper–Pearson) intervals of the shares of healthy runs.
 
     Raises

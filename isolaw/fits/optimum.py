@@ -183,7 +183,8 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 def may_be_outside(cut: Slices) -> bool:
     """Return whether n*, or an independently varying B_p*, is or could be at an end of the available range.
 
-    It could be at an end if it is there in more than 2.5 % of draws. Returns False if all n are equally good.
+    An optimum could be at an end if it is there in more than 2.5 % of draws. Returns False if all n are
+    equally good.
     """
     if cut.flat[0, 0]:
         return False

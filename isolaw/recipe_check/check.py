@@ -80,8 +80,8 @@ class RecipeCheck(Encoded, Shown):
     ``lr`` is the best lr at C = ``compute``, ``lr_undecided`` lists other lr that are equally good within
     noise, and ``lr_short`` is the best lr at ``horizon``. ``slope`` is the change of log2 lr* per doubling of
     C in the search, or None if noise hides it. ``lr_law`` describes how the best lr grows with the batch size
-    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``; it is None if they do not
-    determine it. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
+    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``; it is None if these runs do not
+    determine the law. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
     ``terms_other``.
     """
 

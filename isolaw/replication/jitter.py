@@ -1,8 +1,8 @@
 """Test whether a finding also holds for presets similar to the judged preset.
 
 For a calibrated preset, the similar presets are the members of its ensemble, which differ in what the runs do
-not determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
-nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. This
+not determine. Constants set by the user apply to all members. For any other preset, isolaw multiplies each
+nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. Jitter
 includes η and β, but not integers such as the number of features. The same rules judge each preset on a
 smaller battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds,
 intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.

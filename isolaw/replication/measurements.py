@@ -245,9 +245,9 @@ def settled(values: Floats, every: int) -> Floats:
 
     A reward at one C depends on the run's position in its epoch, because noise between problems cancels only
     once all problems were visited equally often. All seeds are at the same position, so intervals over seeds
-    do not contain this effect. A mean over half an octave removes most of it. ``values`` has shape (…, every
-    · X + 1), with NaN where a run had not started or had ended, and the result has shape (…, X). It is NaN
-    where the last value of its window is NaN.
+    do not contain this effect. A mean over half an octave removes most of this effect. ``values`` has shape
+    (…, every · X + 1), with NaN where a run had not started or had ended, and the result has shape (…, X). It
+    is NaN where the last value of its window is NaN.
 
     >>> settled(np.array([np.nan, 1.0, 3.0, 5.0, np.nan]), 2)
     array([ 2., nan])

@@ -132,7 +132,7 @@ class Finding:
 
     @property
     def effect(self) -> Effect:
-        """The decisive effect: the smallest among those with the weakest verdict."""
+        """The decisive effect: the smallest effect with the weakest verdict."""
         worst = weakest([e.verdict for e in self.effects])
         return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
 

@@ -1,4 +1,4 @@
-"""Read preset files: the constants of the interference population, an ensemble of them, and their evidence.
+"""Read preset files: constants of the interference population, an ensemble of constants, and the evidence.
 
 A preset file is a TOML file. ``[constants]`` describes one population. ``[ensemble]`` describes many
 populations, with a list of values for each constant; their spread shows how well the runs determine it.

@@ -23,7 +23,7 @@ class Malformed(ValueError):
 
 
 class Encoded:
-    """Base class of dataclasses whose JSON contains the properties in ``DERIVED``, then the fields."""
+    """Base class of dataclasses. Their JSON contains the properties named in ``DERIVED``, then the fields."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
 

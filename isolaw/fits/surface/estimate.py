@@ -1,9 +1,9 @@
 """Estimate the surface, and draw the reward at any allocation and budget.
 
-The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior. It is approximated by a
-normal distribution around the mode (Laplace) and corrected by importance weights. Given θ, rewards are normal
-with known mean and covariance. Draws of the reward, and of the n* and laws derived from them, thus reflect
-uncertain rewards *and* uncertain θ.
+The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior. The posterior is
+approximated by a normal distribution around the mode (Laplace) and corrected by importance weights. Given θ,
+rewards are normal with known mean and covariance. Draws of the reward, and of the n* and laws derived from
+them, thus reflect uncertain rewards *and* uncertain θ.
 
 Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
 of their rate. Each θ has its own shares between 0 and 1, and its own position of the step within the gap.
@@ -192,7 +192,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
 def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
     """Return the most likely θ, searched from several starts and then from the best result.
 
-    With many configurations, θ is first searched on a subset, and then refined on all of them.
+    With many configurations, the search begins on a subset of them and is then refined on all.
     """
     from scipy.optimize import minimize  # imported here since a prediction does not need it
 

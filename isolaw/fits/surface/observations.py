@@ -12,7 +12,7 @@ means. If some runs are missing, a seed's effect is estimated from its other run
 covariance of the estimates is known exactly even if runs are missing (`isolaw.fits.surface.process`). The
 residuals of this fit, without the seeds' effects, show how runs vary.
 
-Bins only save time. They are narrow where rewards change, and checkpoints within one bin are averaged.
+Bins only save time. Bins are narrow where rewards change, and average the checkpoints within them.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281), with few futures.
 
 **The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
 one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
-are the sizes of the pool's backtest errors, with priors worth one backtest, so failed forecasts widen the
-intervals.
+are the sizes of the pool's backtest errors, with priors that count as one backtest, so failed forecasts widen
+the intervals.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
   pattern over n recurs at another C, shifted by ρ doublings of n per e-fold of C. Without ρ, a rise of n*
   would stop where the runs end.
 - δ₀ is the difference that exists from the first step, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). It allows for kinks in
-  mostly smooth differences, since no run shows the rewards between neighbouring points of the grid.
+- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). This part allows for kinks
+  in mostly smooth differences, since no run shows the rewards between neighbouring points of the grid.
 - χ is 1 on the low side of one gap between two n, and λ is the height of this step. A cliff in n therefore
   does not require a rough surface elsewhere.
 - g(t) is the share of the reward's rise that was learnt by t.
