@@ -36,9 +36,9 @@ _LEAST = 1e-8  # variance added to each reward, so that covariances can be facto
 class Discrepancy:
     """The discrepancy d, given the residuals of the runs.
 
-    ``size`` is δ. ``left`` contains the residuals e, of shape (P,), at the points ``where``, of shape (P, 3),
-    whose columns are the logs of C, n and B_p. ``noise`` contains the variances of the level, of a cell's
-    level and of the noise, and ``lengths`` the length scales l_C and l.
+    ``size`` is δ. ``left`` contains the residuals e, of shape (P,). ``where``, of shape (P, 3), contains the
+    logs of C, n and B_p at these points. ``noise`` contains the variances of the level, of a cell's level and
+    of the noise, and ``lengths`` the length scales l_C and l.
     """
 
     size: float

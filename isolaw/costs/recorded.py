@@ -289,9 +289,7 @@ class _Intervals:
         return [float(value) for value in found]
 
     def least_squares(self) -> StepPart:
-        """Return the ordinary least-squares line through step times, for comparison. The line can be
-        negative.
-        """
+        """Return the least-squares line through step times, for comparison. The line can be negative."""
         design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
         a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
         return StepPart(float(a), float(b))

@@ -161,8 +161,7 @@ def fitted_to_runs(
 ) -> list[Truth]:
     """Return truths drawn from a surface fitted to runs.
 
-    Returns an empty list unless the runs reach the target, and all cells are within the B_p and n of the
-    runs.
+    Returns an empty list unless the runs reach the target, and their range of B_p and n contains all cells.
     """
     ends = [c.end for c in configurations]
     for axis in range(2):

@@ -242,8 +242,8 @@ def crossovers(
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
     """Return the last x in [low, high] at which the lead (1 + D, X) becomes positive, for each draw.
 
-    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. It is NaN if the
-    frontier does not cover the range.
+    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. The result is
+    NaN if the frontier does not cover the range.
     """
     inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
     if inside.sum() < 2:  # the frontier does not cover this range

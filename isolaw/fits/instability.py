@@ -53,7 +53,7 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign of an unhealthy run, with its step and levels."""
+    """A sign of an unhealthy run: the step at which it began, and the two levels that it compares."""
 
     name: str  # one of the names in the module's docstring
     step: int  # the last step of the window in which the sign began

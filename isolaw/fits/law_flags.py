@@ -1,4 +1,4 @@
-"""Derive the flags of a fitted law, which warn users before they trust its numbers."""
+"""Derive the flags of a fitted law, which warn users about the limits of its results."""
 
 from __future__ import annotations
 

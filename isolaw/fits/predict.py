@@ -215,10 +215,11 @@ def options_of(
     most: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the candidates in order of expected regret: the best, and all others that lose at most ``most``.
+    """Return the best candidate, and all others that lose at most ``most``, in order of expected regret.
 
-    ``cut`` contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the
-    reward's unit.
+    Each doubling past the measured range adds `_RISK` to the regret that determines the order. ``cut``
+    contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's
+    unit.
     """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]

@@ -124,7 +124,7 @@ def check_recipe(
     spec
         as for `isolaw.sweep`.
     out
-        the directory of the check. Each stage has a folder with its sweep there, and a second call continues
+        the directory of the check. It contains a folder with the sweep of each stage. A second call continues
         the stages.
     on_event
         called with each `Event`.

@@ -110,8 +110,8 @@ def study(
 
     The parameters are those of `document.judge`. ``out/jitter`` stores the verdicts of each preset but not
     its runs; stored presets are not judged again. Returns ``presets``, ``members`` (whether they are members
-    of an ensemble), ``seeds``, ``constants`` (the varied ones) and ``verdicts``: for each row of the table,
-    such as ``F1 easy``, how many presets gave each verdict.
+    of an ensemble), ``seeds``, ``constants`` (those that vary) and ``verdicts``. For each row of the table,
+    such as ``F1 easy``, ``verdicts`` contains the number of presets with each verdict.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):

@@ -137,8 +137,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that the models `arms` and `interference` share. The modules of these models define the
-    symbols.
+    """The constants that the models `arms` and `interference` share, named after symbols in their modules.
 
     ``sigma2`` is σ², the variance of styles summed over all directions. ``rho`` is ρ, the style variance of
     right answers relative to wrong answers. ``s`` and ``m`` are the strengths of the individual part and of

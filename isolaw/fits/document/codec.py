@@ -54,7 +54,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: type[T], data: Any) -> T:
-    """Return an instance of the dataclass ``cls`` from ``data``, the output of `encoded`.
+    """Return the instance of the dataclass ``cls`` that `encoded` converted to ``data``.
 
     Raises
     ------

@@ -160,7 +160,7 @@ class BatchHealth:
 
 @dataclass(frozen=True)
 class HealthInfo:
-    """The smallest stable B_p, the health of each B_p, and the number of runs that cannot be judged."""
+    """The smallest stable B_p, the health of each B_p, and the number of runs that isolaw cannot judge."""
 
     smallest_stable: Quantity
     batches: tuple[BatchHealth, ...]
