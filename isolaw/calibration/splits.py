@@ -65,7 +65,7 @@ def predict_by_simulation(
     max_batch_rollouts
         the hardware's cap on B_p · n.
     n_train_problems
-        D; by default the preset's.
+        the number of training problems D; by default the preset's.
     cost, price
         as in `Law.predict`.
     seed

@@ -98,7 +98,7 @@ class Timed:
 
     @classmethod
     def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> Timed | None:
-        """Return the times of a run of the command backend; None if none is known.
+        """Return the times of a run of the command backend, or None if fewer than two are known.
 
         isolaw uses the seconds of a step that the trainer logs. Without them, it uses the times at which
         steps appeared in the log while isolaw followed it. Log lines come in bursts, so lines less than

@@ -1,4 +1,4 @@
-"""n*: the n at which reward, smoothed over log2 n, is highest.
+"""Find n*, the n at which the reward, smoothed over log2 n, is highest.
 
 The argmax over the n of a grid jumps by whole doublings and follows noise. isolaw therefore smooths rewards
 by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least

@@ -1,4 +1,4 @@
-"""The candidate laws of n*(C), and their fit in every draw.
+"""Define the candidate laws of n*(C), and fit them in every draw.
 
     constant        n* = n0
     power           log2 n* = α + β log10 C

@@ -6,7 +6,8 @@ rewards are normal with known mean and covariance. Draws of the reward, and of t
 them, thus reflect uncertain rewards *and* uncertain θ.
 
 Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
-of their rate. Each θ has its own shares between 0 and 1, and its own position of the step within the gap.
+of their rate. Each θ has its own shares between 0 and 1, and its own position of the step χ within the gap
+between two n.
 """
 
 from __future__ import annotations
