@@ -1,4 +1,4 @@
-"""Forecasting rewards at budgets that no run has reached, with a calibrated ensemble.
+"""Forecast rewards at budgets that no run has reached, with a calibrated ensemble.
 
 Each member of the ensemble trains through the whole budget in every cell (B_p, n), on the same problems. A
 cell's expected reward is the mean over members. Forecasts are **simulated**: isolaw assumes that the
@@ -36,8 +36,8 @@ _FORECAST = 2**21  # first index of the random streams, distinct from the stream
 class RewardForecast:
     """Forecast rewards of the ensemble's members over a budget.
 
-    ``rewards`` has shape (E, K, P), for E members in K cells (B_p, n) at P values of C, the last of which is
-    the budget. It is NaN before a cell's first step. ``steps``, of length K, contains the steps that the
+    ``rewards`` has shape (E, K, P), for E members in K cells (B_p, n) at P values of C; the last C is the
+    budget. Rewards before a cell's first step are NaN. ``steps``, of length K, contains the steps that the
     budget pays for.
     """
 

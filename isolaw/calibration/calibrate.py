@@ -133,7 +133,7 @@ class Calibration(Shown):
         """Whether training changed the reward of at least one configuration by more than noise.
 
         A change is the difference between the mean of the first three evaluations and the mean of any three
-        later ones. It counts as more than noise if it exceeds `MOVED` standard deviations of the same
+        later ones. A change counts as more than noise if it exceeds `MOVED` standard deviations of the same
         difference over simulated repetitions of the runs.
         """
         end = 0
@@ -151,8 +151,7 @@ class Calibration(Shown):
 
     @property
     def seeds_apart(self) -> tuple[float, float] | None:
-        """The measured and simulated spread over seeds if the measured one is `MOVED` times larger, else
-        None.
+        """Measured and simulated spread over seeds if the measured one is `MOVED` times larger, or None.
 
         The spread is the standard deviation of a run's mean reward over the runs of one configuration. Since
         the ensemble describes only the mean over seeds, it does not explain a much larger measured spread.
@@ -180,7 +179,7 @@ class Calibration(Shown):
         return Discrepancy.of(of.discrepancy, self.observed.protocol.cells, left, of.covariance)
 
     def save(self, path: str | Path) -> None:
-        """Write the preset file; raise `DataError` if the path holds another kind of file."""
+        """Write the preset file; raise `DataError` if ``path`` is another kind of file."""
         file = Path(path)
         check_replaceable(file, "a preset", "preset.toml", is_preset)
         text = HEAD + self.toml()

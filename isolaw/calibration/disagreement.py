@@ -1,10 +1,10 @@
-"""Whether a calibrated ensemble and a fitted law contradict each other at a budget.
+"""Check whether a calibrated ensemble and a fitted law contradict each other at a budget.
 
-The ensemble and the law each give draws of the reward of a cell (B_p, n). They are compared on the cells that
-both contain, and disagree
+The ensemble and the law each give draws of the reward of a cell (B_p, n). isolaw compares the draws on the
+cells that both contain. The ensemble and the law disagree
 
-- about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the draws
-  of the other;
+- about the choice, if the cell that one recommends is within 0.005 of the best in less than 5 % of the
+  other's draws;
 - about rewards, if their 95 % intervals do not overlap in some cell.
 """
 

@@ -1,16 +1,15 @@
-"""Model discrepancy: the part of the reward that no constants of the simulator reproduce.
+"""Extrapolate the model discrepancy, the part of the reward that no constants of the simulator reproduce.
 
-This module also extrapolates the discrepancy. Let e_p be the p-th measured reward minus the ensemble's mean,
-at compute C in the cell (B_p, n). The model is
+Let e_p be the p-th measured reward minus the ensemble's mean, at compute C in the cell (B_p, n). The model is
 
     e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
     r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
 
 (Kennedy and O'Hagan 2001, JRSS B 63, 425), where d is the discrepancy, δ its standard deviation, r its
 correlation, and Δ the difference between two points. The calibration determines δ. The variances of level,
-cell level and noise are those over simulated repetitions of the runs. The length scales l_C and l maximise
-the marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a
-draw of d given e. It therefore starts where the runs ended, and returns to the simulated mechanism within
+cell level and noise come from simulated repetitions of the runs. The length scales l_C and l maximise the
+marginal likelihood of e under the priors log l_C ~ N(log 2, ½) and log l ~ N(0, ½). Each forecast adds a draw
+of d given e. A forecast therefore starts where the runs ended, and returns to the simulated mechanism within
 about l_C in log C, or l in log n. If δ = 0, the discrepancy adds nothing.
 """
 
@@ -37,9 +36,9 @@ _LEAST = 1e-8  # variance added to each reward, so that covariances can be facto
 class Discrepancy:
     """The discrepancy d, given the residuals of the runs.
 
-    ``size`` is δ. ``left`` contains the residuals e, of shape (P,), at the points ``where``, of shape (P, 3),
-    whose columns are the logs of C, n and B_p. ``noise`` contains the variances of the level, of a cell's
-    level and of the noise, and ``lengths`` the length scales l_C and l.
+    ``size`` is δ. ``left`` contains the residuals e, of shape (P,). ``where``, of shape (P, 3), contains the
+    logs of C, n and B_p at these points. ``noise`` contains the variances of the level, of a cell's level and
+    of the noise, and ``lengths`` the length scales l_C and l.
     """
 
     size: float

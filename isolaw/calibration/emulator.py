@@ -19,8 +19,8 @@ rewards, and ẑ and v the mean and variance of the process at x. Then
 in Meeds and Welling 2014, arXiv 1401.2838). v grows away from simulations, including between simulations that
 no polynomial joins, so constants that no round tried remain possible. δ is the model discrepancy in each
 component: the part of the rewards that no constants of the mechanism reproduce (Kennedy and O'Hagan 2001,
-JRSS B 63, 425). It is estimated from simulations j: the difference e_j = z₀ − z_j has the noise of two sets
-of runs, and δ is the smallest value with
+JRSS B 63, 425). isolaw estimates δ from simulations j: the difference e_j = z₀ − z_j has the noise of two
+sets of runs, and δ is the smallest value with
 
     5 % quantile over j of Σ_k e_jk² / (2 s²ν² + δ²) ≤ K
 """

@@ -1,4 +1,4 @@
-"""The input of a calibration: how runs were trained, what they measured, and what isolaw assumes."""
+"""Collect the input of a calibration: how runs were trained, what they measured, and what isolaw assumes."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _left_early(configuration: Configuration) -> str:
 
 
 def _follows_batch(table: pd.DataFrame, name: str) -> bool:
-    """Return whether lr differs only between configurations, as with an lr that follows B."""
+    """Return whether lr differs only between configurations, as it does if it follows B."""
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])[name].nunique()
     return name == "lr" and bool((own == 1).all())
 

@@ -1,4 +1,4 @@
-"""The recorded training settings that a simulation of the runs repeats."""
+"""Read the recorded training settings that a simulation of the runs repeats."""
 
 from __future__ import annotations
 

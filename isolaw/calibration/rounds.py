@@ -1,4 +1,4 @@
-"""Rounds of simulation that approach the constants with which the simulator reproduces the measurements.
+"""Search, in rounds of simulation, for the constants with which the simulator reproduces the measurements.
 
 The first round draws constants from the prior. Each later round draws them from the posterior of an
 `Emulator` fitted to the latest simulations, so simulations concentrate where the posterior is high. Where

@@ -1,4 +1,4 @@
-"""Simulating the rewards of a population that is trained and evaluated like existing runs."""
+"""Simulate the rewards of a population that is trained and evaluated like existing runs."""
 
 from __future__ import annotations
 

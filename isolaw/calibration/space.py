@@ -1,4 +1,4 @@
-"""The constants that a calibration varies, and their prior.
+"""Define the constants that a calibration varies, and their prior.
 
 Each constant is a function of its own coordinate x. The coordinates are standard normal and independent a
 priori:
@@ -6,7 +6,7 @@ priori:
     log    value = centre · exp(sd · x)                for positive constants
     logit  value = σ(logit(centre) + sd · x)           for shares, with σ the logistic function
 
-The prior has 5 % of its mass at |x| > 2, and excludes |x| > 3. The centers are round numbers between the
+The prior has 5 % of its mass at |x| > 2, and excludes |x| > 3. The centres are round numbers between the
 values of three presets set by hand. Most standard deviations allow a factor of 10 in either direction. The
 prior is wide because the runs of one model say little about another model.
 

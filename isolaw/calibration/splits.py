@@ -51,8 +51,8 @@ def predict_by_simulation(
 ) -> Prediction:
     """Recommend an allocation for a budget from a calibrated preset. The result is **simulated**.
 
-    The measured configurations compete with configurations whose n is two and four times the largest measured
-    n. These have the same B_p or, if all measured configurations have the same B, the same B.
+    The measured configurations compete with configurations of two and four times the largest measured n. The
+    larger n have the same B_p or, if all measured configurations have the same B, the same B.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def predict_by_simulation(
     max_batch_rollouts
         the hardware's cap on B_p · n.
     n_train_problems
-        D; by default the preset's.
+        the number of training problems D; by default the preset's.
     cost, price
         as in `Law.predict`.
     seed

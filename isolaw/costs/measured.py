@@ -164,7 +164,7 @@ def read_doctor(path: str | Path) -> Cost:
 
 
 def _line(units: list[float], seconds: list[float]) -> StepPart:
-    """Return a, b ≥ 0 of the line fitted to the seconds at several sizes. With one size, b is 0."""
+    """Fit the line a + b · units to the seconds at several sizes, with a, b ≥ 0. With one size, b is 0."""
     from scipy.optimize import nnls
 
     design = np.stack([np.ones(len(units)), units if len(units) > 1 else np.zeros(1)], axis=1)

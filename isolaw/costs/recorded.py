@@ -12,11 +12,11 @@ Each equation is divided by its w, since the error of a time is proportional to 
 the machine did other work, or in which a run loaded its model again, then has a bounded effect.
 
 If B_p and n vary independently over at least six configurations, three models compete. The model *line* is
-the one above. The model *tail* adds a term k · log2(B_p) to the generation, or to the whole step if parts are
-not recorded. The model *effects* extends *tail* by an effect of each configuration (`isolaw.step_effects`),
-which is the median of log(measured / predicted) over its runs. isolaw leaves out each configuration in turn.
-It keeps the model that predicts the medians of the left-out configurations with the smallest root mean square
-error, and prefers the simpler of equal models.
+the equation above. The model *tail* adds a term k · log2(B_p) to the generation, or to the whole step if
+parts are not recorded. The model *effects* extends *tail* by an effect of each configuration
+(`isolaw.step_effects`), which is the median of log(measured / predicted) over its runs. isolaw leaves out
+each configuration in turn, and keeps the model that predicts the medians of the left-out configurations with
+the smallest root mean square error. Of equal models, isolaw keeps the simplest.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class Timed:
 
     @classmethod
     def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> Timed | None:
-        """Return the times of a run of the command backend; None if none is known.
+        """Return the times of a run of the command backend, or None if fewer than two are known.
 
-        They are the seconds of a step that the trainer logs, or else the times at which its steps appeared in
-        the log while isolaw followed it. These come in bursts, so lines less than `APART_S` after the last
-        one are left out. A step of such a trainer includes its evaluation.
+        isolaw uses the seconds of a step that the trainer logs. Without them, it uses the times at which
+        steps appeared in the log while isolaw followed it. Log lines come in bursts, so lines less than
+        `APART_S` after the last one are left out. A step of such a trainer includes its evaluation.
         """
         name = ("train", STEP_SECONDS)
         rows = [row for line in lines for row in line["rows"]]
@@ -292,7 +292,7 @@ class _Intervals:
         return [float(value) for value in found]
 
     def least_squares(self) -> StepPart:
-        """Return the ordinary least-squares line through step times, for comparison. It can be negative."""
+        """Return the least-squares line through step times, for comparison. The line can be negative."""
         design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
         a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
         return StepPart(float(a), float(b))

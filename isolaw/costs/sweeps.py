@@ -17,7 +17,7 @@ from isolaw.store import SweepStore
 def left(
     directory: str | Path, runs: Iterable[RunSpec], cost: Cost, price: float | None = None
 ) -> Spent | None:
-    """Return the cost of the remaining steps, evaluations and starts of ``runs``, each from its last state.
+    """Return the cost of the steps, evaluations and starts that ``runs`` still need from their last states.
 
     Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost model
     includes them.
@@ -42,7 +42,7 @@ def left(
 
 
 class Remaining(NamedTuple):
-    """What is left of the runs of one (B_p, n), and its estimated cost."""
+    """The remaining work of the runs of one (B_p, n), and its estimated cost."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -61,7 +61,7 @@ def by_configuration(
     runs: Iterable[RunSpec],
     cost_of: Callable[[RunSpec], Cost | None],
 ) -> list[Remaining]:
-    """Return the cost of what is left of ``runs`` for each (B_p, n), ascending; empty if any is not known."""
+    """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown."""
     groups: dict[tuple[int, int], list[RunSpec]] = {}
     for run in runs:
         groups.setdefault((run.problems_per_batch, run.rollouts_per_problem), []).append(run)
@@ -81,7 +81,7 @@ def gpu_hours(remaining: Sequence[Remaining]) -> float:
 
 
 def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
-    """Return the estimated cost of what is left of a sweep as JSON-able data."""
+    """Return the estimated cost of a sweep's remaining work as JSON-able data."""
     return {
         "source": str(CostOrigin.ESTIMATE),
         "gpu_hours": gpu_hours(remaining),

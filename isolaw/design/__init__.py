@@ -1,1 +1,1 @@
-"""Choosing which runs of a grid are worth their cost, and forecasting what each choice would find."""
+"""Choose which runs of a grid are worth their cost, and forecast what each choice would find."""

@@ -80,7 +80,7 @@ class Case(Section):
     n_train_problems: Count | None = None
 
     def heeds(self, statement: Statement) -> bool:
-        """Return whether a statement is about problems and models that resemble the user's."""
+        """Return whether a statement is about problems and models that resemble the user's case."""
         same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
         size = self.model_size or _TYPICAL
         return same and min(_ratio(own, size) for own in statement.sizes or (size,)) <= _COMPARABLE
@@ -96,7 +96,7 @@ class Case(Section):
         return self.max_batch_rollouts or _UNLIMITED
 
     def like(self, source: Source) -> bool:
-        """Return whether a source has similar problems and a similar model. It then counts if it covers C."""
+        """Return whether a source's problems and model resemble the user's, so it counts if it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
         return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
 

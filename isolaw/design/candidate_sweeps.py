@@ -2,7 +2,7 @@
 
 A cell is one (B_p, n) of the grid. The candidates are
 
-- the grid, i.e. all seeds of all cells;
+- the grid: all seeds of all cells;
 - all cells with fewer seeds;
 - every second n, with as many seeds as the spend allows;
 - all n at one B_p;

@@ -1,4 +1,4 @@
-"""Comparison of the cells (B_p, n) of a grid at one compute C, given the runs so far.
+"""Compare the cells (B_p, n) of a grid at one compute C, given the runs so far.
 
 isolaw draws the rewards r_d(a) of all cells a at C jointly from the fitted reward surface
 (`isolaw.fits.surface.estimate`), so that effects shared by runs with the same seed cancel in differences. In
@@ -48,7 +48,7 @@ class CellRewards:
     def gains(self) -> Floats:
         """Return how much each cell contributes to the expected regret of the best cell.
 
-        The array has shape (K,). A cell contributes in those draws in which it has the highest reward:
+        The array has shape (K,). A cell contributes in the draws in which it has the highest reward:
 
         mean_d [ (r_d(b) − r_d(best)) · 1(b is the highest of draw d) ]
         """

@@ -1,8 +1,8 @@
 """`Clock`: the time that the runs requested by a design take on given GPUs.
 
 The runs of one decision execute in parallel, longest first, as many at a time as the GPUs allow. The next
-decision waits for all of them. Continuing a run costs its start-up time once more, and each evaluation in a
-run's schedule takes time, too.
+decision waits for all these runs. Continuing a run costs its start-up time once more, and each evaluation in
+a run's schedule also takes time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Clock:
-    """A model of the time that runs take when ``places`` of them execute at a time.
+    """A model of the time that runs take if ``places`` runs execute at a time.
 
     ``evaluated`` maps each cell (B_p, n) to the steps at which its runs are evaluated.
     """

@@ -2,7 +2,7 @@
 
 A decision depends only on earlier decisions and on the measurements of the requested runs up to their
 requested horizons. The same results therefore give the same decisions, regardless of where and in which order
-the runs execute. Decisions can therefore be audited, and reproduced after a crash.
+the runs execute. Decisions can be audited, and reproduced after a crash.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Request(Cell):
 
 @dataclass(frozen=True)
 class Standing(Cell):
-    """The reward and verdict of one configuration, at the compute at which a decision compared them."""
+    """The reward and verdict of one configuration, at the compute of a decision's comparison."""
 
     verdict: CellVerdict
     reward: float | None = None  #: mean reward over the draws
@@ -141,7 +141,7 @@ def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:
 
 
 def cost_of(requests: Iterable[Request], made: Mapping[RunKey, int]) -> int:
-    """Return the rollouts that these runs add to the horizons in ``made``, requested earlier."""
+    """Return the rollouts that these runs add to the previously requested horizons in ``made``."""
     total = 0
     for request in requests:
         before = Request(*request.run, made.get(request.run, 0)).rollouts

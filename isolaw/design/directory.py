@@ -233,7 +233,7 @@ def read(store: SweepStore) -> list[Decision]:
 
 
 def state(store: SweepStore) -> dict[str, Any] | None:
-    """Return the state of a race: decisions, requested rollouts, ending, best cell. None without a race."""
+    """Return a race's decisions, requested rollouts, ending and best cell, or None without a race."""
     history = read(store)
     if not history:
         return None

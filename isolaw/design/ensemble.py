@@ -1,4 +1,4 @@
-"""Truths from a calibrated preset: the rewards of members of its ensemble over a grid.
+"""Derive truths from a calibrated preset: the rewards of its ensemble's members over a grid.
 
 isolaw trains `MEMBERS` members, equally spaced in the ensemble, in each cell (B_p, n) up to the target, with
 `SEEDS` seeds and exact evaluations. Each seed has its own problems, which are the same in every cell, as in

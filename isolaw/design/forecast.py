@@ -1,7 +1,7 @@
 """`plan`: compare sweeps on simulated truths before spending anything, and recommend one.
 
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
-runs, receives their simulated measurements, and recommends a cell (B_p, n). The loss of this play is
+runs, receives their simulated measurements, and recommends a cell (B_p, n). The loss of such a *play* is
 
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 

@@ -1,4 +1,4 @@
-"""Playing a design against a truth with known rewards, to measure its spend and its regret."""
+"""Play a design against a truth with known rewards, to measure its spend and its regret."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _REFERENCE_RUNS = 27
 class Question:
     """A sweep over a grid, and the limit on what the planned runs may spend.
 
-    ``spec.sweep.compute`` is the target. ``runs`` contains all runs of the grid. Their settings are
+    ``spec.sweep.compute`` is the target. ``runs`` contains all runs of the grid. The runs' settings are
     unresolved, since the model and the problems need not exist.
     """
 

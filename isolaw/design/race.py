@@ -9,7 +9,7 @@
 3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the expected
    regret is at most the tolerance or the spend is used up.
 
-isolaw compares cells at a compute that all of them reached, and never extrapolates, since learning curves
+isolaw compares cells at a compute that all cells reached, and never extrapolates, since learning curves
 cross. Runs with the same seed share their problems, so even one seed shows much of the difference between two
 cells.
 """
@@ -87,7 +87,7 @@ class Race:
 
     @property
     def least(self) -> int:
-        """Rollouts that a race needs: those of the three cheapest runs to the target at B_p = ``start``."""
+        """The rollouts that a race needs: the three cheapest runs to the target at B_p = ``start``."""
         runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
         return sum(runs[:LEAST_CURVES])
 

@@ -1,4 +1,4 @@
-"""The decisions that a race would make under an assumed truth, shown before anything is spent."""
+"""Simulate the decisions that a race would make under an assumed truth, before anything is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing the sweep files that `plan` recommends and `advise` suggests."""
+"""Write the sweep files that `plan` recommends and `advise` suggests."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def check(path: Path) -> None:
 
 
 def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
-    """Write the sweep file of a design; raise `DataError` if the path holds another kind of file."""
+    """Write the sweep file of a design; raise `DataError` if ``path`` is another kind of file."""
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
     _write(head, content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
-    """Write the sweep file of `Advice.sweep`; raise `DataError` if the path holds another kind of file."""
+    """Write the sweep file of `Advice.sweep`; raise `DataError` if ``path`` is another kind of file."""
     head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
     _write(head, advice.sections(), path, FIRST)
 

@@ -1,8 +1,8 @@
 """Truths: assumed rewards of all cells of a grid, from which isolaw draws simulated runs.
 
 For each cell (B_p, n) and each C up to the target, a truth has the mean reward m and the effects f_k shared
-by runs with the same seed. It also has the standard deviation σ of a single run's deviation, and the noise of
-an evaluation:
+by runs with the same seed. A truth also has the standard deviation σ of a single run's deviation, and the
+noise of an evaluation:
 
     p_s(C) = m(C) + Σ_k z_sk f_k(C) + σ(C) e(C)
     measured = p_s(C) + noise of variance v(C) m (1 − m) / answers
@@ -14,7 +14,7 @@ m)) over problems with success probability q.
 `presets` reads the truths shipped with isolaw, which reach 3e6 rollouts (``benchmarks/presets.py`` writes the
 file). Seven truths on an easy and seven on a hard problem set come from the interference simulator with
 jittered constants. Four on each set are members of the ensembles published-easy and published-hard, which are
-calibrated to the paper's runs, and in which n* rises more steeply. All of them are **simulated**. For another
+calibrated to the paper's runs, and in which n* rises more steeply. All truths are **simulated**. For another
 target isolaw rescales C: a truth learns as fast relative to the target as it does relative to 3e6. A cell
 outside the n and B_p of the truths has the rewards of the nearest cell inside.
 """
@@ -161,7 +161,7 @@ def fitted_to_runs(
 ) -> list[Truth]:
     """Return truths drawn from a surface fitted to runs.
 
-    Returns an empty list unless the runs reach the target, and their B_p and n enclose those of all cells.
+    Returns an empty list unless the runs reach the target, and their range of B_p and n contains all cells.
     """
     ends = [c.end for c in configurations]
     for axis in range(2):

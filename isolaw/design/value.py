@@ -1,4 +1,4 @@
-"""The value of more runs: the expected loss after more seeds at the target, forecast before they run.
+"""Forecast the value of more runs: the expected loss after more seeds at the target.
 
 isolaw draws a few truths (`isolaw.design.truths`) from the surface fitted to the runs so far. In each truth
 it simulates the additional runs, adds them to the measured ones, and compares the cells again:
@@ -48,12 +48,12 @@ class Purchase(Encoded):
 def further(
     measured: Sequence[Configuration], found: CellRewards, seeds: Sequence[int], rollouts: int, answers: int
 ) -> Purchase | None:
-    """Return the value of as many more seeds as ``rollouts`` pay for, at least one in each of two cells.
+    """Return the value of additional seeds that ``rollouts`` pay for, or of two runs if they pay for fewer.
 
-    The two cells are the best cell and its strongest rival. ``found`` compares the cells at the target.
-    ``seeds`` are the seeds of the sweep; new seeds continue their numbering. ``answers`` is the number of
-    answers in an evaluation. Returns None if no cell competes with the best one, or if rewards are not shares
-    of correct answers.
+    The seeds go in turn to the best cell and its strongest rivals. ``found`` compares the cells at the
+    target. ``seeds`` are the seeds of the sweep; new seeds continue their numbering. ``answers`` is the
+    number of answers in an evaluation. Returns None if no cell competes with the best one, or if rewards are
+    not shares of correct answers.
     """
     if any(c.reward.min() < 0 or c.reward.max() > 1 for c in measured):
         return None

@@ -1,4 +1,4 @@
-"""Weighting truths by their agreement with existing runs.
+"""Weight truths by their agreement with existing runs.
 
 isolaw compares contrasts: the reward of a configuration minus the mean over configurations. The mean is
 removed because it depends on the problem set. The comparison uses L values of C where at least two

@@ -1,4 +1,4 @@
-"""List the candidate allocations for a budget: measured ones, and ones between and beyond the measured."""
+"""List candidate allocations for a budget: the measured ones, and others between and beyond them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ LEAST_STEPS = 20  # fewest steps that the budget must buy for a configuration wi
 
 
 def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
-    """Return the compute that at least three n reached. n can be compared up to there and slightly beyond."""
+    """Return the compute up to which isolaw compares n: at least three n ran this far.
+
+    An n reaches the compute one step after its last checkpoint, and can be compared slightly beyond.
+    """
     return _third([(entry.level(axis_of(grid)), entry.end) for entry in grid])
 
 
 def reached(grid: Sequence[GridEntry | Configuration]) -> float:
-    """Return the largest compute at which at least three n have a checkpoint, one step before `comparable`.
+    """Return the largest compute at which at least three n have a checkpoint.
 
-    Messages and charts call it today's compute.
+    Messages and charts call it today's compute. `comparable` is one step larger.
     """
     return _third([(entry.level(axis_of(grid)), entry.measured[1]) for entry in grid])
 
 
 def _third(ends: Iterable[tuple[int, float]]) -> float:
-    """Return the third-largest of the computes that the n reached, or 0 for fewer than three n."""
+    """Return the third-largest value among each n's largest compute, or 0 for fewer than three n."""
     last: dict[int, float] = {}
     for n, end in ends:
         last[n] = max(last.get(n, 0.0), end)
@@ -47,10 +50,10 @@ def _third(ends: Iterable[tuple[int, float]]) -> float:
 
 
 def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
-    """Return a budget divided by the compute of `comparable`, or infinity if no three n share a compute.
+    """Return the ratio of a budget to `comparable`, or infinity if fewer than three n were measured.
 
-    Runs with a nominal C end up to one step before it. If the budget exceeds `INTERVALS` or `FAR` times their
-    end only because of this shortfall (at most `_ROUNDING`), the result is exactly this multiple.
+    A run that was planned for compute C can end up to one step before C. If only this shortfall (a share of
+    at most `_ROUNDING`) takes the ratio past the limit `INTERVALS` or `FAR`, the result is exactly the limit.
     """
     reach = comparable(grid)
     if not reach:
@@ -67,8 +70,9 @@ def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
 class CandidateAllocation(Cell):
     """A candidate (B_p, n), with the cost of one step in the unit of the budget.
 
-    ``measured`` is true if the runs include it. ``rate`` is the amount of the law's x per unit of budget,
-    which is 1 except for budgets in hours. ``beyond`` is the number of doublings past the measured n and B_p.
+    ``measured`` is true if the runs include it. ``rate`` is the amount of the law's x (e.g. compute) that one
+    unit of budget buys; it differs from 1 only for budgets in hours. ``beyond`` is the number of doublings
+    past the measured n and B_p.
     """
 
     step_cost: float
@@ -80,7 +84,10 @@ class CandidateAllocation(Cell):
 def affordable(
     document: LawDocument, budget: int, cap: int | None, flags: list[Flag]
 ) -> list[CandidateAllocation]:
-    """Return the healthy configurations within the cap for which the budget buys at least one step."""
+    """Return the stable measured configurations within the cap for which the budget buys at least one step.
+
+    If no configuration is stable, the unstable ones are kept. Flags report an unstable B_p.
+    """
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
     out = [
@@ -108,7 +115,7 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
-    """Group configurations by B_p (by B in ``fixed-b``, by n in ``fixed-n``) and sort each group by axis."""
+    """Group entries by B_p (by B in ``fixed-b``, by n in ``fixed-n``) and sort each group along the axis."""
     out: dict[int, list[E]] = {}
     axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
     for e in sorted(entries, key=lambda e: e.level(axis)):
@@ -143,11 +150,11 @@ def beyond(
 ) -> list[CandidateAllocation]:
     """Return unmeasured candidates outside the measured range, up to a factor `REACH`.
 
-    n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, it also extends beyond its
-    range, up to a factor `_REACH_B`. If n varies as well, both are powers of two, and B_p · n is at most a
-    factor `REACH` outside the measured sizes. Each candidate must fit within the cap, and the budget must buy
-    `LEAST_STEPS` steps, since fewer steps train nothing. n is at least 2, as GRPO's advantage requires. B_p
-    does not extend past an end of its range where runs are unstable.
+    n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, candidates also extend beyond
+    the range of B_p, up to a factor `_REACH_B`. In the setting ``joint``, both n and B_p are powers of two,
+    and B_p · n is at most a factor `REACH` outside the measured sizes. Each candidate must fit within the
+    cap, and the budget must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least
+    2, as GRPO's advantage requires. B_p does not extend past an end of its range where runs are unstable.
     """
     grid, held_b = document.grid, document.setting == "fixed-b"
     n_of = sorted({e.rollouts_per_problem for e in grid})
@@ -186,7 +193,7 @@ def beyond(
 
 
 def _outside(levels: Sequence[int], reach: int, least: int, factors: tuple[int, ...]) -> list[int]:
-    """Return the values f · 2^k outside the levels, up to a factor ``reach`` and not below ``least``.
+    """Return values f · 2^k (f in ``factors``) outside the range of the levels, up to a factor ``reach``.
 
     >>> _outside([8, 32], 4, 2, (1, 3))
     [2, 3, 4, 6, 48, 64, 96, 128]

@@ -40,5 +40,5 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _take_control() -> None:
-    """Make the current thread the controlling thread, since threadpoolctl ignores all other threads."""
+    """Make the current thread threadpoolctl's controlling thread, since calls from all others are ignored."""
     OpenBLASController.clear_controlling_thread(force=True)

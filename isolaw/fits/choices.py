@@ -68,7 +68,7 @@ def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
 
 
 def _fixed(table: pd.DataFrame) -> dict[str, Any]:
-    """Return, for each attribute in which the runs differ, the value with the most n."""
+    """Choose a value for each attribute in which the runs differ: the value that ran with the most n."""
     fixed: dict[str, Any] = {}
     while names := differing(table):
         name = names[0]

@@ -1,11 +1,11 @@
 """Find runs that collapse while other runs of their configuration do not, and cut them at the collapse.
 
 A collapse is an event with its own probability, not noise about a mean. A run has collapsed if it ends far
-below the other runs of its (B_p, n), compared with the usual difference between runs. Its checkpoints count
-until it has fallen by half of this distance. The surface, and all results derived from it, then describe runs
-that do not collapse. Nothing is cut if all runs of a configuration fall, since the configuration is then the
-cause. Nothing is cut either if runs begin to learn at different times, since the usual difference is then
-large.
+below the other runs of its (B_p, n), compared with the usual difference between runs. A collapsed run's
+checkpoints count until the run has fallen by half of this distance. The surface, and all results derived from
+it, then describe runs that do not collapse. Nothing is cut if all runs of a configuration fall, since the
+configuration is then the cause. Nothing is cut either if runs begin to learn at different times, since the
+usual difference is then large.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _ends(c: Configuration) -> list[float]:
 
 
 def _collapses(c: Configuration, usual: float) -> list[Collapse]:
-    """Return the runs of a configuration that collapsed, lowest first."""
+    """Return the collapses in a configuration, lowest run first; gaps smaller than ``usual`` do not count."""
     left, out = list(range(c.runs)), []
     while len(left) > 1:
         lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))

@@ -61,7 +61,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Path:
-    """n*(C) in the estimate and D draws, to which laws are fitted. Both methods produce it."""
+    """n*(C) of the estimate and of D draws, the data to which both methods fit laws."""
 
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
@@ -84,7 +84,7 @@ class Path:
 
     @property
     def n(self) -> Floats:
-        """n* of shape (1 + D, X): ±inf if n* is a bound that is open on that side, NaN if it is unknown."""
+        """n* of shape (1 + D, X): +inf (−inf) where it is only a lower (upper) bound, NaN where unknown."""
         n = np.exp2(self.log2_n)
         n = np.where(self.below & ~self.above, np.inf, np.where(self.above & ~self.below, -np.inf, n))
         return np.where(self.below & self.above, np.nan, n)
@@ -144,10 +144,7 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
 def envelope(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the levels of n and the best reward of each level.
-
-    If ``measured``, the reward is −inf at computes at which no run of the level was measured.
-    """
+    """Return the levels of n, and the highest curve of each level at ``compute``."""
     levels, axis = levels_of(configurations), axis_of(configurations)
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
@@ -245,8 +242,8 @@ def crossovers(
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
     """Return the last x in [low, high] at which the lead (1 + D, X) becomes positive, for each draw.
 
-    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. It is NaN if the
-    frontier does not cover the range.
+    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. The result is
+    NaN if the frontier does not cover the range.
     """
     inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
     if inside.sum() < 2:  # the frontier does not cover this range

@@ -49,8 +49,8 @@ class Gain:
 def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     """Return the gain of the budget, or None if it is not beyond today's compute or cannot be compared.
 
-    ``limits`` are the keyword arguments of `Law.predict`. There is no gain for a law of the method ``paper``,
-    whose draws do not contain two budgets jointly, or for a budget in hours with a law in tokens.
+    ``limits`` are the keyword arguments of `Law.predict`. A law of the method ``paper`` has no gain, since
+    its draws do not contain two budgets jointly. A budget in hours has none if the law is in tokens.
     """
     document, best = law.document, prediction.allocation
     if law.surface is None or best is None:

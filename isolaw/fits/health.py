@@ -124,10 +124,10 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
     """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health of each B_p.
 
-    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. Its
-    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest is unstable, and
-    ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
-    (Clopper–Pearson) intervals of the shares.
+    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. The
+    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest B_p is unstable,
+    and ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
+    (Clopper–Pearson) intervals of the shares of healthy runs.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
 
 
 def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> Quantity:
-    """Return the smallest stable B_p, with an interval derived from the intervals of the shares."""
+    """Return the smallest stable B_p. Its interval follows from the intervals of the healthy shares."""
     if not ends:
         return REFUSED
     first, last = float(min(ends)), float(max(ends))

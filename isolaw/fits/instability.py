@@ -6,7 +6,7 @@ A diagnostic y_1 … y_T is judged by its *levels*, which are means over windows
 
 Values are clipped to 4 σ from the window's median, so a single outlier or dip cannot be a sign. σ is the
 residual scatter of y_i − (y_{i−1} + y_{i+1}) / 2, which is insensitive to a trend (Gasser, Sroka &
-Jennen-Steinmetz, Biometrika 73, 1986). It is at least the binomial error of an evaluation, √(y (1 − y) /
+Jennen-Steinmetz, Biometrika 73, 1986). σ is at least the binomial error of an evaluation, √(y (1 − y) /
 (problems · samples)).
 
 - *reward drawn down*: the reward ends below its peak by more than noise and by more than a quarter of its
@@ -17,11 +17,10 @@ Jennen-Steinmetz, Biometrika 73, 1986). It is at least the binomial error of an 
 - *entropy explosion*: the entropy reaches ten times its start. A base model starts at .3 to 1 nat per token,
   and no text has 3 or more.
 - *explosion* of the KL or gradient norm: it reaches a hundred times its level at a quarter of the steps. KL
-  grows as the square of the distance that parameters moved, which grows at most linearly in steps, so a
-  healthy run can reach sixteen times.
+  grows as the square of the distance that parameters moved, which grows at most linearly in steps, so KL in a
+  healthy run can reach sixteen times this level.
 - *truncated responses*: the share is 15 % or more at the end. 10–15 % typically destabilised training at
-scale
-  (ScaleRL, arXiv 2510.13786, appendix). Many base models start above this share and then fall below it.
+  scale (ScaleRL, arXiv 2510.13786, appendix). Many base models start above this share and then fall below it.
 
 Response length is not a sign, since it grows and shrinks in healthy runs.
 """
@@ -54,7 +53,7 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """One sign of an unhealthy run, with its step and levels."""
+    """A sign of an unhealthy run: the step at which it began, and the two levels that it compares."""
 
     name: str  # one of the names in the module's docstring
     step: int  # the last step of the window in which the sign began

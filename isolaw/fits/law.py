@@ -1,7 +1,8 @@
 """`Law`: a fitted allocation law, its predictions and tables, and its files.
 
-On disk, a law consists of ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, which
-is named by their hash (`isolaw.fits.draws`). Without the Parquet file, the law predicts without intervals.
+On disk, a law consists of ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named
+by the hash of its content (`isolaw.fits.draws`). Without the Parquet file, the law predicts without
+intervals.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Law(Shown, LawPosterior):
         max_batch_rollouts
             the hardware's cap on B_p · n.
         n_train_problems
-            D, to count epochs.
+            D, the number of training problems, from which isolaw counts epochs.
         cost
             cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU hours if known.
         price

@@ -134,9 +134,9 @@ def simultaneous(path: Path) -> NDArray[np.float64]:
     """Return the simultaneous band that contains n*(C) at every C in 95 % of draws.
 
     The array has shape (2, X), and is ±inf where the band is open. The band consists of equal-tailed
-    pointwise quantiles, and is the narrowest such band with 95 % of draws. A draw with unknown n* at a C
-    counts as inside the band there. The band is open where the estimate is a bound, and where draws do not
-    vary.
+    pointwise quantiles, and is the narrowest such band with 95 % of draws. A draw with unknown n* at some C
+    counts as inside the band at this C. The band is open where the estimate is a bound, and where draws do
+    not vary.
     """
     draws = np.sort(path.n[1:], axis=0)  # NaN last
     counts = np.sum(~np.isnan(draws), axis=0)

@@ -1,4 +1,4 @@
-"""Derive the flags of a fitted law, which warn users before they trust its numbers."""
+"""Derive the flags of a fitted law, which warn users about the limits of its results."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
 
 
 def _never_rises(curve: CurveEntry, unit: float) -> bool:
-    """Return whether a curve ends where it starts.
+    """Return whether a curve's ceiling is not noticeably above its start.
 
     The result is False for ``power``, which has no start or ceiling parameter.
     """

@@ -1,4 +1,4 @@
-"""Compute n*, B_p* and M* at a budget, and a law's n. At the ends of the grid they are only bounds."""
+"""Compute n*, B_p* and M* at a budget, and the n of a law. At an end of the grid, each is only a bound."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def optimum(
 ) -> tuple[Quantity, Quantity, Quantity]:
     """Return n*, B_p* and M* at the single compute of ``cut``.
 
-    At the ends of the available range they are bounds. For a budget in hours, the allocations of ``cut`` are
-    the ``candidates``.
+    At an end of the available range, each is only a bound. For a budget in hours, the allocations of ``cut``
+    are the ``candidates``.
     """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
@@ -142,7 +142,7 @@ def _star(
     levels: Ints | None = None,
     value: float | None = None,
 ) -> Quantity:
-    """Return the estimate of n* with an interval. An end is open where draws are at the grid's end."""
+    """Return n* with an interval, which is open on a side where draws are at the end of the grid."""
     low, high = float(grid.min()), float(grid.max())
     at = float(np.exp2(log2[0])) if value is None else value
     if far or math.isnan(at):
@@ -161,7 +161,7 @@ def _star(
 
 
 def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -> None:
-    """Flag an n* that is or could be outside the measured and affordable n. ``grid`` contains log2 n."""
+    """Flag an n* that is or could be outside the measured and affordable range. ``grid`` contains log2 n."""
     log2_n = grid[best]
     measured = [g.level(document.axis) for g in document.grid]
     smallest, largest = min(measured), max(measured)
@@ -183,7 +183,8 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
 def may_be_outside(cut: Slices) -> bool:
     """Return whether n*, or an independently varying B_p*, is or could be at an end of the available range.
 
-    It could be there if it is in more than 2.5 % of the draws. Returns False if all n are equally good.
+    An optimum could be at an end if it is there in more than 2.5 % of draws. Returns False if all n are
+    equally good.
     """
     if cut.flat[0, 0]:
         return False
@@ -220,7 +221,7 @@ def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
-    """Return the n of the preferred law at a budget. It is refused if no law is preferred."""
+    """Return the preferred law's n at a budget, with the status ``refused`` if no law is preferred."""
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)

@@ -9,9 +9,9 @@ of reward matters. Let r_d(a) be the reward of allocation a at the budget C in d
 isolaw recommends the affordable configuration with the smallest expected regret. For ``paper``, it must be
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
 or the best n or B_p could be, more candidates compete, with rewards from the pool
-(`isolaw.fits.surface.pool`). Their n extends from a quarter of the smallest to four times the largest
-measured n, and their B_p from half to twice the measured range if B_p varies independently. Each doubling
-past the measured range then adds `_RISK` to the regret by which candidates are ranked.
+(`isolaw.fits.surface.pool`). The n of these candidates extends from a quarter of the smallest to four times
+the largest measured n. If B_p varies independently, B_p extends from half to twice the measured range. Each
+doubling past the measured range then adds `_RISK` to the regret by which candidates are ranked.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -203,7 +203,7 @@ def _cut(
 
 
 def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
-    """Return the fitted and drawn rewards of K cells, each at its own compute, with shape (1 + draws, K)."""
+    """Return fitted and drawn rewards of K allocations, each at its own compute, of shape (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
     places = np.array([cell.place for cell in cells])
@@ -218,10 +218,11 @@ def options_of(
     most: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the candidates in order of expected regret: the best, and all others that lose at most ``most``.
+    """Return the best candidate, and all others that lose at most ``most``, in order of expected regret.
 
-    ``cut`` contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the
-    reward's unit.
+    Each doubling past the measured range adds `_RISK` to the regret that determines the order. ``cut``
+    contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's
+    unit.
     """
     reward = cut.reward[:, 0]
     regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]

@@ -104,12 +104,12 @@ class Prediction(Shown):
 
     @property
     def tolerance(self) -> float:
-        """Rewards within this difference count as equal. It is 0.005 of the metric's unit."""
+        """The difference within which rewards count as equal: 0.005 of the metric's unit."""
         return TOLERANCE if self.document is None else self.document.tolerance
 
     @property
     def n(self) -> int | None:
-        """Rollouts per problem of the recommended allocation. n, B_p and M are None without one."""
+        """Rollouts per problem of the recommended allocation. n, B_p and M are None if there is none."""
         return None if self.allocation is None else self.allocation.rollouts_per_problem
 
     @property

@@ -66,6 +66,6 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
 
 
 def _usual(rewards: Sequence[Floats]) -> tuple[float, float]:
-    """Return the first and the last percentile, so that outliers cannot determine the unit."""
+    """Return the 1st and 99th percentiles of the rewards, so that outliers cannot determine the unit."""
     values = np.concatenate([reward.ravel() for reward in rewards])
     return float(np.quantile(values, 0.01, method="lower")), float(np.quantile(values, 0.99, method="higher"))

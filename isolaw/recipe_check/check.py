@@ -35,7 +35,7 @@ Execute = Callable[[CheckSweep, Plan], None]
 
 
 class RecipeVerdict(StrEnum):
-    """Whether the runs support a choice in the recipe."""
+    """The verdict on a choice in the recipe, according to the runs."""
 
     SUPPORTED = "supported"  # the choice is significantly better than each alternative
     CONTRADICTED = "contradicted"  # an alternative is significantly better
@@ -80,8 +80,8 @@ class RecipeCheck(Encoded, Shown):
     ``lr`` is the best lr at C = ``compute``, ``lr_undecided`` lists other lr that are equally good within
     noise, and ``lr_short`` is the best lr at ``horizon``. ``slope`` is the change of log2 lr* per doubling of
     C in the search, or None if noise hides it. ``lr_law`` describes how the best lr grows with the batch size
-    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``; it is None if they do not
-    determine it. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
+    (`isolaw.to_target`), from the runs of the stages ``lr`` and ``batch``; it is None if these runs do not
+    determine the law. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
     ``terms_other``.
     """
 
@@ -124,7 +124,7 @@ def check_recipe(
     spec
         as for `isolaw.sweep`.
     out
-        the directory of the check. Each stage has a folder with its sweep there, and a second call continues
+        the directory of the check. It contains a folder with the sweep of each stage. A second call continues
         the stages.
     on_event
         called with each `Event`.

@@ -1,4 +1,4 @@
-"""Comparison of the rewards of recipes, with a test of which differences exceed noise.
+"""Compare the rewards of recipes, and test which differences exceed noise.
 
 The reward of recipe k with seed s is ``r_ks = μ_k + σ_s + ε_ks``. Here μ_k is the recipe's mean, σ_s the
 effect shared by all runs of a seed (problems, their order, evaluations), and ε_ks noise. For K recipes and S
@@ -32,7 +32,7 @@ K = TypeVar("K", bound=Hashable)
 class Judged(Generic[K]):
     """The mean reward of each recipe, with the standard error and the least significant difference.
 
-    The last two are None if the noise cannot be estimated, e.g. with one seed.
+    The standard error and the difference are None if the noise cannot be estimated, e.g. with one seed.
     """
 
     mean: dict[K, float]

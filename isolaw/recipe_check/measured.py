@@ -1,4 +1,4 @@
-"""The measurements of a stage of a recipe check: the reward of each (B_p, n, lr) and seed at a horizon."""
+"""Read the measurements of a recipe check's stage: rewards by (B_p, n, lr) and seed at a horizon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the next learning rates to try, given the measurements so far.
+"""Choose the next learning rates to try, given the measurements so far.
 
 Candidates are lr_0 2^k, with the initial lr_0 and integer k. All functions are pure: the same rewards give
 the same candidates. The best constant lr of a short run is too large for a long run, because it keeps the end

@@ -1,4 +1,4 @@
-"""The sweeps of a recipe check: their batch sizes, horizons and recipe keys.
+"""Define the sweeps of a recipe check: their batch sizes, horizons and recipe keys.
 
 Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` can read:
 
@@ -81,7 +81,7 @@ class Setup:
     def horizons(self) -> list[int]:
         """Return the horizons that the search compares.
 
-        These are ``horizon``, and a half and a quarter of it if they have enough steps.
+        The horizons are ``horizon``, and half and a quarter of ``horizon`` if they have enough steps.
         """
         least = LEAST_STEPS * _size(self.base)
         return [c for c in (self.horizon // 4, self.horizon // 2) if c >= least] + [self.horizon]
@@ -117,7 +117,7 @@ class Setup:
         return any(self.on.values())
 
     def other_terms(self) -> dict[str, float]:
-        """Return the alternative weights of the terms: off if the recipe has any of them, otherwise on."""
+        """Return the alternative weights of the terms: off if the recipe has any term, otherwise on."""
         return dict.fromkeys(_TERMS, 0.0) if any(self.given.values()) else self.on
 
     def expected(self) -> list[dict[str, Any]]:

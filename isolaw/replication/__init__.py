@@ -1,1 +1,1 @@
-"""Tests whether the paper's findings (arXiv 2603.12151) emerge on a simulator, and with which certainty."""
+"""Test whether the paper's findings (arXiv 2603.12151) emerge on a simulator, and how certainly."""

@@ -38,7 +38,7 @@ def judge(
 ) -> dict[str, Any]:
     """Execute the remaining runs of a battery in ``jobs`` threads and judge the findings from all runs.
 
-    Returns the document, with the keys of `description` and ``seeds``, ``findings`` (one
+    Returns the document. It contains the keys of `description`, ``seeds``, ``findings`` (one
     `verdicts.Finding.to_dict` per row), ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of
     the figures).
     """

@@ -1,4 +1,4 @@
-"""Execution of a battery's sweeps by the sweep engine, several at a time, each inline in its own thread.
+"""Execute a battery's sweeps with the sweep engine, several at a time, each inline in its own thread.
 
 The simulators' kernels release the GIL, so threads use all cores. Each process would have to load the
 compiled code again. No result depends on the thread that computed it.

@@ -28,7 +28,7 @@ def findings(
     ``settings`` are ``section.key=value`` strings, as in `isolaw.replication.battery`. The directory ``out``
     stores the runs, and a second call continues them. ``jitter`` is the number of additional presets to judge
     around the first; around a calibrated preset they are members of its ensemble. ``progress`` is called with
-    the current task and the share of it done since the last call. Returns the document of `judge`.
+    the current task and the share of this task done since the last call. Returns the document of `judge`.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Tests whether a finding also holds for presets similar to the one that was judged.
+"""Test whether a finding also holds for presets similar to the judged preset.
 
-For a calibrated preset, these are the members of its ensemble, which differ in what the runs do not
-determine. Constants set by the user apply to all of them. For any other preset, isolaw multiplies each
-nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. This
+For a calibrated preset, the similar presets are the members of its ensemble, which differ in what the runs do
+not determine. Constants set by the user apply to all members. For any other preset, isolaw multiplies each
+nonzero constant by its own 2^U, with U uniform in [−1, 1], and clips it to the bounds of the model. Jitter
 includes η and β, but not integers such as the number of features. The same rules judge each preset on a
 smaller battery: 4 other seeds, no smallest n, two training set sizes, and no re-tuned η. With 4 seeds,
 intervals are wider (t₃ = 3.2 instead of t₇ = 2.4), so the shares of "yes" are conservative.
@@ -110,8 +110,8 @@ def study(
 
     The parameters are those of `document.judge`. ``out/jitter`` stores the verdicts of each preset but not
     its runs; stored presets are not judged again. Returns ``presets``, ``members`` (whether they are members
-    of an ensemble), ``seeds``, ``constants`` (the varied ones) and ``verdicts``: for each row of the table,
-    such as ``F1 easy``, how many presets gave each verdict.
+    of an ensemble), ``seeds``, ``constants`` (those that vary) and ``verdicts``. For each row of the table,
+    such as ``F1 easy``, ``verdicts`` contains the number of presets with each verdict.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):

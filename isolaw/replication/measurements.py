@@ -1,4 +1,4 @@
-"""The findings, and the curves of their figures, computed from the runs of a battery."""
+"""Compute the findings, and the curves of their figures, from the runs of a battery."""
 
 from __future__ import annotations
 
@@ -219,9 +219,9 @@ def rewards(
 ) -> Floats:
     """Return the reward of each n at each budget, from one sweep whose schedule contains the budgets.
 
-    For S seeds, N values of n and X ascending ``budgets`` C, the result has shape (S, N, X). It is NaN before
-    a run's first step, after the end of a diverged run, and if there is no run. ``where`` selects runs by
-    columns or attributes, such as ``{"lr": 0.02}``.
+    For S seeds, N values of n and X ascending ``budgets`` C, the result has shape (S, N, X). Rewards are NaN
+    before a run's first step, after the end of a diverged run, and if there is no run. ``where`` selects runs
+    by columns or attributes, such as ``{"lr": 0.02}``.
     """
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
@@ -245,9 +245,9 @@ def settled(values: Floats, every: int) -> Floats:
 
     A reward at one C depends on the run's position in its epoch, because noise between problems cancels only
     once all problems were visited equally often. All seeds are at the same position, so intervals over seeds
-    do not contain this effect. A mean over half an octave removes most of it. ``values`` has shape (…, every
-    · X + 1), with NaN where a run had not started or had ended, and the result has shape (…, X). It is NaN
-    where the last value of its window is NaN.
+    do not contain this effect. A mean over half an octave removes most of this effect. ``values`` has shape
+    (…, every · X + 1), with NaN where a run had not started or had ended, and the result has shape (…, X). A
+    mean is NaN where the last value of its window is NaN.
 
     >>> settled(np.array([np.nan, 1.0, 3.0, 5.0, np.nan]), 2)
     array([ 2., nan])

@@ -270,7 +270,7 @@ def decoupled(
 
 
 def _along(log2_n: Floats) -> str:
-    """Format the n* over all seeds at every octave of the budget."""
+    """Format the n* of the mean over seeds, at every octave of the budget."""
     return ", ".join(_n(u) for u in log2_n[0, ::2])
 
 

@@ -1,10 +1,10 @@
-"""n*: the n at which reward, smoothed over log2 n, is highest.
+"""Find n*, the n at which the reward, smoothed over log2 n, is highest.
 
 The argmax over the n of a grid jumps by whole doublings and follows noise. isolaw therefore smooths rewards
 by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least
 four n). n* is the argmax of the smooth curve between the smallest and the largest measured n. Smoothing is
 linear in the rewards, and n* is computed from means over seeds, never from the noise of a single seed. If the
-reward falls off a cliff, the n* of a single polynomial over all n is off by up to 0.7 doublings, and that of
+reward falls off a cliff, n* from a single polynomial over all n is wrong by up to 0.7 doublings, and n* from
 local regression by at most about 0.1 (`tests/replication/test_smoothing.py`).
 """
 

@@ -1,4 +1,4 @@
-"""Effects, their intervals over seeds, and the rule that turns them into the verdict on a finding.
+"""Compute effects, their intervals over seeds, and the verdict on a finding.
 
 The unit of resampling is the seed: with the same seed, configurations share problem sets and their order, so
 all runs of a seed are one draw. An effect θ is a function of the mean over S seeds. Let θ_(s) be the effect
@@ -76,7 +76,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """*Yes* if the interval excludes zero and the effect is large; *partly* if only the first holds."""
+        """*Yes* if the interval excludes zero and the effect is large, *partly* if it is smaller."""
         if not self.measured:
             return "not measured"
         if not self.low > 0:
@@ -132,7 +132,7 @@ class Finding:
 
     @property
     def effect(self) -> Effect:
-        """The decisive effect: the smallest among those with the weakest verdict."""
+        """The decisive effect: the smallest effect with the weakest verdict."""
         worst = weakest([e.verdict for e in self.effects])
         return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
 

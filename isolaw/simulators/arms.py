@@ -15,12 +15,12 @@ answers. A step uses B_p problems with n rollouts each::
     w += ℓ G / B_p
 
 Every answer is sampled and every softmax is exact, so the noise of rollouts and the cost of drift are exact.
-`interference` reduces answers to the number of right answers, and styles to S and ρ. With two answers and
-S = 0, the two models are the same process for every recipe (`interference` with σ² = c = κ = 0). They also
-agree in the limit of infinitely many answers and many directions that only styles use (c = (1 − ρ) S, κ = 0,
-without the KL and entropy terms, which here are over all answers). Otherwise they differ. Here, a few answers
-have few styles, so w can select one answer, onto which the policy collapses. `interference`, in contrast,
-memorises single problems (κ) and drifts in infinitely many directions.
+`interference` reduces answers to the number of right answers, and styles to S and ρ. With two answers and S =
+0, the two models are the same process for every recipe (`interference` with σ² = c = κ = 0). The two models
+also agree in the limit of infinitely many answers and many directions that only styles use (c = (1 − ρ) S, κ
+= 0, without the KL and entropy terms, which here are over all answers). Otherwise they differ. Here, a few
+answers have few styles, so w can select one answer, onto which the policy collapses. `interference`, in
+contrast, memorises single problems (κ) and drifts in infinitely many directions.
 """
 
 from __future__ import annotations

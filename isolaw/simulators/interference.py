@@ -25,11 +25,11 @@ right. With weights β of KL(π ‖ π0) and γ of the entropy over right and wr
 
     h_i = (k' A₊ (1 − p_i) − (n' − k') A₋ p_i) / n' − β p_i (1 − p_i)(z_i − b_i − d) − γ p_i (1 − p_i) z_i
 
-The noise comes from the styles of rollouts. Summed over all directions, it is
-N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) with σ² = S dim θ. Let p̂ = k/n and q̂ = 1 − p̂. With GRPO's
-advantage and all rollouts in the gradient, a group has the signal √(p̂ q̂) (without KL) and the noise
-(ρ q̂ + p̂) σ²/n. A group whose rollouts are all right or all wrong has neither. The number of directions is
-so large, S ≪ σ², that all noise is in the rest. With batch sums over B_p groups, the step is
+The noise comes from the styles of rollouts. Summed over all directions, it is N(0, Σ_i σ² (ρ k' A₊² + (n' −
+k') A₋²) / n'²) with σ² = S dim θ. Let p̂ = k/n and q̂ = 1 − p̂. With GRPO's advantage and all rollouts in the
+gradient, a group has the signal √(p̂ q̂) (without KL) and the noise (ρ q̂ + p̂) σ²/n. A group with only right
+or only wrong rollouts has neither. The number of directions is so large, S ≪ σ², that all noise is in the
+rest. With batch sums over B_p groups, the step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p

@@ -101,7 +101,7 @@ class Model(ABC):
         self.queue = np.array(arrays["queue"], dtype=np.int64)
 
     def queue_of(self, update: Update, *row: int) -> Integers:
-        """Return the queue for `exchange`, with k batches of shape ``row``. It is empty without staleness."""
+        """Return the queue for `exchange`: k batches of shape ``row``, or none without staleness."""
         if not update.staleness:
             return np.zeros((0, *row), dtype=np.int64)
         if self.queue.shape != (update.staleness, *row):

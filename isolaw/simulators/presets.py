@@ -1,4 +1,4 @@
-"""Read preset files: the constants of the interference population, an ensemble of them, and their evidence.
+"""Read preset files: constants of the interference population, an ensemble of constants, and the evidence.
 
 A preset file is a TOML file. ``[constants]`` describes one population. ``[ensemble]`` describes many
 populations, with a list of values for each constant; their spread shows how well the runs determine it.
@@ -29,9 +29,9 @@ FOLDER = Path(__file__).with_name("presets")
 class Preset:
     """A calibrated population and its ensemble.
 
-    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and ``problems`` to
-    a problem set. The first member is the population itself. ``left`` contains the residuals of the runs from
-    the ensemble's mean (`isolaw.calibration.discrepancy`).
+    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and the key
+    ``problems`` to a problem set. The first member is the population itself. ``left`` contains the residuals
+    of the runs from the ensemble's mean (`isolaw.calibration.discrepancy`).
     """
 
     name: str

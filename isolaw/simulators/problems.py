@@ -97,7 +97,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     """Return the distribution that a value of ``problems.set`` describes.
 
     The value is the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
-    ``histograms`` defines additional sets. It maps each name to the shares of problems with 0, 1, … 16 of 16
+    ``histograms`` defines additional sets: it maps each name to the shares of problems with 0, 1, … 16 of 16
     samples correct (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not
     sum to 1, and invalid histograms.
 
@@ -137,7 +137,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that the models `arms` and `interference` share. Their modules define the symbols.
+    """The constants that the models `arms` and `interference` share, named after symbols in their modules.
 
     ``sigma2`` is σ², the variance of styles summed over all directions. ``rho`` is ρ, the style variance of
     right answers relative to wrong answers. ``s`` and ``m`` are the strengths of the individual part and of

@@ -1,8 +1,8 @@
 """Simulate a single problem: a softmax bandit with a logit for each of K answers (arXiv 2603.12151, App. H).
 
-The policy is π = softmax(θ), and p = Σ_right π_a is the success probability. All right answers start with the
-same θ_a, and so do all wrong answers. A step draws n answers and makes one plain gradient step of size ℓ =
-lr(n)::
+The policy is π = softmax(θ), and p = Σ_right π_a is the success probability. All right answers start with one
+value of θ_a, and all wrong answers with another. A step draws n answers and makes one plain gradient step of
+size ℓ = lr(n)::
 
     θ ← θ + ℓ ĝ                            ĝ: `isolaw.simulators.group`
     ∇p = π_a (r_a − p)                     the exact gradient, with reward r_a of answer a

@@ -73,7 +73,7 @@ def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
-    """Return s at every shape of a grid (G, dimensions), as an array of shape (G, P)."""
+    """Evaluate s at each row θ of ``grid`` (G, dimensions), and return an array of shape (G, P)."""
     out = np.empty((grid.shape[0], x.size))
     for g in range(grid.shape[0]):
         _value(code, x, log_x, grid[g], out[g])
@@ -163,7 +163,10 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
 
 @njit(cache=True, nogil=True, inline="always")
 def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-untyped-def]
-    """Return whether a fit is better than another fit, or ``equal`` if they do not differ."""
+    """Return whether a fit has a smaller error than another, or in a tie a smaller slope.
+
+    The result is ``equal`` if the slopes are equal as well.
+    """
     if abs(sse - other_sse) > tie:
         return sse < other_sse
     if abs(slope - other_slope) > 1e-9 * abs(other_slope):
@@ -175,7 +178,7 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
     """Write the best line's sum of squares at each grid point into ``sse``, and its slope into ``slopes``.
 
-    The sum is infinite where the best line does not rise. It is used to choose starts.
+    The sum is infinite where the best line does not rise. These values select the starts of the search.
     """
     wy = w * y
     sw, total = w.sum(), (wy * y).sum()
@@ -271,7 +274,7 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
 
 @njit(cache=True, nogil=True)
 def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
-    """Return whether each standard error is narrower than its search range.
+    """Return whether the data identify θ: each standard error is below the width of its search range.
 
     Standard errors come from the inverse of ``normal``.
     """
@@ -305,7 +308,7 @@ def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _project(d, s, w, free):  # type: ignore[no-untyped-def]
-    """Subtract from each row of d its regression on 1 and s, or only on s unless ``free``."""
+    """Subtract from each row of d its regression on s, which includes a constant if ``free``."""
     for k in range(d.shape[0]):
         base, along = _regress(w, s, d[k], 0.0, free)
         before = after = 0.0

@@ -33,7 +33,7 @@ _NO_ERROR = 1e-300  # floor of e^E, so that E of a power law without error is fi
 def _time_axis(compute: Floats) -> SearchRange:
     """Return the search range of ln τ (or ln C_mid).
 
-    It extends from below the first positive checkpoint to far beyond the last checkpoint.
+    The range extends from below the first positive checkpoint to far beyond the last checkpoint.
     """
     positive = compute[compute > 0]
     low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
@@ -132,7 +132,7 @@ def fit_curves(
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
-    """Return, for each data set, whether it has the five points that a curve needs."""
+    """Return a mask of the data sets that have the five points that a curve needs."""
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
 
 
@@ -140,8 +140,8 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
     """Return one fit as an lmfit `ModelResult`, which can be inspected, plotted and profiled.
 
     lmfit starts at the result of `fit_curves` and adds the covariance. Its ``conf_interval()`` returns
-    profile-likelihood intervals. They assume independent checkpoints, but checkpoints of one run are
-    dependent. ``compute`` and ``reward`` are the points of one curve, of shape (P,) with P at least 5;
+    profile-likelihood intervals. These intervals assume independent checkpoints, but checkpoints of one run
+    are dependent. ``compute`` and ``reward`` are the points of one curve, of shape (P,) with P at least 5;
     ``power`` leaves out C = 0.
 
     Raises

@@ -9,11 +9,12 @@ Up to the last checkpoint, at compute E, the curve is the Hill fit. Beyond E, in
 
 where m_d is the curve of one family, fitted to the draw's checkpoints, m is the mean over families, and g_d
 is a standard normal number. A family's weight combines two terms. The first is the Gaussian likelihood of the
-checkpoints with Schwarz's (1978) penalty on parameters. The second is the errors of two backtests, in which
-checkpoints up to E/2 and E/4 predict the last ones. Both terms are tempered, since neighbouring checkpoints
-are dependent, and an early part of a curve says little about a late part. ρ is the size of the pool's
-backtest errors relative to the predicted change, with a prior worth one backtest. A curve that did not
-continue as predicted thus gets a wide interval. The ceiling pools only the two families that have one.
+checkpoints with Schwarz's (1978) penalty on parameters. The second measures the errors of two backtests, in
+which checkpoints up to E/2 and E/4 predict the last ones. Both terms are tempered, since neighbouring
+checkpoints are dependent, and an early part of a curve says little about a late part. ρ is the size of the
+pool's backtest errors relative to the predicted change, with a prior that counts as one backtest. A curve
+that did not continue as predicted thus gets a wide interval. The ceiling pools only the two saturating
+families.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class PooledCurve:
         return self._drawn(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), known
 
     def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
-        """Add to ``base`` one family's change in each draw, and the noise ρ √h |mean change| g."""
+        """Add to ``base``, in each draw, the change under one family and the noise ρ √h |mean change| g."""
         draws = base.size - 1
         families, own = (np.random.default_rng((7, number)) for number in self.seed)
         even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
@@ -109,7 +110,7 @@ def pooled(
     bounds: tuple[float, float] = (-np.inf, np.inf),
     unit: float = 1.0,
 ) -> PooledCurve:
-    """Fit all families to 1 + D versions of a configuration's checkpoints.
+    """Fit all curve families to a configuration's checkpoints, for the estimate and D draws.
 
     ``compute`` has shape (P,), and ``reward`` (1 + D, P). ``weights`` (1, P) contains the number of runs that
     each checkpoint averages. ``bounds`` contains the smallest and the largest possible reward; ``unit`` is

@@ -42,7 +42,7 @@ _MAD = 1.4826  # ratio of the standard deviation of normal errors to their media
 
 
 class FitStatus(IntEnum):
-    """The status with which a fit ended."""
+    """The outcome of a fit, which the kernel stores as an integer."""
 
     CONVERGED = 0
     ON_BOUND = 1  # the shape stopped at an end of its search range

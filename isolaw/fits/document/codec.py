@@ -19,11 +19,11 @@ KEYS = {"from_": "from", "flags": "warnings"}
 
 
 class Malformed(ValueError):
-    """Data of the wrong type. The message names the key, the value that was found, and what was expected."""
+    """Raised for data of the wrong type. The message names the key, the found value and the expected one."""
 
 
 class Encoded:
-    """A base class of dataclasses. Their JSON contains the properties in ``DERIVED``, then the fields."""
+    """Base class of dataclasses. Their JSON contains the properties named in ``DERIVED``, then the fields."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ()
 
@@ -54,7 +54,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: type[T], data: Any) -> T:
-    """Return an instance of the dataclass ``cls`` from ``data``, the output of `encoded`.
+    """Return the instance of the dataclass ``cls`` that `encoded` converted to ``data``.
 
     Raises
     ------

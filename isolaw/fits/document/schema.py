@@ -17,7 +17,7 @@ FORMAT = "isolaw.law/2"
 
 @dataclass(frozen=True)
 class Axis:
-    """The unit of a budget, whether the law is a function of its log10, and the range of the frontier."""
+    """The budget variable x: its unit, whether the law is a function of log10 x, and the frontier's range."""
 
     name: Literal["compute", "tokens", "wall_s", "steps"]
     unit: str
@@ -27,7 +27,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridEntry(Cell):
-    """A configuration: its numbers of runs and checkpoints, cost of a step, and range of measured compute."""
+    """A configuration with its numbers of runs and checkpoints, step cost and range of measured compute."""
 
     runs: int
     checkpoints: int
@@ -85,7 +85,7 @@ class CurveEntry(Cell):
 
 @dataclass(frozen=True)
 class DrawsInfo:
-    """The number of draws of a fit, the number that failed with reasons, and the file with the draws."""
+    """The number of draws of a fit, the number of failed draws by reason, and the file of the draws."""
 
     # Unit of resampling: runs, or with one run each, residuals from a surface over n, or residual blocks.
     unit: Literal["run", "lack of fit", "block"]
@@ -98,7 +98,7 @@ class DrawsInfo:
 
 @dataclass(frozen=True)
 class Regret:
-    """The mean and the maximum loss of a rule, in reward."""
+    """The mean and the maximum loss of a rule over all budgets, in reward."""
 
     mean_regret: float
     max_regret: float
@@ -160,7 +160,7 @@ class BatchHealth:
 
 @dataclass(frozen=True)
 class HealthInfo:
-    """The smallest stable B_p, the health of each B_p, and the number of runs that cannot be judged."""
+    """The smallest stable B_p, the health of each B_p, and the number of runs that isolaw cannot judge."""
 
     smallest_stable: Quantity
     batches: tuple[BatchHealth, ...]
@@ -237,7 +237,7 @@ class StandardErrors:
 
 @dataclass(frozen=True)
 class PointsDocument(Flagged):
-    """A law of ready-made points, without learning curves: the alternative content of ``law.json``."""
+    """A law fitted to ready-made points instead of learning curves: another content of ``law.json``."""
 
     DERIVED = ("format", "simulated", "method")
     format: ClassVar[str] = FORMAT

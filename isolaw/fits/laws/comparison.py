@@ -109,7 +109,7 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
 
 
 def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
-    """Return the rewards at log2 n (X,) and at the peak of parabolas through the points around ``middle``."""
+    """Return rewards at ``at`` and at the peak of parabolas through three grid points around ``middle``."""
     rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
     (a, ra), (b, rb), (c, rc) = (
         (slices.along[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
@@ -155,7 +155,7 @@ def falls(path: Path) -> float:
 
 
 def levels_off(path: Path) -> float:
-    """Return the share of draws in which n* rises, and less than half as fast in the last third of log C."""
+    """Return the share of draws in which n* rises, but less than half as fast in the last third of log C."""
     first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
     turn = path.log2_n[1:, 2 * path.compute.size // 3]
     before, after = (turn - first) / 2, last - turn
@@ -163,7 +163,7 @@ def levels_off(path: Path) -> float:
 
 
 def _curvature(slices: Slices, path: Path) -> Floats:
-    """Return the curvature in n at each compute relative to its maximum, of shape (X,).
+    """Return the curvature of the reward in log2 n at n*, divided by its maximum, of shape (X,).
 
     Values are at least `_LEAST_WEIGHT`.
     """

@@ -1,4 +1,4 @@
-"""The candidate laws of n*(C), and their fit in every draw.
+"""Define the candidate laws of n*(C), and fit them in every draw.
 
     constant        n* = n0
     power           log2 n* = α + β log10 C
@@ -106,7 +106,7 @@ def _logistic_of(x: Floats, path: Path, _: Floats) -> Floats:
 
 
 def _linear_of(x: Floats, path: Path, weight: Floats) -> Floats:
-    """Fit n with errors relative to n*, which to first order equal errors in log2 n*."""
+    """Fit the linear law with errors relative to n*, which to first order equal errors in log2 n*."""
     n = np.exp2(path.log2_n)
     return _polynomial(2, x, path, n, weight / n**2)
 

@@ -1,7 +1,8 @@
 """Fit the logistic law to ready-made points (C, n*), for example from a published figure.
 
-This is the only fit for which isolaw reports least-squares standard errors. They assume independent points,
-and points on a computed frontier are dependent, so the errors are labelled *conditional*.
+This is the only fit for which isolaw reports least-squares standard errors. Standard errors assume
+independent points, but points on a computed frontier are dependent. The errors are therefore labelled
+*conditional*.
 """
 
 from __future__ import annotations

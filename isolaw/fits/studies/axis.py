@@ -1,8 +1,8 @@
 """Fit a law for each value of an axis of a sweep, or compare each value with a base value.
 
 For the axis ``without``, which removes parts of ScaleRL, the comparison is the leave-one-out ablation of
-arXiv 2510.13786 (section 4). Its intervals show whether a difference exceeds the difference between identical
-runs.
+arXiv 2510.13786 (section 4). The intervals show whether a difference exceeds the differences between
+identical runs.
 """
 
 from __future__ import annotations

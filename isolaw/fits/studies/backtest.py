@@ -203,7 +203,7 @@ def _judge(
 
 
 def _where(judge: Slices, place: BatchShape) -> int | None:
-    """Return the index of the allocation (B_p, n) in the slices, or None if it is not there.
+    """Return the index of an allocation (B_p, n) in the slices, or None if the slices lack it.
 
     n is clipped to the measured range.
     """

@@ -6,12 +6,12 @@ data are c correct of k samples of each problem. Using c / k for p overestimates
 
 - n ≤ k: C(c, n) / C(k, n) + C(k − c, n) / C(k, n), unbiased for every problem (Chen et al. 2021, arXiv
   2107.03374: worst@n and 1 − best@n of `isolaw.metrics`).
-- n > k: E[p^n] + E[(1 − p)^n] of a beta-binomial distribution of c with a mass at p = 0 (Griffiths 1973,
-  Biometrics 29, for the former), by maximum likelihood. k samples do not determine the share for n > k: two
+- n > k: E[p^n] + E[(1 − p)^n] under a maximum-likelihood fit of c: a beta-binomial distribution (Griffiths
+  1973, Biometrics 29) with an additional mass at p = 0. k samples do not determine the share for n > k: two
   distributions of p can agree in all counts of k samples and still differ in this share. The interval
-  therefore assumes no model. It spans the shares of all distributions of p whose k + 1 frequencies of counts
-  are within their (Bonferroni) 95 % intervals. Two linear programs find its ends. It can be wide; more
-  samples of each problem narrow it.
+  therefore assumes no model. The interval spans the shares of all distributions of p that agree with the
+  counts: each of their k + 1 frequencies is within its (Bonferroni) 95 % interval. Two linear programs find
+  its ends. The interval can be wide; more samples of each problem narrow it.
 
 For n ≤ k, intervals come from a bootstrap over problems, which treats them as a sample of the training
 problems. Pass rates belong to the sampled model, and change as it is trained.
@@ -45,7 +45,10 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class GroupSize(Encoded):
-    """The expected shares of groups of one size n with and without a signal, averaged over problems."""
+    """The expected shares of groups of n rollouts with and without a signal (an advantage).
+
+    The shares are averaged over problems.
+    """
 
     DERIVED = ("live", "per_thousand_rollouts")
 
@@ -203,7 +206,10 @@ _WIDE = np.array([3.0, 3.0, 4.0])  # standard deviations of a weak prior, which 
 
 
 def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
-    """Return the most likely parameters, given the number of problems with each (c, k)."""
+    """Return the most likely parameters of the beta-binomial distribution with a mass at p = 0.
+
+    ``weight`` contains the number of problems with each (c, k).
+    """
     from scipy.optimize import minimize
 
     c, k = seen.T.astype(np.float64)
@@ -231,7 +237,7 @@ def _of_model(theta: Floats, n: int) -> tuple[float, float]:
 def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) -> tuple[float, float]:
     """Return the range of the share over all distributions of p that agree with the counts of k samples.
 
-    Counts of more than k samples give unbiased frequencies for k samples (hypergeometric).
+    A problem with more than k samples contributes its hypergeometric frequencies for k samples.
     """
     from scipy.optimize import linprog
     from scipy.stats import binom, hypergeom, norm

@@ -95,7 +95,7 @@ class DrawnShapes:
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
-    """Raise `Refused` if a configuration is far from the runs, including on an axis on which all agree."""
+    """Raise `Refused` if a configuration is far from the runs, or differs in a value that all runs share."""
     wrong = []
     for axis, name in enumerate(("B_p", "n")):
         known = sorted({c.key[axis] for c in configurations})
@@ -114,7 +114,7 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
 def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     """Return draws of the seconds of a step for both configurations, with shape (1 + D, 2).
 
-    The two configurations share half of the variance of the logarithm.
+    Half of the variance of log seconds is common to both configurations.
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")

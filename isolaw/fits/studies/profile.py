@@ -141,7 +141,7 @@ class Profile:
 
     @cached_property
     def _inverse(self) -> Floats:
-        """The approximate inverse curvature at the maximum, which reduces the steps of a search."""
+        """The approximate inverse Hessian at the maximum, with which later searches need fewer steps."""
         slopes = [
             (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
             for step in _STEP * np.eye(self.theta.size)

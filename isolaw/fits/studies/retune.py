@@ -163,8 +163,8 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     """Return the rewards of one configuration, with rows (value, seed) and one column per step.
 
-    Rewards are NaN unless all seeds have one. A value at which a run diverged thus cannot be chosen after
-    that step.
+    A reward is NaN unless all seeds have a reward at the same value and step. A value at which a run diverged
+    thus cannot be chosen after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", "VALUE")

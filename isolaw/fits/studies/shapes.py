@@ -196,7 +196,7 @@ _ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
-    """Return the fields of a `ShapeComparison` by the rewards at a budget."""
+    """Return the fields of a `ShapeComparison` that compares rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
     some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
     return {
@@ -245,7 +245,7 @@ def further_runs(
 
 
 def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
-    """Return the fields of a `ShapeComparison` by the rollouts (or hours) that reach a reward."""
+    """Return the fields of a `ShapeComparison` that compares the rollouts (or hours) to a reward."""
     most = FAR * float(np.exp(drawn.until.min()))
     compute, rewards = drawn.curves(most)
     needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
@@ -276,7 +276,10 @@ def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list
 
 
 def _ratio(needed: Floats, draws: Floats) -> Quantity:
-    """Return the ratio A / B. In draws in which only one of them reaches the reward, it is 0 or infinite."""
+    """Return the ratio A / B of the rollouts or hours that reach a reward.
+
+    In draws in which only one configuration reaches the reward, the ratio is 0 or infinite.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
     found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
@@ -301,9 +304,9 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
-    """Return a quantity whose infinite draws open the upper end of its interval.
+    """Return a quantity with an interval, which is open at the top if enough draws are infinite.
 
-    It is a lower bound if both the estimate and the median draw are infinite.
+    The quantity is a lower bound if both the estimate and the median draw are infinite.
     """
     middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(middle):

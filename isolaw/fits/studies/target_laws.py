@@ -45,7 +45,7 @@ class LrChoice(Cell):
 
     @property
     def beyond(self) -> bool:
-        """Whether the lr is outside the range of the lr that ran."""
+        """Whether the best lr is outside the range of the lr that ran."""
         return not self.tried[0] <= self.lr <= self.tried[1]
 
 

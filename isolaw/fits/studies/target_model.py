@@ -115,7 +115,7 @@ class TargetModel:
         )
 
     def has(self, exponent: str) -> bool:
-        """Return whether the data determine ``alpha`` (``beta``), by several lr at several B_p (n)."""
+        """Return whether the data determine ``alpha`` (``beta``), i.e. several lr ran at several B_p (n)."""
         return exponent in self.at
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
@@ -303,7 +303,7 @@ class TargetModel:
         return out
 
     def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
-        """Return two rules of the lr for these runs: a least-squares fit, and exponents of 1/2."""
+        """Return two starting rules for the lr: a least-squares fit to these runs, and exponents of 1/2."""
         assert self.data.lr is not None
         free = [name for name in ("alpha", "beta") if self.has(name)]
         x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T

@@ -5,11 +5,11 @@
                (`isolaw.fits.studies.target_model`)
 
 A run's curve is smoothed up to its peak by isotonic regression. The result is the rising step function with
-the smallest squared distance, whose steps are as long as the noise requires. It crosses a target between the
-centres of two steps, and only if at least two evaluations are at or above the target, so a single lucky
-evaluation does not count. A run counts until it collapses. isolaw pools the runs of one configuration: N is
-their geometric mean. It is only a lower bound if a run misses the target, so a lucky run never represents all
-runs.
+the smallest squared distance, whose steps are as long as the noise requires. The smoothed curve crosses a
+target between the centres of two steps, and only if at least two evaluations are at or above the target, so a
+single lucky evaluation does not count. A run counts until it collapses. isolaw pools the runs of one
+configuration: N is their geometric mean. N is only a lower bound if a run misses the target, so a lucky run
+never represents all runs.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class TargetRow(Cell):
 
     ``lr`` is the optimiser's lr at this batch, or None if it was not recorded. ``recipe`` contains the other
     settings in which the sweep's runs differ. The interval of ``rollouts`` is for the geometric mean of runs
-    that reach the target. It uses the deviation of log N between runs of one configuration, pooled over all
-    configurations; without repeated runs, there is no interval.
+    that reach the target. The interval uses the deviation of log N between runs of one configuration, pooled
+    over all configurations. Without repeated runs, there is no interval.
     """
 
     lr: float | None

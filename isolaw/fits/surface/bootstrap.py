@@ -12,12 +12,12 @@ evaluations). a_s cancels when n with the same seeds are compared; e_cs does not
 
 where ȳ_c is the mean of the S_c runs of c, and g and h are Gaussian with variance 1/ν. The second sum is over
 the residual curves e_d of *all* runs. Three seeds of nine configurations thus give (3 − 1)(9 − 1) = 16
-degrees of freedom for all configurations together, instead of two for each. This assumes that runs vary
-equally at all configurations. a_t is estimated by the mean deviation of a seed's runs, which contains a share
-of their own effects. The mean h̄ of h_cd / √S_c over configurations removes this share, so the variances
-equal those of a two-way analysis of variance. With S seeds, the first sum has S − 1 degrees of freedom. Each
-sum is multiplied by √(ν/χ²_ν), drawn once per draw, which turns normal intervals into Student's t intervals
-with ν degrees of freedom.
+degrees of freedom for all configurations together, instead of two for each. Pooling assumes that runs vary
+equally at all configurations. The estimate of a_t is the mean deviation of a seed's runs, which contains a
+share of the runs' own effects. The mean h̄ of h_cd / √S_c over configurations removes this share, so the
+variances equal those of a two-way analysis of variance. With S seeds, the first sum has S − 1 degrees of
+freedom. Each sum is multiplied by √(ν/χ²_ν), drawn once per draw, which turns normal intervals into Student's
+t intervals with ν degrees of freedom.
 
 If configurations share no seeds, a is zero. With one run per configuration there are no residuals between
 seeds. If at least 3 degrees of freedom remain, e then contains the residuals of the curves from a smooth
@@ -105,7 +105,8 @@ def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
 def _single(configurations: list[Configuration], family: str) -> Effects:
     """Return the effects for one run per configuration.
 
-    They are residuals from a smooth surface over n, or none if too few degrees of freedom remain.
+    The effects are residuals from a smooth surface over n. There are none if too few degrees of freedom
+    remain.
     """
     nothing = [np.zeros((0, c.log_checkpoints.size)) for c in configurations]
     projection, freedom = hat(configurations)
@@ -219,7 +220,7 @@ def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
 def exponents(u: Floats, v: Floats) -> list[tuple[int, int]]:
     """Return the exponents of (u, v) in the terms that these points determine.
 
-    If the points do not determine all terms, those of the highest degree are dropped first.
+    If the points do not determine all terms, terms of the highest degree are dropped first.
     """
     levels, batches = np.unique(u).size, np.unique(v).size
     # Rounding removes the rounding errors of the logarithms, so five doublings count as exactly five.

@@ -1,4 +1,4 @@
-"""The covariance of rewards between allocations and budgets.
+"""Compute the covariance of rewards between allocations and budgets.
 
 The equations are in `isolaw.fits.surface.process`. Hyperparameters θ are passed by name, on their natural
 scales. Covariances are in units of the variance of rewards.

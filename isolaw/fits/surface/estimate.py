@@ -1,12 +1,13 @@
 """Estimate the surface, and draw the reward at any allocation and budget.
 
-The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior. It is approximated by a
-normal distribution around the mode (Laplace) and corrected by importance weights. Given θ, rewards are normal
-with known mean and covariance. Draws of the reward, and of the n* and laws derived from them, thus reflect
-uncertain rewards *and* uncertain θ.
+The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior. The posterior is
+approximated by a normal distribution around the mode (Laplace) and corrected by importance weights. Given θ,
+rewards are normal with known mean and covariance. Draws of the reward, and of the n* and laws derived from
+them, thus reflect uncertain rewards *and* uncertain θ.
 
 Past the last checkpoint of any run, the shift of allocations with C (ρ) and the rise of g continue at a share
-of their rate. Each θ has its own shares between 0 and 1, and its own position of the step within the gap.
+of their rate. Each θ has its own shares between 0 and 1, and its own position of the step χ within the gap
+between two n.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Surface:
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
-        """Return the mean of the process at Q points and a root of its covariance, given θ_h.
+        """Return the mean of the process at Q points, and a matrix root of its covariance, given θ_h.
 
         The mean has shape (Q,), and the root (Q, Q).
         """
@@ -196,7 +197,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
 def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
     """Return the most likely θ, searched from several starts and then from the best result.
 
-    With many configurations, θ is first searched on a subset, and then refined on all of them.
+    With many configurations, the search begins on a subset of them and is then refined on all.
     """
     from scipy.optimize import minimize  # imported here since a prediction does not need it
 

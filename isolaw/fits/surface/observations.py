@@ -12,7 +12,7 @@ means. If some runs are missing, a seed's effect is estimated from its other run
 covariance of the estimates is known exactly even if runs are missing (`isolaw.fits.surface.process`). The
 residuals of this fit, without the seeds' effects, show how runs vary.
 
-Bins only save time. They are narrow where rewards change, and checkpoints within one bin are averaged.
+Bins only save time. Bins are narrow where rewards change, and average the checkpoints within them.
 """
 
 from __future__ import annotations
@@ -272,9 +272,10 @@ def _learnt(
 ) -> tuple[Floats, Floats]:
     """Return the trend of the rewards, and t with the share of the rise learnt by t.
 
-    The trend sums the mean increments between neighbouring bins over the configurations present in both bins,
-    so it does not jump where configurations begin or end. Its shape is (k,), and the second array's shape is
-    (2, k + 2). The share is 1 everywhere if the rise does not exceed noise.
+    The trend accumulates increments between neighbouring bins. Each increment is a mean over the
+    configurations present in both bins, so the trend does not jump where configurations begin or end. Its
+    shape is (k,), and the second array's shape is (2, k + 2). The share is 1 everywhere if the rise does not
+    exceed noise.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]

@@ -12,8 +12,7 @@ where the model m_d is one of
 - the surface itself, extended linearly past the grid of n. The extension is flatter than the grid's edge if
   rewards rise, and steeper if they fall, since reward as a function of n has a single peak;
 - a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs determine its error
-at
-  the anchor. The second term corrects this error, and decays over λ e-folds.
+  at the anchor. The second term corrects this error, and decays over λ e-folds.
 
 If B_p varies independently of n, every model extends the surface's slope past the grid of B_p. Where rewards
 rise, the slope is multiplied by −1 to 1, since no theory predicts how far they rise. Where they fall, it is
@@ -29,8 +28,8 @@ validation (Bürkner, Gabry & Vehtari 2020, arXiv 1902.06281), with few futures.
 
 **The uncertainty that no model captures** grows with the forecast change of reward Δ and with distance. g is
 one standard normal number for all allocations; g' and g'' are correlated over `_ALIKE` doublings. ρ, ρ' and σ
-are the sizes of the pool's backtest errors, with priors worth one backtest, so failed forecasts widen the
-intervals.
+are the sizes of the pool's backtest errors, with priors that count as one backtest, so failed forecasts widen
+the intervals.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ class ModelPool:
         return np.clip(np.vstack([mean, out]), *self.bounds)
 
     def _alike(self, log2_n: Floats, log2_b: Floats, draws: int) -> tuple[Floats, Floats, Floats]:
-        """Draw g with shape (D, 1), and g' and g'' with shape (D, Q)."""
+        """Draw the standard normal numbers g, of shape (D, 1), and g' and g'', of shape (D, Q)."""
         places, at = np.unique(np.round([log2_n, log2_b], 9), axis=1, return_inverse=True)
         apart = np.hypot(*(x[:, None] - x for x in places)) / _ALIKE
         root = np.linalg.cholesky(np.exp(-0.5 * apart**2) + 1e-9 * np.eye(places.shape[1]))

@@ -10,8 +10,8 @@
   pattern over n recurs at another C, shifted by ρ doublings of n per e-fold of C. Without ρ, a rise of n*
   would stop where the runs end.
 - δ₀ is the difference that exists from the first step, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). It allows for kinks in
-  mostly smooth differences, since no run shows the rewards between neighbouring points of the grid.
+- z is rough, with covariance c² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). This part allows for kinks
+  in mostly smooth differences, since no run shows the rewards between neighbouring points of the grid.
 - χ is 1 on the low side of one gap between two n, and λ is the height of this step. A cliff in n therefore
   does not require a rough surface elsewhere.
 - g(t) is the share of the reward's rise that was learnt by t.
@@ -150,8 +150,9 @@ class Process:
     def _fixed(self) -> dict[str, Floats]:
         """Return the parts of the pairs' covariance that do not depend on θ.
 
-        A run's weight depends only on its n, so the noise of runs is a sum over n. ``own`` and ``looks`` have
-        a row for each n. ``levels`` contains log2 n minus its mean over runs.
+        A run's weight depends only on its n, so the noise of runs is a sum over n. ``own`` (effects of runs)
+        and ``looks`` (noise of checkpoints) have a row for each n. ``levels`` contains log2 n minus its mean
+        over runs.
         """
         o, pairs = self.observations, self._pairs
         apart = np.abs(pairs.difference(pairs.a.t, pairs.a.t))

@@ -101,7 +101,7 @@ class Likelihood:
         self.prior = self._prior()
 
     def _prior(self) -> Floats:
-        """Return the prior's centre and SD for each θ, scaled by the range of rewards, of shape (P, 2)."""
+        """Return the prior's centre and SD for each θ, scaled by the range of rewards, as an array (P, 2)."""
         low, high = float(self.y.min()), float(self.y.max())
         span = max(high - low, 0.1)
         first, last = float(self.t.min()), float(self.t.max())

@@ -118,7 +118,7 @@ def slices(
 
 
 def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Floats]:
-    """Return log2 n and log2 B_p of every place and of points between, within the range of B = B_p · n."""
+    """Return log2 n and log2 B_p of all configurations and of points between them, within the range of B."""
     every = places if more is None else np.vstack([places, more])
     n = _line(every[:, 0], step)
     if not varies_in_batch(*places.T):

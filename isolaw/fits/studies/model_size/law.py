@@ -74,10 +74,10 @@ class SizeLaw:
         return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
-        """Return a quantity that diverges with N0.
+        """Return a quantity that diverges with N0, with its status.
 
-        It is unknown if the estimate of N0 is at the upper end of its search range, and a lower bound if
-        draws are.
+        If the estimate of N0 is at the upper end of its search range, the quantity is unknown. If only draws
+        are, it is a lower bound.
         """
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
@@ -92,9 +92,9 @@ class SizeLaw:
 
         A fitted size keeps its E(N), even beyond its checkpoints. For other sizes, E(N) is extrapolated:
 
-            E(N) = K(N) · (a + r · log10 N) + ε,
+            E(N) = K(N) · (a + r · log10 N) + ε
 
-        All lines then reach L = 1 at an X ∝ N^r, with a and r fitted by least squares to the S fitted sizes.
+        with a and r fitted by least squares to the S fitted sizes. All lines then reach L = 1 at an X ∝ N^r.
         ε is the scatter of these sizes, drawn with ``seed`` from Student's t with S − 2 degrees of freedom.
 
         Raises
