@@ -10,18 +10,23 @@ sampler has recorded.
 
     --processes C W S   C colocated processes against W that train and S that sample; the default is 1 1 1,
                         and where C or W is larger, processor times are not measured
+    --share SHARE       each process that trains or samples gets this share of a core, like a device of its
+                        own (control groups, version 1 or 2; as root). Without it, W + S processes compete for
+                        the cores that C processes have to themselves
     --leak UPDATES      instead: the resident memory of trainer and sampler in one training of each kind
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ import psutil
 
 TINY_MODEL = Path(__file__).parents[1] / "examples" / "tiny_model.py"
 B_P, N, RESPONSE, WARM_UP = 32, 8, 6, 5
+CONTROL, PERIOD_US = Path("/sys/fs/cgroup"), 10_000
 
 
 def planned(
@@ -60,12 +66,36 @@ def planned(
     return spec
 
 
-def launch(spec: Any, updates: int) -> dict[str, Any]:
+def limit(share: float) -> None:
+    """Give each process below this one that trains or samples a control group with its share of a core."""
+    seen: set[int] = set()
+    first = CONTROL / "cpu" if (CONTROL / "cpu").is_dir() else CONTROL
+    while True:
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                if child.pid in seen or not any("isolaw.backends.real" in word for word in child.cmdline()):
+                    continue
+                seen.add(child.pid)
+                own = first / f"isolaw-{child.pid}"
+                own.mkdir()
+                quota = round(share * PERIOD_US)
+                if (own / "cpu.max").exists():
+                    (own / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+                else:
+                    (own / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                    (own / "cpu.cfs_quota_us").write_text(str(quota))
+                (own / "cgroup.procs").write_text(str(child.pid))
+        time.sleep(0.2)
+
+
+def launch(spec: Any, updates: int, share: float) -> dict[str, Any]:
     """Make the updates of one training in several processes; return the times of each update."""
     from isolaw.backend import RunContext
     from isolaw.backends.real import BACKEND
     from isolaw.executors import launcher
 
+    if share:
+        threading.Thread(target=limit, args=(share,), daemon=True).start()
     at: list[tuple[float, float]] = []
     for checkpoint in launcher.launch(BACKEND.processes(spec), RunContext()):
         at.append((time.perf_counter(), checkpoint.seconds["evaluate"]))
@@ -128,16 +158,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of examples/tiny_model.py, if it exists")
     parser.add_argument("--processes", type=int, nargs=3, default=[1, 1, 1], metavar=("C", "W", "S"))
     parser.add_argument("--leak", type=int, default=0)
-    parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=float, default=0.0)
+    parser.add_argument("--worker", nargs=8, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     colocated, trainers, samplers = chosen.processes
     if chosen.worker:
-        folder, generation, *numbers = chosen.worker
+        folder, generation, *numbers, share = chosen.worker
         staleness, updates, every, processes, samplers = map(int, numbers)
         answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # libraries' output must not mix with answers
         spec = planned(Path(folder), generation, staleness, updates, processes, samplers)
-        answer = launch(spec, updates) if processes > 1 else train(spec, updates, every)
+        answer = launch(spec, updates, float(share)) if processes > 1 else train(spec, updates, every)
         print(json.dumps(answer), file=answers, flush=True)
         os._exit(0)
     with tempfile.TemporaryDirectory() as scratch:
@@ -146,7 +177,7 @@ def main() -> None:
             subprocess.run([sys.executable, TINY_MODEL, folder], check=True, capture_output=True)
         if chosen.leak:
             for kind in ("async", "colocated"):
-                one = elsewhere(folder, kind, chosen.staleness[0], chosen.leak - WARM_UP, 50, 1, 1)
+                one = elsewhere(folder, kind, chosen.staleness[0], chosen.leak - WARM_UP, 50, 1, 1, 0.0)
                 print(f"{kind}: MiB of {'trainer and sampler' if kind == 'async' else 'the one process'}")
                 for step, *sizes in one["resident"]:
                     print(f"{step:7d} updates  {'  '.join(f'{size:5d}' for size in sizes)}", flush=True)
@@ -157,7 +188,7 @@ def main() -> None:
                 kinds = ("colocated", "async")[:: 1 if number % 2 == 0 else -1]
                 count = {"colocated": colocated, "async": trainers}
                 timed = {
-                    kind: elsewhere(folder, kind, k, chosen.updates, 0, count[kind], samplers)
+                    kind: elsewhere(folder, kind, k, chosen.updates, 0, count[kind], samplers, chosen.share)
                     for kind in kinds
                 }
                 for name, values in ratios.items():

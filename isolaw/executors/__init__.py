@@ -121,11 +121,9 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     if chosen.kind == "slurm" and chosen.cluster != "local":
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
-            hint = (
-                f"this machine has no {' and no '.join(missing)}. Run isolaw on a login node, or set "
-                "executor.cluster = 'local' to run the jobs here"
-            )
-            raise SpecError([Issue("executor.kind", hint, found=chosen.kind)])
+            hint = f"not on this machine: {', '.join(missing)}"
+            accepted = "a login node, or executor.cluster = 'local' to run the jobs here"
+            raise SpecError([Issue("executor.kind", hint, chosen.kind, accepted)])
     address = ray_address(chosen)
     if chosen.kind == "ray" and (found := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
         try:  # Ray's own attempts would take minutes

@@ -21,7 +21,7 @@ _LOGISTIC = ("b", "L", "k", "x0")
 
 @dataclass(frozen=True)
 class Draws:
-    """The estimate and its D draws. Every array has shape (1 + D, …), and row 0 is the estimate."""
+    """The estimate of a law and its D draws: arrays of shape (1 + D, …), whose row 0 is the estimate."""
 
     curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves, by (B_p, n) and name
     logistic: Logistic | None  # the logistic law; None if it was refused

@@ -216,4 +216,6 @@ class Law(Shown, LawPosterior):
         try:
             return cls(document, Draws.from_table(document, table))
         except Malformed as error:
-            raise DataError(f"{path}{f', {file}' if file else ''}: a damaged law: {error}") from None
+            raise DataError(
+                f"{path}: the law{f' with its draws in {file}' if file else ''} is damaged: {error}"
+            ) from None

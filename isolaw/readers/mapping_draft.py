@@ -34,7 +34,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     """
     frame = load(path)
     lines = [
-        f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
+        f"# Draft: how isolaw reads the columns of {Path(path).name}, with guesses. Correct it, then run",
         f"#     {commands.read_mapped(str(path), name)}",
         "#",
         *described(frame),
@@ -105,7 +105,11 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         first = own.reward and own.eval_set not in {of for _, of in taken}
         if first:
             taken.add((name, own.eval_set))
-        hint = f"   # up to {frame[column].max():g}" if own.percent else ""
+        hint = (
+            f"   # the largest value is {frame[column].max():g}, so it is taken as percent"
+            if own.percent
+            else ""
+        )
         lines.append(f"{'' if first else '# '}{toml_value(name)} = {toml_value(entry)}{hint}")
     return lines or ['# "avg@4" = "…"   # no other column has numbers']
 

@@ -200,7 +200,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
                 + (
                     "set the correct value, or rollouts_per_step as well"
                     if seen
-                    else "set the two that are correct"
+                    else "set the two of the three that are correct"
                 )
             )
             out.needs += ["n", "B_p"]

@@ -53,8 +53,8 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                 rest = rest[: LONGEST + 1]
                 if cut > limits.LONGEST_SKIPPED:
                     raise DataError(
-                        f"{path}: line {number + 1} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
-                        "not a text log, or one with a hole. Cut the file before that line"
+                        f"{path}: line {number + 1} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB, "
+                        "so it is no text log, or has a gap of null bytes. Truncate the file before that line"
                     )
 
 

@@ -95,7 +95,10 @@ class Battery:
 
     @property
     def fixed_batch(self) -> tuple[int, list[int]]:
-        """The B of the fixed-B sweeps, and the n that divide B such that 8 ≤ B_p ≤ D."""
+        """The B of the fixed-B sweeps, and the n that divide it and leave a B_p in range.
+
+        B_p = B / n must lie between 8 (or the main B_p, if that is smaller) and the number of problems.
+        """
         batch = self.batch * self.levels[len(self.levels) // 2]
         least = min(_LEAST_B_P, self.batch)
         return batch, [n for n in self.levels if batch % n == 0 and least <= batch // n <= self.n_train]

@@ -101,7 +101,7 @@ def read_preset(name: str | Path) -> Preset:
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):
-    isolaw.errors.InputError: preset: no such preset or file; found 'qwen-7b-bsae' (did you mean ...
+    isolaw.errors.InputError: preset: found 'qwen-7b-bsae', which is neither ... (did you mean ...
     """
     if str(name) in shipped():
         return _shipped(str(name))
@@ -109,7 +109,7 @@ def read_preset(name: str | Path) -> Preset:
     if path.suffix != ".toml" and not path.is_file():
         close = nearest(str(name), shipped())
         hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
-        raise InputError(f"preset: no such preset or file; found {str(name)!r}{hint}")
+        raise InputError(f"preset: found {str(name)!r}, which is neither a shipped preset nor a file{hint}")
     return _of(read_toml(path), path)
 
 

@@ -136,6 +136,6 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def _named(values: tuple[Any, ...]) -> str:
-    """Return a tuple as text by which users select runs, e.g. ``cispo+staleness`` or ``10240-12288``."""
+    """Return a tuple as users write it to select runs, e.g. ``cispo+staleness`` or ``10240-12288``."""
     numbers = values and not isinstance(values[0], str)
     return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values) or "nothing"

@@ -60,7 +60,10 @@ def test_without_slurm(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", str(tmp_path))
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--executor", "slurm")
     assert (code, said) == (2, "")
-    assert "executor.kind: this machine has no sbatch and no srun and no squeue. Run isolaw on" in notes
+    assert (
+        "executor.kind: not on this machine: sbatch, srun, squeue; found 'slurm'; expected a login node"
+        in notes
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -92,12 +92,12 @@ def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], needs: l
         (
             {"toy.n": 6, "toy.prompts": 10, "toy.rollouts": 96},
             (),
-            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two that are correct"],
+            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "set the two of the three that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},
             ("B=96",),
-            ["rollouts per step = 96 (--set)", "set the two that are correct"],
+            ["rollouts per step = 96 (--set)", "set the two of the three that are correct"],
         ),
         (
             {"toy.n": 6, "toy.prompts": 10},

@@ -76,7 +76,8 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         ended.unlink()
         if pace.done < spec.steps:
             raise RunError(
-                f"{out}: a script trained this run, which ended after {pace.done:,} of {spec.steps:,} steps"
+                f"{out}: a script trained this run, and its command ended after {pace.done:,} of "
+                f"{spec.steps:,} steps"
             )
     if pace.done >= spec.steps:
         return

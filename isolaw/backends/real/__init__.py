@@ -311,7 +311,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     """Return the issues of multi-turn rollouts, and of their keys that have no effect."""
     if options.rollout is None:
-        note, accepted = "there is no rollout function", "no such key, or real.rollout"
+        note, accepted = "this key requires a rollout function", "no such key, or real.rollout"
         out = [
             Issue(f"real.{key}", note, getattr(options, key), accepted)
             for key in ("rollout_turns", "rollout_timeout")

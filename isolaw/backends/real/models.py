@@ -43,7 +43,7 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
 
 
 def folder(name: str, where: str) -> Path:
-    """Return the absolute path of a folder's name; raise `SpecError` if no path can have this name."""
+    """Return ``name`` as an absolute path; raise `SpecError` for the key ``where`` if it is invalid."""
     try:
         path = Path(name).resolve()
         path.exists()

@@ -73,7 +73,7 @@ def load(path: Path) -> LawDocument:
         document = LawDocument.from_dict(data)
         _check(document)
     except (Malformed, KeyError, TypeError, AttributeError, ValueError, OverflowError, IndexError) as error:
-        raise DataError(f"{path}: a damaged law: {error}") from None
+        raise DataError(f"{path}: the law is damaged: {error}") from None
     return document
 
 

@@ -212,7 +212,10 @@ class TargetModel:
         return float(self._line(self.theta, "bc", self._scaled(target))[0])
 
     def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
-        """Return log N − log N_min in the form ``critical``, at any target and at lr* or a given lr."""
+        """Return log N − log N_min at (B_p, n), for the form ``critical``.
+
+        ``target`` can be beyond the data, and ``lr`` defaults to lr*.
+        """
         out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
         if lr is not None and self.with_lr:
             away = math.log(lr / self.best_lr(problems, rollouts, target))

@@ -42,7 +42,9 @@ def _facts(config: Config, facts: Facts) -> Facts:
     if problems and config.text("dynamic_sampling_filter_path"):
         out["problems_per_batch"] = problems.but("with dynamic sampling, C does not count discarded rollouts")
     if trained and n and config.is_true("wandb_always_use_train_step"):
-        origin = f"{trained.origin}; wandb_always_use_train_step: steps are optimizer steps"
+        origin = (
+            f"{trained.origin}; wandb_always_use_train_step is on, so each logged step is an optimiser step"
+        )
         out["rollouts_per_step"] = Fact(trained.value, origin)
         out["problems_per_batch"] = None  # of an update: several share the problems of a batch
     if not config.is_true("use_kl_loss"):

@@ -123,10 +123,10 @@ def largest_answer(prediction: Prediction) -> str:
 
 
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return the intervals of n* and B_p* at the budget, except values that the setting fixes.
+    """Return n* and B_p* at the budget as text, by name, without those that the setting fixes.
 
-    n* is the n with the highest reward; the recommendation is the round or measured n with the lowest loss.
-    Only the interval of n* is returned, so that each text names a single n for a budget.
+    The text of n* is its interval and not its value. n*, which has the highest reward, can differ from the
+    recommended n, which is the round or measured n with the lowest loss, and each text should name one n.
     """
     if not prediction.options:
         return {}

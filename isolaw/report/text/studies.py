@@ -118,7 +118,8 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
         lines += [f"  {line}" for line in (saturation(d), verdict(d)) if line]
     if not low < high:
         lines.append(
-            f"No compute is covered for every {by}, so isolaw cannot compare the laws at one budget."
+            f"The runs of the different {by} have no range of compute in common, so isolaw cannot compare "
+            "their laws at the same budget."
         )
     return lines
 

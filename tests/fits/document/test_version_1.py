@@ -119,5 +119,5 @@ def test_damage_is_one_message(tmp_path: Path, key: str) -> None:
     damaged: list[Any] = [{**data, key: damage} for damage in (None, 3, "text", [1], {"a": 1})]
     for own in (*damaged, {k: v for k, v in data.items() if k != key}):
         path.write_text(json.dumps(own))
-        with pytest.raises(DataError, match=r"law\.json: a damaged law: "):
+        with pytest.raises(DataError, match=r"law\.json: the law is damaged: "):
             Law.load(path)

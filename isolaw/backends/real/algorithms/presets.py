@@ -65,15 +65,15 @@ _OVERLONG_PART = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
-    """Return the recipe with every key filled in that has an effect; resolving it again changes nothing.
+    """Return the recipe with every key that has an effect filled in; resolving it again changes nothing.
 
     ``difficulty`` is ``problems.difficulty``. With ``"easy"``, the KL term and the entropy bonus are on
-    (`EASY`), unless the algorithm's paper excludes them. With ``"hard"`` and None they are off (arXiv
+    (`EASY`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off (arXiv
     2603.12151, section 3).
 
     Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
     ``no_positive_resampling`` and ``interrupt_at`` are off, ``overlong_on`` applies to all responses, and
-    ``lora_targets`` are all layers. Other keys are None because they have no effect: ``clip_low`` and
+    ``lora_targets`` covers all layers. Other keys are None because they have no effect: ``clip_low`` and
     ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
     sampling), ``kl_estimator`` and ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no
     interruption), ``without`` (not ScaleRL), the critic's keys (not PPO), LoRA's keys (full fine-tuning), and
@@ -207,7 +207,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         unused = r.lora_rank is None and getattr(r, key) is not None
         refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
     unused = ppo and _updates(r) == 1 and r.value_clip is not None
-    note = "with one update on each batch, the critic's values have not changed yet"
+    note = (
+        "with one update on each batch, the critic's values cannot have changed, so there is nothing to clip"
+    )
     refuse(unused, "value_clip", f"no such key, or {several}", note)
     note = "PPO has no groups, since advantages come from the critic"
     for key, accepted in (

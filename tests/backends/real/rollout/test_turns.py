@@ -344,7 +344,7 @@ def test_what_does_not_go_with_rollouts_is_refused_before_anything_is_spent(reso
     interrupted = {"interrupt_at": (8, 8), "interrupt_phrase": "=", "answer_tokens": 15}
     assert 'with scale_rl: recipe.without = ["interruptions"]' in said(interrupted)
     none = said(rollout=None, rollout_turns=3, reward="rollout")
-    assert "real.rollout_turns: there is no rollout function; found 3; expected no such key" in none
+    assert "real.rollout_turns: this key requires a rollout function; found 3; expected no such key" in none
     assert "real.reward: there is no rollout function; found 'rollout'; expected exact, math" in none
 
 
