@@ -66,17 +66,15 @@ def planned(
     return spec
 
 
-def limit(share: float) -> None:
+def limit(share: float, groups: dict[int, Path]) -> None:
     """Give each process below this one that trains or samples a control group with its share of a core."""
-    seen: set[int] = set()
     first = CONTROL / "cpu" if (CONTROL / "cpu").is_dir() else CONTROL
     while True:
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
-                if child.pid in seen or not any("isolaw.backends.real" in word for word in child.cmdline()):
+                if child.pid in groups or not any("isolaw.backends.real" in word for word in child.cmdline()):
                     continue
-                seen.add(child.pid)
-                own = first / f"isolaw-{child.pid}"
+                own = groups[child.pid] = first / f"isolaw-{child.pid}"
                 own.mkdir()
                 quota = round(share * PERIOD_US)
                 if (own / "cpu.max").exists():
@@ -94,11 +92,15 @@ def launch(spec: Any, updates: int, share: float) -> dict[str, Any]:
     from isolaw.backends.real import BACKEND
     from isolaw.executors import launcher
 
+    groups: dict[int, Path] = {}
     if share:
-        threading.Thread(target=limit, args=(share,), daemon=True).start()
+        threading.Thread(target=limit, args=(share, groups), daemon=True).start()
     at: list[tuple[float, float]] = []
     for checkpoint in launcher.launch(BACKEND.processes(spec), RunContext()):
         at.append((time.perf_counter(), checkpoint.seconds["evaluate"]))
+    for group in groups.values():
+        with contextlib.suppress(OSError):  # a process that has not ended
+            group.rmdir()
     (began, before), (ended, after) = at[-2:]
     means = {row.metric: row.value for row in checkpoint.rows if row.eval_set == "train"}
     parts = {name: value / (updates + WARM_UP) for name, value in checkpoint.seconds.items()}
