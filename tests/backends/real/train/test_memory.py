@@ -417,6 +417,8 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> No
     own = step("h100-80g:8", n8, "real.generation=async", "recipe.staleness=1", "real.processes=4")
     assert sorted(own.values())[0] == 0.0  # the faster side waits for the other
     assert step("80g:8", n8) is None  # a card of unknown speed
+    turns = ("real.rollout=asyncio:sleep", "real.tensor_parallel=1")
+    assert step("h100-80g:8", n8, *turns) is None  # an environment of unknown speed
 
 
 def test_a_dry_run_prints_the_estimated_cost(

@@ -275,7 +275,7 @@ def cost(spec: RunSpec) -> Cost | None:
     The mean response is assumed to have half of ``recipe.max_response_tokens``.
     """
     own, card = plan(spec), card_speed(environment.gpu_name())
-    if own is None or card is None:
+    if own is None or card is None or own.options.rollout:  # the time of an environment is unknown
         return None
     options, model = own.options, own.demand.model
     limit = spec.recipe.max_response_tokens or 1
