@@ -55,8 +55,8 @@ def test_the_numbers_of_simulations_in_the_docs_are_current() -> None:
     page = (Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
     for words in (
         f"It draws {FIRST} sets of constants",
-        f"{ROUNDS - 1} of {NEXT} simulations each",
-        f"Then {MEMBERS} draws of the last posterior",
-        f"(at most {BINS} bins and step 0)",
+        f"{ROUNDS - 1} rounds of {NEXT} simulations",
+        f"{MEMBERS} draws from the last posterior",
+        f"at most {BINS} bins of log C and step 0",
     ):
         assert words in page, words
