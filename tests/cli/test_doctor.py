@@ -126,8 +126,8 @@ FAULTS = {
         INSTALL_CPU,
     ),
     "half installed": (
-        changed(REAL, "deepspeed transformers"), "real", "half installed: transformers and deepspeed are missing",
-        INSTALL_CPU,
+        changed(REAL, "deepspeed transformers"), "real",
+        "half installed: transformers and deepspeed are missing", INSTALL_CPU,
     ),
     "half installed, on a GPU": (
         changed(NODE, "deepspeed"), "real", "half installed: deepspeed is missing", INSTALL_GPU,
