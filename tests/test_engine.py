@@ -170,11 +170,11 @@ def test_a_shorter_horizon_shortens_nothing(tmp_path: Path, tiny, same) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"recipe": {"lr": 0.5}}, ["recipe.lr", f"{PRESET.lr_easy} there", "0.5 here"]),
+        ({"recipe": {"lr": 0.5}}, ["recipe.lr", f"{PRESET.lr_easy} in the directory", "0.5 in this sweep"]),
         ({"recipe": {"kl": 0.0}}, ["recipe.kl"]),
-        ({"recipe": {"lr_scaling": "linear"}}, ["recipe.lr_scaling", "'linear' here"]),
-        ({"problems": {"set": "hard"}}, ["problems.set", "'easy' there", "'hard' here"]),
-        ({"problems": {"n_train": 51}}, ["problems.n_train", "50 there", "51 here"]),
+        ({"recipe": {"lr_scaling": "linear"}}, ["recipe.lr_scaling", "'linear' in this sweep"]),
+        ({"problems": {"set": "hard"}}, ["problems.set", "'easy' in the directory", "'hard' in this sweep"]),
+        ({"problems": {"n_train": 51}}, ["problems.n_train", "50 in the directory", "51 in this sweep"]),
         ({"bandit": {"parameters": {"kappa": 0.5}}}, ["options.parameters"]),
         ({"evaluation": {"points": 9}}, ["evaluation.points", "found 9", "8"]),
         ({"evaluation": {"samples": 8}}, ["evaluation.samples", "found 8", "4"]),

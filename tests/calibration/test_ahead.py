@@ -124,7 +124,9 @@ def test_a_prediction_of_a_preset_alone(preset_file: Path) -> None:
     assert low <= data["reward"]["value"] <= high
     assert data["b_star"] == {"value": 8.0, "interval": None, "status": "ok"}
     text = document(found).lines()
-    assert text[0].startswith("Simulated runs. From a calibrated mechanism: preset preset, 4 members")
+    assert text[0].startswith(
+        "Simulated runs. This prediction is from a calibrated simulator: preset preset with 4 members"
+    )
     assert any("not measured" in line for line in text)
 
 
@@ -211,7 +213,7 @@ def test_methods_that_agree_and_disagree(law: Law) -> None:
     assert shifted[0] == Code.REWARDS_DISAGREE
     assert shifted[1].startswith(f"in {len(cells)} of {len(cells)} configurations")
     turned = flags([[0.6 if cell == (8, 4) else 0.3 for cell in cells]] * 5)
-    assert "(B_p = 8, n = 4) is within 0.005 of the best in 0% of the law's" in turned[Code.CHOICES_DISAGREE]
+    assert "(B_p = 8, n = 4) is within 0.005 of the best in 0 % of the law's" in turned[Code.CHOICES_DISAGREE]
     far = law.predict(1e9)
     assert far.allocation is None
     found = far

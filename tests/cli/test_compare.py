@@ -53,7 +53,7 @@ def test_in_words(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     assert "Intervals are 95 % bootstrap intervals over runs, paired by seed." in lines
     said = {line.split(":")[0]: line for line in lines[-4:]}
     assert said["Ceiling"].startswith("Ceiling: new.parquet has the higher ceiling, by 0.")
-    assert said["Speed"].startswith("Speed: old.parquet is faster: C_mid of new.parquet is ")
+    assert said["Speed"].startswith("Speed: old.parquet is faster, since the C_mid of new.parquet is ")
     assert said["Reward"].startswith("Reward: new.parquet is better at C = 5e5, by 0.0")
     assert said["First half"].startswith("First half: new.parquet ends 0.0")
 

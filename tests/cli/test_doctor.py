@@ -126,11 +126,11 @@ FAULTS = {
         INSTALL_CPU,
     ),
     "half installed": (
-        changed(REAL, "deepspeed transformers"), "real", "half installed: transformers and deepspeed missing",
-        INSTALL_CPU,
+        changed(REAL, "deepspeed transformers"), "real",
+        "half installed: transformers and deepspeed are missing", INSTALL_CPU,
     ),
     "half installed, on a GPU": (
-        changed(NODE, "deepspeed"), "real", "half installed: deepspeed missing", INSTALL_GPU,
+        changed(NODE, "deepspeed"), "real", "half installed: deepspeed is missing", INSTALL_GPU,
     ),
     "no libnuma": (
         replace(REAL, libnuma=False), "real", "libnuma.so.1 is missing", "apt-get install libnuma1",

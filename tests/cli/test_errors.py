@@ -131,7 +131,7 @@ def test_directories_that_cannot_be_used(isolaw, tree, tiny, tmp_path: Path, wha
     words = {
         "other files": [str(out), "contains other files (data, thesis.tex)"],
         "a file": [str(out), "is a file"],
-        "another sweep": [str(out), "recipe.lr is ", " there and 0.5 here"],
+        "another sweep": [str(out), "recipe.lr is ", " in the directory and 0.5 in this sweep"],
     }[what]
     assert_one_message(isolaw("sweep", tmp_path / "sweep.toml", "--out", out), words)
     assert tree(tmp_path) == before

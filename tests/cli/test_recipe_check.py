@@ -48,7 +48,9 @@ def test_a_check_ends_with_a_recipe_that_a_sweep_takes(isolaw, file: Path, tmp_p
     assert [line.split()[0] for line in said.splitlines()[2:]] == ["lr", "lr-full", "batch", "terms"]
     code, said, notes = isolaw(*command)
     assert code == 0
-    assert said.startswith("Simulated runs. Base lr at B_p = 8 with n = 16, B = 128; avg@4 on validation")
+    assert said.startswith(
+        "Simulated runs. The base lr is the lr at B_p = 8 and n = 16 (B = 128). Rewards are the mean avg@4"
+    )
     assert "lr: bandit: 6 runs (" in notes
     evidence, _, recipe = said.partition("[recipe]")
     given = tomllib.loads("[recipe]" + recipe)

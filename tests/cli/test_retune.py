@@ -45,8 +45,8 @@ def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
     assert lines[0].startswith(
         "lr = 0.005 everywhere: avg@4 on validation, fitted to 9 runs with n = 8, 32, 128"
     )
-    assert any(line.startswith("lr = re-tuned: avg@4 on validation: 9 runs") for line in lines)
-    assert any(line.startswith("Best lr at the end: ") for line in lines)
+    assert any(line.startswith("lr = re-tuned: avg@4 on validation, fitted to 9 runs") for line in lines)
+    assert any(line.startswith("At the end of the runs, the best lr is ") for line in lines)
     assert {path.name for path in tmp_path.glob("*.json")} == {"law.json", "law-retuned.json"}
     for path in tmp_path.glob("*.json"):
         assert isolaw("predict", path, "--compute", 1e6)[0] == 0

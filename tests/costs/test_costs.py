@@ -248,7 +248,7 @@ def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder)
     assert cost.seconds(32, 8, 10) == (pytest.approx(10 * cost.step(32, 8)), None, None)
     with pytest.raises(DataError, match="no run recorded the wall time"):
         costs.read(ROOT / "examples" / "logs" / "slime")
-    assert "leaves out" in costs.read(ROOT / "examples" / "logs").notes[0]
+    assert "left out" in costs.read(ROOT / "examples" / "logs").notes[0]
     assert not recwarn.list
 
 

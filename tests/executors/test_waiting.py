@@ -213,4 +213,6 @@ def test_times(written, minutes: float) -> None:
 def test_keys_of_another_executor_are_named(tmp_path: Path, tiny) -> None:
     spec = tiny(executor={"kind": "processes", "address": "auto", "partition": "short", "time": "1:00:00"})
     notes = engine.plan(spec, tmp_path / "out").notes
-    assert notes == ["not used with executor.kind = 'processes': executor.address, executor.partition"]
+    assert notes == [
+        "with executor.kind = 'processes', isolaw does not use executor.address, executor.partition"
+    ]

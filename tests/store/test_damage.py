@@ -146,7 +146,7 @@ def test_lines_that_were_lost_are_told(tmp_path: Path, tiny, isolaw) -> None:
     engine.sweep(tiny(), tmp_path)
     points = min(tmp_path.glob("runs/*")) / "points.jsonl"
     count = len(points.read_text().splitlines())
-    said = f"{points}: {count} checkpoints were recorded, but only 0 are left"
+    said = f"{points}: {count} checkpoints were recorded, but only 0 are there"
     points.unlink()
     assert said in isolaw("status", tmp_path)[1]
     assert any(said in note for note in SweepStore(tmp_path).collect().notes)

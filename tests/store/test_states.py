@@ -84,7 +84,7 @@ def test_a_copy_of_a_sweep_leaves_the_states_of_the_first_alone(
     before = tree(scratch)
     code, _, err = isolaw("sweep", "--out", copy, "--set", "sweep.compute=4e4")
     assert code == 2
-    assert f"holds the states of {first}; {copy} is a copy of that sweep" in err
+    assert f"contains the states of {first}; {copy} is a copy of that sweep" in err
     assert tree(scratch) == before
     (copy / "states.json").unlink()  # what the message says
     assert isolaw("sweep", "--out", copy, "--set", "sweep.compute=4e4")[0] == 0
@@ -95,7 +95,7 @@ def test_a_copy_of_a_sweep_leaves_the_states_of_the_first_alone(
     same(SweepStore(moved).collect(), SweepStore(copy).collect())
     code, _, err = isolaw("sweep", "--out", tmp_path / "second", "--set", "sweep.compute=5e4")
     assert code == 2
-    assert f"holds the states of {moved}; {tmp_path / 'second'} is a copy of that sweep" in err
+    assert f"contains the states of {moved}; {tmp_path / 'second'} is a copy of that sweep" in err
 
 
 def test_the_folder_may_be_named_as_in_a_shell(

@@ -105,7 +105,7 @@ def test_a_state_without_its_line_restarts_the_run(run: RunStore, spec: RunSpec,
     points.write_bytes(points.read_bytes().split(b"\n", 1)[0] + b"\n")
     assert run.resume() == (None, 0.0)
     (said,) = run.damage
-    assert "points.jsonl has no line for this state; start the run again" in said
+    assert "points.jsonl has no line for this state; the run starts again" in said
     assert run.recorded().checkpoints == []
     list(go_on(run, spec))
     assert results(run) == expected
@@ -199,7 +199,7 @@ def test_a_state_that_is_not_as_it_was_written_restarts_the_run(
         state.rename(state.with_name("3"))
     assert run.resume() == (None, 0.0)
     (said,) = run.damage
-    assert "start the run again" in said
+    assert "the run starts again" in said
     list(go_on(run, spec))
     assert results(run) == expected
 

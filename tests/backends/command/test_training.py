@@ -128,7 +128,7 @@ def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any
 @pytest.mark.parametrize(
     ("words", "command", "message"),
     [
-        (["n=7"], {}, r"trains something else: n is 7 in its log \(n\); expected 2"),
+        (["n=7"], {}, r"trains with other values than the run: n is 7 in its log \(n\); expected 2"),
         (["until=5", "status=3", "then=print('why')"], {}, r"after 5 of 20 steps \(exit status 3\).*\| why"),
         (["until=0"], {}, r"after 0 of 20 steps \(exit status 0\).*printed nothing"),
         (["until=3", "then=os.abort()"], {}, "SIGABRT"),

@@ -334,7 +334,7 @@ def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) ->
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
     more = f" and {len(both) - _SHOWN:,} more" if len(both) > _SHOWN else ""
-    return [Issue(str(path), f"{len(both):,} validation problems also occur in training: {shown}{more}")]
+    return [Issue(str(path), f"{len(both):,} of its problems also occur in training: {shown}{more}")]
 
 
 def words(prompt: str | list[Message]) -> str:

@@ -152,7 +152,7 @@ def test_samples_belong_to_the_problem(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "hard").mkdir()
-    with pytest.raises(DataError, match="already holds hard; choose another folder"):
+    with pytest.raises(DataError, match="already contains hard; choose another folder"):
         SplitFolder(tmp_path, pool(), SETTINGS)
     other = tmp_path / "other"
     done(other, Model())
@@ -205,7 +205,7 @@ def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
 def test_opening_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "counts.jsonl").write_text("another program's, without an end of line")
     before = files(tmp_path)
-    with pytest.raises(DataError, match=r"already holds counts.jsonl; choose another folder"):
+    with pytest.raises(DataError, match=r"already contains counts.jsonl; choose another folder"):
         SplitFolder(tmp_path, pool(), SETTINGS)
     assert files(tmp_path) == before
     done(tmp_path / "a", Model())

@@ -92,7 +92,7 @@ def test_what_becomes_of_each_rollout(module: str) -> None:
         replies = function.advance({k: ["5", kinds[k] != "fine"] for k in open_ones})
         said = {kinds[k]: reply for k, reply in replies.items()}
         assert said["changes"]["failed"].startswith("it raised ValueError: the conversation's item 0 changed")
-        assert "lost items: 1 of 2 are left" in said["forgets"]["failed"]
+        assert "lost items: only 1 of 2 remain" in said["forgets"]["failed"]
         assert "found 3 in a conversation; expected texts" in said["number"]["failed"]
         assert "the reward nan; expected a finite number" in said["nan"]["failed"]
         assert "not JSON serializable" in said["bytes"]["failed"]  # alone: its neighbours go on

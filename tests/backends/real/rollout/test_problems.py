@@ -211,7 +211,7 @@ def test_of_many_alike_three_are_shown(folder: Path) -> None:
 def test_evaluation_problems_that_are_trained_on(folder: Path, part: str, prompt: Any) -> None:
     (folder / "train.jsonl").write_text(lines(row(id="a"), row("5+5=", 10)))
     (folder / f"{part}.jsonl").write_text(lines(row("9+9=", 18), row(prompt, 2, id="b")))
-    assert found(folder) == [f"{part}.jsonl: 1 validation problems also occur in training: 'b' (there 'a')"]
+    assert found(folder) == [f"{part}.jsonl: 1 of its problems also occur in training: 'b' (there 'a')"]
 
 
 def test_many_that_are_trained_on(folder: Path) -> None:
@@ -219,7 +219,7 @@ def test_many_that_are_trained_on(folder: Path) -> None:
     (folder / "train.jsonl").write_text(rows)
     (folder / "validation.jsonl").write_text(rows)
     (problem,) = found(folder)
-    assert problem.startswith("validation.jsonl: 1,005 validation problems also occur in training: '")
+    assert problem.startswith("validation.jsonl: 1,005 of its problems also occur in training: '")
     assert problem.endswith("and 1,002 more")
 
 

@@ -548,7 +548,7 @@ def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
     assert str(raised.value.issues[0]) in documented, str(raised.value.issues[0])
     planned("real-qwen-easy.toml", H100, *offload, raised.value.issues[0].accepted.replace(" = ", "="))
     with_memory(8)
-    with pytest.raises(SpecError, match=r"no setting of .* a machine of that size; .*docs/trainers\.md"):
+    with pytest.raises(SpecError, match=r"no setting of .* a machine of this size; .*docs/trainers\.md"):
         planned("real-qwen-easy.toml", H100)
     # Four runs of two GPUs each, of which the memory holds three.
     with_memory(75)

@@ -151,7 +151,7 @@ def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -
         assert chosen(monkeypatch, visible, place, 2) == [own]
         assert environment.gpus() == 1
     with pytest.raises(
-        RunError, match=f"^process 2 of this machine has no GPU .* visible: {first}, {second}"
+        RunError, match=f"^process 2 of this machine has no separate GPU; visible GPUs: {first}, {second}"
     ):
         chosen(monkeypatch, visible, 2, 3)
     with pytest.raises(RunError, match=r"^a sampler of process 1 of this machine has no GPU"):
