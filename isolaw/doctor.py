@@ -87,7 +87,7 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
 
     >>> laptop = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37)
     >>> [check.what for check in diagnose(laptop)]
-    ['not installed: only needed to train language models']
+    ['not installed; only training language models requires it']
     """
     machine = machine or examine()
     found = [*_unmet(machine, _BASE, "base")]

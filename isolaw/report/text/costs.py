@@ -66,7 +66,7 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
         rows.append([*map(str, shape), str(own.runs), str(cost.gpus), *map(number, numbers)])
     total, tokens = gpu_hours(configurations), configurations[0].spent.cost.per_rollout
     return [
-        f"isolaw estimates that these runs take {number(total)} GPU hours:",
+        f"The remaining runs take an estimated {number(total)} GPU hours:",
         *(f"  {line}" for line in columns(rows, ">>>>>>>")),
         "Nothing was timed: the estimate extrapolates from small models on one GPU (docs/costs.md).",
         f"It assumes responses of {number(tokens)} tokens on average, half of recipe.max_response_tokens.",

@@ -67,7 +67,7 @@ def test_its_steps_have_a_cost(
     assert (cost.runs, cost.gpus, cost.batches) == (2, None, (8, 16))
     assert 0.055 < cost.step(4, 2) < 0.12  # bursts do not count as steps that take no time
     monkeypatch.setattr(recorded, "APART_S", 1e9)
-    with pytest.raises(DataError, match="its cost is not known"):
+    with pytest.raises(DataError, match="the cost of a step is unknown"):
         costs.read(tmp_path / "s")
 
 

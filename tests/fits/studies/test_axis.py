@@ -82,7 +82,7 @@ def test_the_recorded_leave_one_out_is_as_the_docs_say() -> None:
     rows = [c.mean.rows["reward"] for c in found.comparisons.values()]
     assert all(side(row.difference) == 0 for row in rows)
     low, high = min(row.difference.value for row in rows), max(row.difference.value for row in rows)
-    changes = f"it changes by {low:+.3f} to {high:+.3f}".replace("0.", ".").replace("-", "−")
+    changes = f"changes it by {low:+.3f} to {high:+.3f}".replace("0.", ".").replace("-", "−")
     whole = f"{rows[0].first.value:.3f} at the end of the complete recipe".lstrip("0")
     page = " ".join((root / "docs/real-sweep.md").read_text(encoding="utf-8").split())
     assert changes in page

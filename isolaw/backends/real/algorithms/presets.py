@@ -160,7 +160,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):
     ...     print(issue)
-    recipe.algorithm: with one update on each batch and recipe.staleness = 0 every ratio is 1, and gspo is
+    recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1, and gspo is
     grpo with recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1,
     or recipe.minibatches or recipe.epochs of at least 2
     recipe.gradient_rollouts: found 16; expected at most n = 8

@@ -438,7 +438,7 @@ def test_a_dry_run_prints_the_estimated_cost(
     seconds = sum(first["seconds_of_a_step"].values())
     assert hours[0] == pytest.approx(3 * 3_906 * seconds * 8 / 3_600, rel=1e-3)
     assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / 8)
-    assert "isolaw estimates that these runs take " in text
+    assert "The remaining runs take an estimated " in text
 
 
 @given(
