@@ -154,7 +154,7 @@ def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -
         RunError, match=f"^process 2 of this machine has no separate GPU; visible GPUs: {first}, {second}"
     ):
         chosen(monkeypatch, visible, 2, 3)
-    with pytest.raises(RunError, match=r"^a sampler of process 1 of this machine has no GPU"):
+    with pytest.raises(RunError, match=r"^a sampler of process 1 of this machine has no separate GPU"):
         chosen(monkeypatch, visible, 1, 2, samplers=2)
     environment.gpus.cache_clear()
 
