@@ -131,7 +131,7 @@ def test_what_is_somebody_elses_stays(made_runs: Any, tmp_path: Path, monkeypatc
 def test_runs_that_have_no_model(tiny: Any, made_runs: Any, tmp_path: Path, monkeypatch: Any) -> None:
     engine.sweep(tiny(), tmp_path / "out")
     simulated = min((tmp_path / "out" / "runs").iterdir())
-    with pytest.raises(StoreError, match="a run of the backend 'bandit', which trains no model"):
+    with pytest.raises(StoreError, match="the run is of the backend 'bandit', which trains no model"):
         export(simulated, tmp_path / "model")
     run = made_runs(dtype="float32", checkpoint_minutes=9.0)
     monkeypatch.setattr(models, "digest", lambda folder: "other")

@@ -240,7 +240,7 @@ def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
         sampler.generate([[1, 5]], [[0, 1]], **how)
         llm.generate = crowded
         with pytest.warns(
-            UserWarning, match=r"ran full, and vLLM restarted 1 of 2 responses; a larger real\.gpu"
+            UserWarning, match=r"was full, so vLLM restarted 1 of 2 responses; a larger real\.gpu"
         ):
             sampler.generate([[1, 5]], [[0, 1]], **how)
         sampler.generate([[1, 5]], [[0, 1]], **how)
