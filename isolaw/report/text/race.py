@@ -160,7 +160,7 @@ def standings(last: Decision) -> list[str]:
             f"{own.rollouts_per_problem}",
             f"{own.reward:.3f}",
             f"{own.expected_regret:.4f}",
-            f"{100 * own.probability:.0f} %",
+            f"{100 * (own.probability or 0.0):.0f} %",
         ]
         for own in ordered
     ]
