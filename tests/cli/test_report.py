@@ -60,7 +60,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
     assert isolaw("fit", sweep, "--out", law, "--draws", 11)[0] == 0
     code, _, err = isolaw("report", sweep, "-o", page)
     assert code == 0
-    assert f"note: the law is {law}" in err
+    assert f"note: using the law in {law}" in err
     assert "--draws 11" in page.read_text()
     _, _, err = isolaw("report", sweep, "-o", page, "--draws", 12)  # an option of a fit: fitted anew
     assert "note: fitted" in err

@@ -108,7 +108,7 @@ if MOUNTS:
         assert "No space left on device" in said
         state = json.loads(told(here, "state")[1])
         assert code == 1
-        assert "points.parquet: cannot write it" in said
+        assert "points.parquet: isolaw cannot write the table" in said
         assert f"{state['done']} of 5 runs are done" in said
         assert 0 < state["done"] < 5  # the test's own: some runs fit
         assert not state["running"]

@@ -42,7 +42,7 @@ def events_of(spec: SweepSpec, out: Path, stop: threading.Event | None = None) -
 def went_on_from_its_state(events: list[Event], lost: str) -> bool:
     """Whether the run, after it was lost, made nothing of what its state held."""
     (at,) = [i for i, e in enumerate(events) if e.kind == "warning" and e.run_id == lost]
-    step = int(events[at].cause.rpartition("repeated from step ")[2])
+    step = int(events[at].cause.rpartition("repeats the run from step ")[2])
     first = next(e for e in events[at:] if e.kind == "checkpoint" and e.run_id == lost)
     return step > 0 and first.compute > step * 16
 

@@ -253,7 +253,7 @@ def test_a_time_out(make, spec, truth, held, tmp_path: Path, same) -> None:
     spec = spec.model_copy(update={"executor": spec.executor.model_copy(update={"time": 1.0})})
     out = tmp_path / "out"
     events = make(spec, out, lambda _: held(out))
-    again = [cause for cause in told(events) if "repeated" in cause]
+    again = [cause for cause in told(events) if "repeats the run" in cause]
     # The two at work; on a busy machine the third may have begun, too, and some may have been told twice.
     assert 2 <= len([cause for cause in again if "from step" in cause]) <= 6
     assert submitted(out) == 3 + len(again)  # a busy controller is told of, too, and is no new job
@@ -310,8 +310,8 @@ def test_scancel_by_somebody(make, spec, truth, held, tmp_path: Path, same) -> N
             said("scancel", *cancelled)
 
     events = make(spec, out, cancel)
-    assert len([cause for cause in told(events) if "repeated from step" in cause]) == 2
-    assert len([cause for cause in told(events) if "repeated from its start" in cause]) == 1
+    assert len([cause for cause in told(events) if "repeats the run from step" in cause]) == 2
+    assert len([cause for cause in told(events) if "repeats the run from its start" in cause]) == 1
     assert submitted(out) == 3 + 3
     assert engine.status(out)["done"] == 3
     same(SweepStore(out).collect(), truth)

@@ -98,7 +98,7 @@ def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.Monkey
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
     assert told
-    steps = [int(cause.rpartition(" step ")[2]) for cause in told if "repeated from step" in cause]
+    steps = [int(cause.rpartition(" step ")[2]) for cause in told if "repeats the run from step" in cause]
     assert steps
     assert steps == sorted(steps)
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]

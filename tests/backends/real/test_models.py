@@ -109,7 +109,7 @@ def test_no_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
 def test_tokenizers(made: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     for damaged in ("{", "[]", '{"model": 3}'):
         (folder / "tokenizer.json").write_text(damaged)
-        with pytest.raises(DataError, match=r"its tokenizer cannot be loaded: ."):
+        with pytest.raises(DataError, match=r"isolaw cannot load its tokenizer: ."):
             models.tokenizer(folder)
     loaded = models.tokenizer(made.model)
     assert len(loaded(["1" * 500]).input_ids[0]) > 500

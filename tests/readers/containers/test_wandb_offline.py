@@ -181,7 +181,7 @@ def test_a_file_that_ends_anywhere(content: bytes, tmp_path: Path) -> None:
         try:
             log = read(folder)
         except DataError as error:
-            assert "without history" in str(error)  # noqa: PT017
+            assert "has no history" in str(error)  # noqa: PT017
             assert end < 40_000
             continue
         assert set(table(log)["critic/score/mean"].items()) <= whole

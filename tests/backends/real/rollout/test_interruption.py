@@ -99,7 +99,7 @@ def test_the_phrase_is_in_the_models_tokens(made, resolved) -> None:
     ends = recipe.model_copy(update={"interrupt_phrase": "=1</think>"})
     assert Interruption.of(ends, tokenizer).end == tokenizer.convert_tokens_to_ids("</think>")
     (issue,) = check_phrase("time is 1", tokenizer)
-    assert "knows only '1' of it" in str(issue)
+    assert "knows only '1' of the phrase" in str(issue)
 
 
 @pytest.mark.real
@@ -113,7 +113,7 @@ def test_a_phrase_that_the_model_cannot_say_is_refused_and_one_that_it_can_needs
         return " ".join(map(str, BACKEND.check(spec.model_copy(update={"recipe": changed}))))
 
     assert said("=" * 5) == ""
-    assert "recipe.interrupt_phrase: the model's tokenizer knows nothing of it" in said("Time is up.")
+    assert "recipe.interrupt_phrase: the model's tokenizer knows nothing of the phrase" in said("Time is up.")
     assert "too long" in said("=" * 12)  # 32 tokens of context, prompts of up to 9
 
 
