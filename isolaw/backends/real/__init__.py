@@ -319,7 +319,7 @@ def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
         ]
         if rewards.ROLLOUT in options.rewards:
             accepted = "exact, math, package.module:function, or real.rollout"
-            out.append(Issue("real.reward", note, options.reward, accepted))
+            out.append(Issue("real.reward", "there is no rollout function", options.reward, accepted))
         return out
     out = []
     if options.generation == "async":

@@ -340,7 +340,7 @@ def test_what_does_not_go_with_rollouts_is_refused_before_anything_is_spent(reso
 
     assert said() == ""
     assert 'expected "colocated", or no real.rollout' in said(generation="async")
-    assert "real.tensor_parallel: each process controls its own rollouts" in said(tensor_parallel=2, processes=2)
+    assert "real.tensor_parallel: each process controls its own" in said(tensor_parallel=2, processes=2)
     interrupted = {"interrupt_at": (8, 8), "interrupt_phrase": "=", "answer_tokens": 15}
     assert 'with scale_rl: recipe.without = ["interruptions"]' in said(interrupted)
     none = said(rollout=None, rollout_turns=3, reward="rollout")
