@@ -279,7 +279,7 @@ _LAW = {
     "where": where_option,
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",
-        help="surface: n* maximizes a smooth reward surface over n. paper: n* has the highest learning "
+        help="surface: n* maximises a smooth reward surface over n. paper: n* has the highest learning "
         "curve, as in arXiv 2603.12151.",
     ),
     "curve": click.option(

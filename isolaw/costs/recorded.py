@@ -104,22 +104,32 @@ class Timed:
         steps appeared in the log while isolaw followed it. Log lines come in bursts, so lines less than
         `APART_S` after the last one are left out. A step of such a trainer includes its evaluation.
         """
-        name = ("train", STEP_SECONDS)
         rows = [row for line in lines for row in line["rows"]]
-        logged = [row["value"] for row in rows if (row["eval_set"], row["metric"]) == name]
+        target = ("train", STEP_SECONDS)
+        logged = [row["value"] for row in rows if (row["eval_set"], row["metric"]) == target]
         seen: list[Mapping[str, Any]] = []
         for line in lines:
             if "machine" in line and (not seen or line["wall_s"] >= seen[-1]["wall_s"] + APART_S):
                 seen.append(line)
         gpus = next((line["machine"]["gpus"] for line in lines if "machine" in line), None)
-        step = np.array([line["step"] for line in seen], float)
-        wall_s: Floats = np.array([line["wall_s"] for line in seen], float)
         if logged:
-            step = np.arange(len(logged) + 1.0)
-            wall_s = np.append(0.0, np.cumsum(logged)).astype(np.float64)
-        if step.size < 2:
+            return cls.of_seconds(run_id, b, n, logged, gpus)
+        if len(seen) < 2:
             return None
+        step, wall_s = (np.array([line[name] for line in seen], float) for name in ("step", "wall_s"))
         return cls(run_id, b, n, step, None, wall_s, np.zeros(step.size, bool), {}, gpus)
+
+    @classmethod
+    def of_seconds(
+        cls, run_id: str, b: int, n: int, seconds: Sequence[float], gpus: int | None = None, model: str = ""
+    ) -> Timed:
+        """Return the times of a run from the logged seconds of some of its steps.
+
+        The seconds are summed as if the steps were consecutive.
+        """
+        step: Floats = np.arange(len(seconds) + 1, dtype=np.float64)
+        wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
+        return cls(run_id, b, n, step, None, wall_s, np.zeros(step.size, bool), {}, gpus, model=model)
 
 
 def of_runs(runs: Runs, where: str = "") -> Cost:
@@ -141,11 +151,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
         # The clock of a command's runs is isolaw's, which reads several steps at once.
         if own["wall_s"].isna().any() or backends.get(run_id) == "command":
             if (seconds := counted.get(run_id)) is not None:
-                # Only some steps were timed. Their times are summed as if the steps were consecutive.
-                step = np.cumsum(np.ones(len(seconds) + 1))
-                wall_s: Floats = np.append(0.0, np.cumsum(seconds)).astype(np.float64)
-                none, model = np.zeros(step.size, bool), models.get(run_id, "")
-                timed.append(Timed(str(run_id), b, n, step, None, wall_s, none, {}, model=model))
+                timed.append(Timed.of_seconds(str(run_id), b, n, seconds, model=models.get(run_id, "")))
             continue
         tokens = None if own["tokens"].isna().any() else own["tokens"].to_numpy(float)
         step, wall_s = own["step"].to_numpy(float), own["wall_s"].to_numpy(float)

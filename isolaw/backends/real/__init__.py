@@ -21,7 +21,7 @@ from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOption
 from isolaw.backends.real.rollout import function_rollout, rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, check_phrase, encode_phrase
-from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.memory import planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
@@ -152,7 +152,10 @@ class Real:
 
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
-        return planner.cost(spec)
+        own = planner.plan(spec)
+        if own is None or own.options.rollout:  # the time of an environment is unknown
+            return None
+        return step_time.cost(spec, own.demand, own.options, own.cache, environment.gpu_name())
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run, or None if it uses a single process."""

@@ -404,7 +404,7 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> No
     def step(machine: str, *settings: str) -> dict[str, float]:
         (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *settings).runs
         with executors.planned_for(cards(machine), ExecutorSection(), "real"):
-            found = planner.cost(run)
+            found = BACKEND.estimate(run)
         return found and {name: part.step_s for name, part in found.parts.items()} | {"gpus": found.gpus}
 
     few, many = (step("h100-80g:8", f"grid.rollouts_per_problem=[{n}]") for n in (8, 512))

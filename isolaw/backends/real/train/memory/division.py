@@ -25,15 +25,14 @@ from isolaw.machine import card_speed
 def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
     """Return s and t: the GPU seconds to sample a response token, and to train on it."""
     recipe = spec.recipe
-    models = recipe.epochs * (2 if recipe.algorithm == "ppo" else 1)
+    models = recipe.epochs * step_time.trained_models(spec)
     if demand is None:
         return 1.0, models * step_time.passes(spec, options) / 3
     limit = recipe.max_response_tokens or 1
     lengths = step_time.Lengths(demand.row_tokens - limit, limit, limit)
     card = card_speed(environment.gpu_name()) or card_speed(step_time.MEASURED)
     assert card
-    size = 2 if options.dtype == "bfloat16" else 4
-    sampled = step_time.sampled_s(demand.model, card, lengths, size)
+    sampled = step_time.sampled_s(demand.model, card, lengths, step_time.number_bytes(options))
     passes = step_time.passes(spec, options)
     trained = step_time.trained_s(demand.model, card, demand.row_tokens, passes)
     return sampled, trained * models * demand.row_tokens / limit

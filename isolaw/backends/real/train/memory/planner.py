@@ -14,7 +14,6 @@ import functools
 import itertools
 import json
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,11 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
-from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.division import divided, token_seconds
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
-from isolaw.machine import card_speed
-from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 # Defaults for a GPU of unknown memory.
 _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
@@ -68,6 +64,11 @@ class MemoryPlan:
     def host_fits(self, spare: float = 0.0) -> bool:
         """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
         return not self.demand.host_bytes or self.footprint.host() <= (1 - spare) * self.demand.host_bytes
+
+    @property
+    def cache(self) -> int:
+        """Bytes of a sampler's key-value cache, over all GPUs that share its model."""
+        return self.phases["sample"].get("sampler's cache", 0) * (self.options.tensor_parallel or 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-compatible data; ``host_bytes`` is the host memory on each machine."""
@@ -267,30 +268,6 @@ def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
             table = own.to_dict()
             found.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
     return list(found.values())
-
-
-def cost(spec: RunSpec) -> Cost | None:
-    """Return the estimated cost of a resolved spec's steps (`step_time`); None without plan or known card.
-
-    The mean response is assumed to have half of ``recipe.max_response_tokens``.
-    """
-    own, card = plan(spec), card_speed(environment.gpu_name())
-    if own is None or card is None or own.options.rollout:  # the time of an environment is unknown
-        return None
-    options, model = own.options, own.demand.model
-    limit = spec.recipe.max_response_tokens or 1
-    length = step_time.Lengths(own.demand.row_tokens - limit, limit / 2, limit)
-    size = 2 if options.dtype == "bfloat16" else 4
-    row = 2 * size * model.layers * model.key_value * (length.prompt + length.mean)
-    cache = own.phases["sample"].get("sampler's cache", 0) * (options.tensor_parallel or 1)
-    found = step_time.estimate(model, card, spec, options, length, cache / row or math.inf)
-    if options.streaming:
-        found = found._replace(**{min(("generate", "train"), key=lambda part: getattr(found, part)): 0.0})
-    parts = {name: StepPart(seconds, 0.0) for name, seconds in found._asdict().items()}
-    return Cost(
-        parts, length.mean, "tokens", CostOrigin.ESTIMATE, "", options.cores, environment.gpu_name(),
-        batches=(spec.batch_rollouts,), configurations=1,
-    )  # fmt: skip
 
 
 def _demand(spec: RunSpec) -> Demand | None:

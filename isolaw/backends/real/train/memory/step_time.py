@@ -29,8 +29,10 @@ from typing import NamedTuple
 
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.backends.real.train.memory.footprint import Demand
 from isolaw.config import RunSpec
-from isolaw.machine import CardSpeed
+from isolaw.machine import CardSpeed, card_speed
+from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 EFFICIENCY, BANDWIDTH = 0.416, 0.7
 DECODE_S, SAMPLED_S, TRAINED_S, UPDATE_S, SYNC_S = 2.33e-3, 14.3e-6, 13.4e-6, 0.68, 1.45  # D, S, T, U, H
@@ -46,14 +48,6 @@ class Lengths(NamedTuple):
     longest: float
 
 
-class StepSeconds(NamedTuple):
-    """The seconds of each part of a step."""
-
-    generate: float
-    train: float
-    sync: float = SYNC_S
-
-
 def flops(model: Decoder, length: float, passes: float) -> float:
     """Return the FLOPs of a token in a row of ``length`` tokens: 2 A (N + L Q length / 2).
 
@@ -65,7 +59,7 @@ def flops(model: Decoder, length: float, passes: float) -> float:
 
 def sampled_s(model: Decoder, card: CardSpeed, length: Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
-    cache = 2 * dtype_bytes * model.layers * model.key_value * (length.prompt + length.mean / 2)
+    cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
     compute = 2 * _products(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
@@ -82,26 +76,53 @@ def passes(spec: RunSpec, options: RealOptions) -> float:
     return 1 + backward + bool(options.gradient_checkpointing) + bool(recipe.kl)
 
 
-def estimate(
-    model: Decoder, card: CardSpeed, spec: RunSpec, options: RealOptions, length: Lengths, cache_rows: float
-) -> StepSeconds:
-    """Return the seconds of a step of a run on these GPUs.
+def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: str) -> Cost | None:
+    """Return the estimated cost of a run's steps; None for a GPU of unknown speed.
 
-    ``cache_rows`` is the number of rows of mean length that a sampler's key-value cache holds.
+    The mean response is assumed to have half of ``recipe.max_response_tokens``. ``cache`` is the number of
+    bytes of a sampler's key-value cache, and 0 if the sampler needs none.
     """
-    size, batch = (2 if options.dtype == "bfloat16" else 4), spec.batch_rollouts
-    rollouts = batch / (options.streaming or options.processes)
+    card, model, recipe = card_speed(gpu), demand.model, spec.recipe
+    if card is None:
+        return None
+    limit = recipe.max_response_tokens or 1
+    length = Lengths(demand.row_tokens - limit, limit / 2, limit)
+    row, size = length.prompt + length.mean, number_bytes(options)
+    # Generate
+    rollouts = spec.batch_rollouts / (options.streaming or options.processes)
+    slots = min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS)
+    steps = max(length.longest, rollouts * length.mean / max(slots, 1.0))
     reading = size * _products(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
-    steps = max(length.longest, rollouts * length.mean / max(min(SLOTS, cache_rows), 1.0))
     prefill = 2 * _products(model) * length.prompt / spec.rollouts_per_problem / (EFFICIENCY * card.flops)
     generate = steps * (DECODE_S + reading)
     generate += rollouts * (length.mean * sampled_s(model, card, length, size) + prefill)
-    row = length.prompt + length.mean
-    own = trained_s(model, card, row, passes(spec, options))
-    models = 2 if spec.recipe.algorithm == "ppo" else 1
-    return StepSeconds(
-        generate, models * (spec.recipe.epochs * batch / options.processes * row * own + UPDATE_S)
-    )
+    # Train
+    trained = recipe.epochs * spec.batch_rollouts / options.processes * row
+    train = trained_s(model, card, row, passes(spec, options)) * trained + UPDATE_S
+    train *= trained_models(spec)
+    if options.streaming:  # the faster side waits
+        generate, train = (generate, 0.0) if generate > train else (0.0, train)
+    parts = {"generate": generate, "train": train, "sync": SYNC_S}
+    return Cost(
+        {name: StepPart(seconds, 0.0) for name, seconds in parts.items()},
+        length.mean, "tokens", CostOrigin.ESTIMATE, gpus=options.cores, gpu=gpu,
+        batches=(spec.batch_rollouts,), configurations=1,
+    )  # fmt: skip
+
+
+def number_bytes(options: RealOptions) -> int:
+    """Return b, the bytes of a number."""
+    return 2 if options.dtype == "bfloat16" else 4
+
+
+def trained_models(spec: RunSpec) -> int:
+    """Return the number of models that a step trains: PPO also trains a critic."""
+    return 2 if spec.recipe.algorithm == "ppo" else 1
+
+
+def _cache_bytes(model: Decoder, dtype_bytes: int) -> int:
+    """Return c, the bytes of a token in the key-value cache."""
+    return 2 * dtype_bytes * model.layers * model.key_value
 
 
 def _products(model: Decoder) -> int:
