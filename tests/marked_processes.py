@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ def marked(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def listeners(mark: str) -> set[tuple[str, str]]:
+def listeners(processes: Iterable[psutil.Process]) -> set[tuple[str, str]]:
     """(program, address) of each TCP socket that listens."""
     out = set()
-    for process in marked(mark):
+    for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             for own in process.net_connections("tcp"):
                 if own.status == psutil.CONN_LISTEN:
@@ -64,10 +64,12 @@ def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]
     file.write_text(toml_text(data))
     words = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(folder / "out")]
     with started(*words) as (process, mark):
-        until = time.monotonic() + 300
+        until = time.monotonic() + 900  # Ray takes 9 s, and 200 s at a load of 10
         while process.poll() is None and time.monotonic() < until:
-            found |= listeners(mark)
-            most = max(most, sum(1 for _ in marked(mark)))
+            now = list(marked(mark))
+            found |= listeners(now)
+            most = max(most, len(now))
+            time.sleep(0.05)  # this loop must not slow down what it watches
         assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
         until = time.monotonic() + 15
         while left := [own for own in marked(mark) if own.is_running()]:  # nothing is left

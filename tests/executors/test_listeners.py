@@ -24,7 +24,7 @@ def test_it_would_be_seen() -> None:
     )
     with started(sys.executable, "-c", code) as (_, mark):
         until = time.monotonic() + 20
-        while len(found := listeners(mark)) < 2 and time.monotonic() < until:
+        while len(found := listeners(marked(mark))) < 2 and time.monotonic() < until:
             time.sleep(0.05)
     assert sorted(is_loopback(address) for _, address in found) == [False, True]
     assert [is_loopback(own) for own in ("::1", "::ffff:127.0.0.1", "::", "192.0.2.2")] == [
