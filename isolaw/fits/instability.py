@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 Floats = NDArray[np.float64]
 LEAST_EVALUATIONS = 6  # two windows that share no evaluation
@@ -96,7 +96,7 @@ def _fall(ends: Floats, levels: Floats, first: float, sigma: float, width: int) 
     candidates = levels.size - width  # windows that share no evaluation with the last
     top = int(np.argmax(levels[:candidates]))
     peak, rise = levels[top], levels[top] - min(first, levels[0])
-    noise = norm.isf(FALSE_ALARMS / candidates) * sigma * math.sqrt(2 / width)
+    noise = -float(ndtri(FALSE_ALARMS / candidates)) * sigma * math.sqrt(2 / width)
     below = peak - levels > max(noise, DRAWN_DOWN * rise, LEAST_FALL * abs(peak))
     below[: top + 1] = False
     name = "reward collapse" if levels[-1] <= (1 - COLLAPSE) * peak else "reward drawn down"

@@ -70,17 +70,16 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
             of_seed.setdefault(seed, []).append([curve for s, curve in per_run if s == seed])
     seeds = sorted(seed for seed, found in of_seed.items() if len(found) > 1)
     seeds = seeds if len(seeds) > 1 else []
-    shared, own = [], []
-    for c, per_run in zip(configurations, deviations, strict=True):
-        means = [
-            np.mean(
-                [np.interp(c.log_checkpoints, *curve) for part in of_seed[seed] for curve in part], axis=0
-            )
-            for seed in seeds
-        ]
-        shared.append(np.reshape(means, (len(seeds), c.log_checkpoints.size)))
+    at = [c.log_checkpoints for c in configurations]
+    ends = np.cumsum([x.size for x in at])[:-1]
+    means = np.empty((len(seeds), sum(x.size for x in at)))
+    for row, seed in zip(means, seeds, strict=True):
+        curves = [curve for part in of_seed[seed] for curve in part]
+        row[:] = sum(np.interp(np.concatenate(at), *curve) for curve in curves) / len(curves)
+    shared, own = np.split(means, ends, axis=1), []
+    for x, mean, per_run in zip(at, shared, deviations, strict=True):
         for seed, (log_c, deviation) in per_run:
-            effect = np.interp(log_c, c.log_checkpoints, means[seeds.index(seed)]) if seed in seeds else 0.0
+            effect = np.interp(log_c, x, mean[seeds.index(seed)]) if seed in seeds else 0.0
             own.append((log_c, deviation - effect))
     between = max(len(seeds) - 1, 0)
     return Effects(shared, own, (between, max(freedom - between, 1)), "run")
@@ -136,19 +135,25 @@ def resample(
     size = len(found.shared[0])
     every = sorted({s for c in configurations for s in c.seeds})
     g = rng.standard_normal((draws, len(every), size)) * of_seeds[:, :, None]
-    h = [stream(c, seed).standard_normal((draws, len(found.own))) * of_runs for c in configurations]
-    several = [own / np.sqrt(c.runs) for c, own in zip(configurations, h, strict=True) if c.runs > 1]
-    twice = np.mean(several, axis=0) if size else np.zeros_like(h[0])
-    out = []
-    for c, a, own in zip(configurations, found.shared, h, strict=True):
-        shift = np.zeros((1 + draws, c.log_checkpoints.size))
-        if draws and found.unit == "block":
+    out = [np.zeros((1 + draws, c.log_checkpoints.size)) for c in configurations]
+    if not draws:
+        return out, found.unit
+    if found.unit == "block":
+        for shift, c in zip(out, configurations, strict=True):
             shift[1:] = _blocks(c, family, draws, stream(c, seed))
-        elif draws:
-            donors = _nearest(c.log_checkpoints, found.own)
-            mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
-            shift[1:] = mine @ a + own @ donors / np.sqrt(_present(c)) - twice @ donors
-        out.append(shift)
+        return out, found.unit
+    groups = _by_grid(found.own)
+    donors = [_nearest(c.log_checkpoints, groups) for c in configurations]
+    several, twice = 0, np.zeros((draws, len(found.own)))  # not one array of all h, which would not fit
+    for shift, c, a, residuals in zip(out, configurations, found.shared, donors, strict=True):
+        own = stream(c, seed).standard_normal((draws, len(found.own))) * of_runs
+        if size and c.runs > 1:
+            several, twice = several + 1, twice + own / np.sqrt(c.runs)
+        mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
+        shift[1:] = mine @ a + own @ residuals / np.sqrt(_present(c))
+    twice /= max(several, 1)
+    for shift, residuals in zip(out, donors, strict=True):
+        shift[1:] -= twice @ residuals
     return out, found.unit
 
 
@@ -160,19 +165,26 @@ def _present(c: Configuration) -> Floats:
     )
 
 
-def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
+def _by_grid(curves: Sequence[Curve]) -> list[tuple[Floats, NDArray[np.int64], Floats]]:
+    """Group R curves by their checkpoints (P,), since many runs have the same ones.
+
+    A group contains log C (P,), the indices of its curves (K,) and their values (K, P).
+    """
+    rows: dict[bytes, list[int]] = {}
+    for row, (log_c, _) in enumerate(curves):
+        rows.setdefault(log_c.tobytes(), []).append(row)
+    return [(curves[i[0]][0], np.array(i), np.array([curves[k][1] for k in i])) for i in rows.values()]
+
+
+def _nearest(at: Floats, groups: Sequence[tuple[Floats, NDArray[np.int64], Floats]]) -> Floats:
     """Return the values of R curves at their checkpoints nearest to ``at`` (P,), as an array of shape (R, P).
 
     Interpolation would average out part of the noise.
     """
-    out = np.empty((len(curves), at.size))
-    nearest: dict[bytes, NDArray[np.int64]] = {}  # many runs have the same checkpoints
-    for row, (log_c, values) in zip(out, curves, strict=True):
-        key = log_c.tobytes()
-        if key not in nearest:
-            right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
-            nearest[key] = right - (at - log_c[right - 1] < log_c[right] - at)
-        row[:] = values[nearest[key]]
+    out = np.empty((sum(rows.size for _, rows, _ in groups), at.size))
+    for log_c, rows, values in groups:
+        right = np.minimum(np.maximum(log_c.searchsorted(at), 1), log_c.size - 1)
+        out[rows] = values[:, right - (at - log_c[right - 1] < log_c[right] - at)]
     return out
 
 
