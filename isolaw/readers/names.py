@@ -45,6 +45,8 @@ RUN_NAMES = (
     *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
     *("id", "uid", "uuid", "wandb_id"),
 )
+# Columns that name the metric of each row in a long table.
+METRIC_NAMES = {"variable", "metric_name", "metrics", "measure", "measurement"}
 # Settings of a recipe that can distinguish runs with the same name.
 RECIPE = {
     "lr": "lr learning_rate",

@@ -27,6 +27,7 @@ from isolaw.readers.names import RUN_NAMES, guess
 from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of
+from isolaw.readers.table_needs import absent
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
@@ -36,6 +37,7 @@ _SKIPPED = {"__pycache__", "node_modules"}
 READING_FILE = "isolaw.toml"  # defines how isolaw reads the folder (`isolaw.readers.reading_file`)
 _MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
+_FIRST, _SHOWN = 50, 30  # tables to look at for a message, and columns to show in it
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,24 @@ class Search:
         self.no_logs = [path for path in self.no_logs if path not in set(map(str, taken))]
         self.tables, self.incomplete = [], []
 
+    def expected(self) -> str:
+        """Describe what the search accepts, and the mapped columns that the table closest to it lacks."""
+        if self.columns is None:
+            return expected_formats()
+        mapped = sorted(self.columns)
+        text = f"a table with the mapped columns {', '.join(mapped)}"
+        there = {
+            path: columns_of(Path(path), limits.start(Path(path), HEAD)) for path in self.no_logs[:_FIRST]
+        }
+        lacking = {
+            path: [own for own in mapped if own not in names] for path, names in there.items() if names
+        }
+        if not lacking:
+            return text
+        path = min(lacking, key=lambda path: len(lacking[path]))
+        found = ", ".join(absent(column, there[path]) for column in lacking[path])
+        return f"{text}; {path} has {found}; its columns are {listed(there[path], _SHOWN)}"
+
     def passed_over(self) -> str:
         """Describe the files that are not logs, by name or number per extension; empty if there are none."""
         total = self.passed.total()
@@ -198,10 +218,9 @@ def search(
             out.take_tables()
         if len(out.found) == found:
             files = out.passed.total() - passed
-            expected = expected_formats() if out.columns is None else "a table with the mapped columns"
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
-                f"searched); expected {expected}"
+                f"searched); expected {out.expected()}"
             )
     if not out.found:
         raise DataError("\n  ".join(without))

@@ -63,16 +63,16 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     for name, column in mapping.columns.items():
         if column not in columns:
             fitting = numeric if name in _NUMBERS else columns
-            lines.append(f"{_named(name)}: {_absent(column, fitting)}")
+            lines.append(f"{_named(name)}: {absent(column, fitting)}")
             mended["columns"][name] = nearest(column, fitting) or guesses.get(name, _COLUMN)
     for name, own in mapping.metrics.items():
         if own.column not in columns:
-            lines.append(f"metric {name!r}: {_absent(own.column, numeric)}")
+            lines.append(f"metric {name!r}: {absent(own.column, numeric)}")
             mended["columns"][name] = nearest(own.column, numeric) or _COLUMN
     for name, text in mapping.derive.items():
         for word in _words(text):
             if word not in there and ALIASES.get(word) not in there:
-                lines.append(f"{_named(name)}: {text!r}: {_absent(word, [*numeric, *mapping.names])}")
+                lines.append(f"{_named(name)}: {text!r}: {absent(word, [*numeric, *mapping.names])}")
                 text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, numeric) or _COLUMN, text)
                 mended["derive"][name] = text
     wrong = bool(lines)
@@ -201,7 +201,8 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-def _absent(column: str, columns: list[str]) -> str:
+def absent(column: str, columns: list[str]) -> str:
+    """Return that there is no such column, with the nearest name if there is one."""
     close = nearest(column, columns)
     return f"no column {column!r}" + (f"; did you mean {close!r}?" if close else "")
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, option
 from isolaw.evidence import Simulated
+from isolaw.metrics import is_reward
 from isolaw.readers import table_segments
 from isolaw.readers.assignments import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.frames import SOURCE, as_pandas
@@ -31,6 +32,7 @@ from isolaw.readers.measures import (
     of_training,
     words_of,
 )
+from isolaw.readers.names import METRIC_NAMES
 from isolaw.readers.table_conflicts import (
     check_compute,
     check_counters,
@@ -88,8 +90,9 @@ def _as_runs(
     frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None, name: str = ""
 ) -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
-    mapping, symbols = _with_symbols(frame, mapping)
-    notes += symbols
+    for recognise in (_with_symbols, _with_metric_names):
+        mapping, recognised = recognise(frame, mapping)
+        notes += recognised
     check_complete(frame, mapping, metric, source)
     reward = metric or "avg@4"
     own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
@@ -191,6 +194,29 @@ def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMa
     return mapping.over(ColumnMapping(columns=found)), [f"isolaw recognised columns by their symbols: {text}"]
 
 
+def _with_metric_names(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
+    """Map the column that names each row's metric in a long table; return the mapping and a note.
+
+    Such a column contains the name of a reward. Either it has a name such as ``variable``, or its values
+    differ at one step of each run that another column names.
+    """
+    there = {*frame.columns, *mapping.names}
+    if mapping.metrics or "value" not in there or "metric" in there:
+        return mapping, []
+    free = [str(own) for own in frame.columns if own not in {*mapping.required, *COLUMNS}]
+    run, step = (mapping.columns.get(own, own) for own in ("run_id", "step"))
+    runs = [run] if "run_id" in there else table_segments.names_of(frame, free)
+    for own in free:
+        if not any(isinstance(value, str) and is_reward(value) for value in frame[own].unique()):
+            continue
+        by = [[of, step] if step in frame else [of] for of in runs if of in frame and of != own]
+        several = [frame.groupby(keys)[own].nunique().groupby(level=0).max() > 1 for keys in by]
+        if own.lower() in METRIC_NAMES or any(found.all() for found in several):
+            note = f"the column {own} names the metric of each row"
+            return mapping.over(ColumnMapping(columns={"metric": own})), [note]
+    return mapping, []
+
+
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
     """Reject runs that only unmapped columns distinguish; note unmapped columns that differ between runs."""
     repeated = table[table.duplicated(KEY, keep=False)]
@@ -200,10 +226,14 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         if differing:
             lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
             first = differing[0]
+            ways = (
+                f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
+            )
+            if any(isinstance(value, str) and is_reward(value) for value in table[first].unique()):
+                ways += f". If {first} names the metric of each row, use {option('columns', 'metric', first)}"
             raise DataError(
                 f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
-                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in "
-                f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
+                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in {ways}"
             )
         return []
     per_run = table.groupby("run_id")[unused].nunique(dropna=False) if unused else {}

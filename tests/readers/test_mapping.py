@@ -107,7 +107,9 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
         f"2 of the files found are not logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
         "isolaw reads a configuration with its log"
     ]
-    with pytest.raises(DataError, match="a table with the mapped columns"):
+    with pytest.raises(
+        DataError, match=r"mapped columns nowhere; .*csv has no column 'nowhere'; its columns"
+    ):
         survey([tmp_path], mapping=write(tmp_path / "n.toml", '[columns]\nstep = "nowhere"\n'))
 
 

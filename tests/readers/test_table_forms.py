@@ -113,3 +113,35 @@ def test_the_key_of_a_list_says_what_it_is_of(tmp_path: Path, key: str, eval_set
     rows = [{"step": i, "reward": i / 8} for i in range(4)]
     (tmp_path / "a.json").write_text(json.dumps({"args": {"n": 8, "B_p": 4}, key: rows, "other": rows[:2]}))
     assert set(isolaw.read(tmp_path / "a.json", metric="reward").points["eval_set"]) == {eval_set}
+
+
+LONG = [
+    {"B_p": 8, "n": n, "seed": 0, "step": step, "of": of, "value": value}
+    for n in (4, 16)
+    for step in (1, 2)
+    for of, value in (("acc", step / 8), ("len", 100.0 + step), ("reward-shaped", 0.5))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("variable", None), ("metric_name", None), ("name", "run"), ("tag", "run_id"), ("of", "id")],
+)
+def test_a_long_table_names_its_metrics_in_a_column_of_any_name(name: str, run: str | None) -> None:
+    frame = pd.DataFrame(LONG).rename(columns={"of": name})
+    if run:
+        frame[run] = "r" + frame["n"].astype(str)
+    runs = isolaw.read(frame)
+    assert set(runs.points["metric"]) == {"acc", "len", "reward-shaped"}
+    assert runs.points.loc[runs.points["metric"] == "acc", "value"].tolist() == [0.125, 0.25] * 2
+    assert f"the column {name} names the metric of each row" in runs.notes
+
+
+def test_a_column_that_may_name_runs_does_not_name_metrics() -> None:
+    """Without another column of runs, a name could be a run's, and a tag a recipe's."""
+    frame = pd.DataFrame(LONG)
+    assert set(isolaw.read(frame.rename(columns={"of": "name"})).points["metric"]) == {"reward"}
+    recipes = frame.assign(run="r" + frame["n"].astype(str) + frame["of"]).rename(columns={"of": "recipe"})
+    assert set(isolaw.read(recipes).points["metric"]) == {"reward"}
+    with pytest.raises(DataError, match="If of names the metric of each row"):
+        isolaw.read(frame).points  # noqa: B018
