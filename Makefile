@@ -127,7 +127,7 @@ test-matrix: $(STAMPS)/base
 	  echo "Python $$python"; \
 	  $(BIN)/uv venv --quiet --allow-existing --python $$python build/matrix/$$python && \
 	  $(BIN)/uv pip install --quiet --python build/matrix/$$python -e '.[test]' && \
-	  build/matrix/$$python/bin/python $(PYTEST) $(QUICK) || exit 1; \
+	  HYPOTHESIS_PROFILE=nightly build/matrix/$$python/bin/python $(PYTEST) $(QUICK) || exit 1; \
 	done
 
 # One after the other: they share the GPUs.

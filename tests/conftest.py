@@ -21,11 +21,16 @@ from hypothesis import HealthCheck, settings
 from isolaw.backends.real import environment
 from isolaw.config import SweepSpec
 
-# A busy machine is no reason to fail.
-settings.register_profile(
-    "isolaw", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("isolaw")
+# A busy machine is no reason to fail. An expensive test takes `settings().max_examples // 4`.
+for _name, _examples in (("isolaw", 50), ("nightly", 200)):
+    settings.register_profile(
+        _name,
+        max_examples=_examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "isolaw"))
 
 
 _COMPILING = (
@@ -324,6 +329,16 @@ def few_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     from golden.outputs import few_budgets
 
     few_budgets(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def rough_predictions() -> Iterator[None]:
+    """Predictions of few draws and, beyond the runs, of short chains: for tests of all but their numbers."""
+    from golden.outputs import rough_predictions
+
+    with pytest.MonkeyPatch.context() as patch:
+        rough_predictions(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

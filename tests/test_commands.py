@@ -26,9 +26,11 @@ from packaging.requirements import Requirement
 import isolaw as library
 from isolaw import commands, engine
 from isolaw.cli import cli
+from isolaw.design import truths
 
 Call = Callable[..., tuple[int, str, str]]
 PACKAGE = Path(library.__file__).parent
+pytestmark = pytest.mark.usefixtures("rough_predictions")
 SETTING = ["--set", "evaluation.points=20", "--set", "problems.n_train=50", "--set", "executor.kind=inline"]
 
 
@@ -124,6 +126,17 @@ def prints(name: str) -> Callable[[Situation], Situation]:
 def desk(tmp_path: Path, isolaw: Call, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Any]) -> Desk:
     monkeypatch.chdir(tmp_path)
     return Desk(tmp_path, isolaw, monkeypatch, tiny)
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few draws and repetitions where a command does not say how many, and plans with two truths."""
+    for command in cli.commands.values():
+        for option in command.params:
+            if option.name in ("draws", "repetitions"):
+                monkeypatch.setattr(option, "default", {"draws": 8, "repetitions": 1}[option.name])
+    every = truths.presets
+    monkeypatch.setattr(truths, "presets", lambda *args: every(*args)[:2])
 
 
 # What a user does
@@ -266,27 +279,27 @@ def a_sweep_that_is_done(desk: Desk) -> None:
 @prints("predict")
 def a_law_that_was_written(desk: Desk) -> None:
     desk.sweep()
-    desk.run("fit", "my sweep", "--draws", 15, "--out", "my law.json")
+    desk.run("fit", "my sweep", "--draws", 8, "--out", "my law.json")
 
 
 @prints("predict")
 def a_law_in_steps(desk: Desk) -> None:
     grid = ["--set", "grid.problems_per_batch=[4,8,16]", "--set", "grid.rollouts_per_problem=[4,8,16]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=2e4")
-    desk.run("fit", "both", "--hold", "B", "--draws", 15, "--out", "my law.json")
+    desk.run("fit", "both", "--hold", "B", "--draws", 8, "--out", "my law.json")
 
 
 @prints("answer")
 def logs_to_train_more_of(desk: Desk) -> None:
     desk.logs()
-    desk.said += str(library.answer("my logs", 9e4, draws=15))
+    desk.said += str(library.answer("my logs", 9e4, draws=8))
 
 
 @prints("spend")
 def a_sweep_that_lacks_nothing(desk: Desk) -> None:
     desk.patch.setattr("isolaw.report.answer.advice", lambda *_: [])
     desk.sweep()
-    desk.run("answer", "my sweep", "--compute", "30k", "--draws", 15)
+    desk.run("answer", "my sweep", "--compute", "30k", "--draws", 8)
 
 
 def calibrated(desk: Desk) -> None:
@@ -302,7 +315,7 @@ for _name in ("predict_by_preset", "plan_preset", "sweep_preset"):
 @prints("this")
 def a_page_of_a_report(desk: Desk) -> None:
     desk.sweep()
-    desk.run("report", "my sweep", "-o", "my page.html", "--draws", 15)
+    desk.run("report", "my sweep", "-o", "my page.html", "--draws", 8)
 
 
 @prints("this")
@@ -321,7 +334,7 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
     sizes = ["--set", "grid.problems_per_batch=[8]", "--set", "grid.rollouts_per_problem=[2,4,8,16]"]
     more = ["--set", "sweep.compute=2e4", "--set", "sweep.seeds=2", "--adaptive", "--spend", "60%"]
     desk.run("sweep", "--out", "my race", *sizes, *SETTING, *more)
-    desk.run("report", "my race", "-o", "my page.html", "--draws", 15)
+    desk.run("report", "my race", "-o", "my page.html", "--draws", 8)
 
 
 @prints("sweep_file")
@@ -437,7 +450,7 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("quick_calibration")
+@pytest.mark.usefixtures("quick_calibration", "few_budgets", "few_draws")
 @pytest.mark.parametrize(("name", "situation"), cases())
 def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     function = commands.PRINTED[name]
@@ -517,6 +530,12 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+@functools.cache
+def texts_of(path: Path) -> list[tuple[int, str]]:
+    """The texts of a file."""
+    return list(texts(ast.parse(path.read_text())))
+
+
 def modules() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "commands.py"]
 
@@ -525,7 +544,7 @@ def test_texts_elsewhere_are_no_commands() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {text}"
         for path in modules()
-        for line, text in texts(ast.parse(path.read_text()))
+        for line, text in texts_of(path)
         if LIKE_A_COMMAND.search(text)
     ]
     assert found == []
@@ -546,7 +565,7 @@ def mentioned() -> list[tuple[str, str, list[str]]]:
     """Each subcommand that a text or a help page mentions, with the options after its name."""
     out = []
     for path in modules():
-        pages = [text for _, text in texts(ast.parse(path.read_text()))]
+        pages = [text for _, text in texts_of(path)]
         out += [
             (path.name, name, options.split()) for own in pages for name, options in MENTIONS.findall(own)
         ]

@@ -18,6 +18,7 @@ from isolaw.report.figures.law import frontier_figure, law_figure
 from isolaw.runs import COLUMNS, Runs
 
 Call = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("rough_predictions")
 REAL = "examples/data/real-arithmetic.parquet"
 DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
@@ -48,7 +49,7 @@ def made(folder: Path, runs: Runs, rates: Runs) -> dict[str, Path]:
     runs.to_parquet(places["table"])
     runs.to_pandas().to_csv(places["csv"], index=False)
     rates.to_parquet(places["rates"])
-    law = package.fit(runs, draws=20)
+    law = package.fit(runs, draws=8)
     law.save(places["law"])
     frontier = law.frontier().assign(n_star=lambda t: 2 ** np.linspace(3, 6, len(t)))
     frontier.to_csv(places["points"], index=False)
@@ -184,6 +185,7 @@ def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_p
     assert json.loads(out)["simulated"] == "partly"
 
 
+@pytest.mark.usefixtures("few_budgets")
 def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
     runs, law = package.read(simulated["sweep"]), package.Law.load(simulated["law"])
     assert runs.simulated is Simulated.YES

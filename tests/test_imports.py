@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def imports(text: str, module: str, is_package: bool, for_types: bool = True) ->
     return out
 
 
+@functools.cache
 def imported(module: str, for_types: bool = True) -> set[str]:
     path = MODULES[module]
     return imports(path.read_text(), module, path.name == "__init__.py", for_types)

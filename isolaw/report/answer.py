@@ -208,7 +208,7 @@ def answer(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = isolaw.answer(runs, "500k", draws=20)
+    >>> found = isolaw.answer(runs, "500k", draws=10)
     >>> found
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     Next: ...

@@ -21,7 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Runs]
 Tree = Callable[[Path], dict[str, bytes | None]]
 LEVELS = [8, 32, 128, 512]
-QUICK = ("--draws", "15")
+QUICK = ("--draws", "8")
 LAW_KEYS = {
     "format", "setting", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
     "frontier", "crossovers", "curves", "bootstrap", "comparison", "warnings",
@@ -95,7 +95,7 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     assert set(document) >= LAW_KEYS
     assert document["sources"] == [str(csv)]
     assert document["metric"] == "accuracy"
-    assert document["bootstrap"]["draws"] == 15
+    assert document["bootstrap"]["draws"] == 8
     assert Law.load(out).predict(5e5).allocation.problems_per_batch == 32
 
 
@@ -451,9 +451,6 @@ def test_as_a_program(command: str, csv: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert strict(done.stdout) == strict(out.read_text())
     assert "Warning" not in done.stderr
-    refused = script(command, "fit", csv, *MAPPED, "--hold", "B")
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "Traceback" not in refused.stderr
     wrong = script(command, "fit", tmp_path / "gone.csv")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert len(wrong.stderr.splitlines()) == 1

@@ -24,7 +24,7 @@ LEVELS = [8, 32, 128, 512]
 @pytest.fixture(scope="module")
 def law(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004, attributes={"n_train_problems": 2000})
-    return library.fit(runs, draws=25).save(tmp_path_factory.mktemp("law") / "law.json")
+    return library.fit(runs, draws=12).save(tmp_path_factory.mktemp("law") / "law.json")
 
 
 def strict(text: str) -> Any:
@@ -123,7 +123,7 @@ def test_points_have_nothing_to_predict(isolaw: Call, tmp_path: Path) -> None:
     assert "no learning curves to predict from" in stderr
 
 
-def test_as_a_program(command: str, law: Path, tmp_path: Path) -> None:
+def test_as_a_program(command: str, law: Path) -> None:
     def script(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [command, "predict", *map(str, arguments)], capture_output=True, text=True, check=False
@@ -132,8 +132,6 @@ def test_as_a_program(command: str, law: Path, tmp_path: Path) -> None:
     done = script(law, "--compute", "5e5", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert strict(done.stdout)["compute"] == 500_000
-    wrong = script(tmp_path / "gone.json", "--compute", "5e5")
-    assert (wrong.returncode, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "", 1)
 
 
 def test_what_it_costs(isolaw: Call, law: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def sweep(tiny: Callable[..., SweepSpec], tmp_path: Path) -> Path:
 def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     mine = tmp_path / "mine.json"
-    isolaw("fit", table, "--draws", 20, "--out", mine)
+    isolaw("fit", table, "--draws", 8, "--out", mine)
     code, out, _ = isolaw("report", table, "-o", page, "--law", mine, "--compute", 3e6, "--json")
     assert code == 0
     said = json.loads(out)
@@ -80,7 +80,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    code, out, _ = isolaw("report", sweep, "-o", page, "--draws", 20)
+    code, out, _ = isolaw("report", sweep, "-o", page, "--draws", 8)
     assert code == 0
     assert "\nNext: " in out
     assert f"isolaw sweep --out {sweep} --set sweep.seeds=3" in page.read_text()
@@ -126,7 +126,7 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 20)
+    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 8)
     code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)

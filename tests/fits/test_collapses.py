@@ -35,7 +35,7 @@ def configurations(runs: Runs) -> list[Configuration]:
     return list(select(runs, "avg@4", "validation", "fixed-bp").configurations)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(n=st.sampled_from([n for _, n in GRID]), seed=st.integers(0, 2), at=st.floats(1e5, 8e5))
 def test_the_run_that_collapsed_counts_until_then(synthetic: Make, n: int, seed: int, at: float) -> None:
     steady = configurations(synthetic(GRID, noise=0.003))

@@ -20,7 +20,10 @@ from isolaw.fits.law import Law
 from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+    pytest.mark.usefixtures("rough_predictions"),
+]
 
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
@@ -45,7 +48,7 @@ def test_round_trip(synthetic: Make, tmp_path: Path, setting: Any, method: Any) 
         "joint": [(b, n) for b in (16, 32) for n in LEVELS],
     }[setting]
     runs = synthetic(pairs, noise=0.005)
-    before = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=25)
+    before = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=8)
     path = before.save(tmp_path / "law.json")
     after = Law.load(path)
     assert after.document == before.document

@@ -11,8 +11,9 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,27 @@ def few_budgets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "_E12", (1.0, 2.0, 5.0))
 
 
+def in_turn(patch: pytest.MonkeyPatch) -> None:
+    """Fits on one thread each: tests go side by side already, and the numbers are the same."""
+    from isolaw.fits.surface import estimate, pool
+
+    def each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return list(map(function, items))
+
+    for module in (estimate, pool):
+        patch.setattr(module, "each", each)
+
+
+def rough_predictions(patch: pytest.MonkeyPatch) -> None:
+    """Predictions of few draws and, beyond the runs, of short chains."""
+    from isolaw.fits.surface import estimate, saturating
+
+    in_turn(patch)
+    patch.setattr(estimate, "_PREDICTED", 300)
+    patch.setattr(saturating, "_BURN", 25)
+    patch.setattr(saturating, "_KEPT", 50)
+
+
 def printed(command: str) -> str:
     """One command's exit code, standard output and standard error, as they are stored."""
     out, err = io.StringIO(), io.StringIO()
@@ -80,6 +102,7 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         small_calibration(patch)
         few_budgets(patch)
+        in_turn(patch)
         patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
         patch.setattr(os, "fsync", lambda _: None)
         patch.setenv("COLUMNS", "100")

@@ -22,12 +22,12 @@ LEVELS = [8, 32, 128, 512]
 
 @pytest.fixture(scope="module")
 def found(synthetic: Callable[..., Any]) -> Answer:
-    return isolaw.answer(synthetic([(32, n) for n in LEVELS], noise=0.003), "2.5M", draws=40)
+    return isolaw.answer(synthetic([(32, n) for n in LEVELS], noise=0.003), "2.5M", draws=20)
 
 
 def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., Any]) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.003)
-    law = isolaw.fit(runs, draws=40)
+    law = isolaw.fit(runs, draws=20)
     prediction = law.predict(2.5e6)
     assert found.prediction.to_dict() == prediction.to_dict()
     a = prediction.allocation
@@ -115,7 +115,7 @@ def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
 def test_weak_and_next_do_not_name_different_n(synthetic: Callable[..., Any]) -> None:
     """What is weak names no n to run; the next step does."""
     runs = synthetic([(32, n) for n in LEVELS], noise=0.003, seeds=2)
-    lines = isolaw.answer(isolaw.fit(runs, draws=40), 5e6).lines()
+    lines = isolaw.answer(isolaw.fit(runs, draws=20), 5e6).lines()
     (weak,) = [line for line in lines if line.startswith("Weak points: ")]
     assert "times the compute to which three n ran" in weak
     assert "run n = " not in weak

@@ -28,12 +28,20 @@ def instead_of(place: Path, target: Path) -> None:
     place.symlink_to(target)
 
 
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """The runs of an undamaged sweep that became larger."""
+    out = tmp_path_factory.mktemp("whole")
+    engine.sweep(tiny(), out)
+    return engine.sweep(tiny(**LARGER), out)
+
+
 @pytest.mark.parametrize(
     "what",
     ["runs", "run", "state", "DONE", "points.jsonl", "spec.json", "points.parquet", "sweep.json", "lock"],
 )
 def test_a_link_is_refused_by_name_and_not_followed(
-    tmp_path: Path, tiny, isolaw, tree, same, what: str
+    tmp_path: Path, tiny, isolaw, tree, same, whole, what: str
 ) -> None:
     out, mine = tmp_path / "out", tmp_path / "mine"
     engine.sweep(tiny(), out)
@@ -57,9 +65,7 @@ def test_a_link_is_refused_by_name_and_not_followed(
     isolaw("fit", out, "--out", tmp_path / "law.json")
     assert (tree(mine) if mine.is_dir() else mine.read_bytes()) == before
     link.unlink()
-    whole = tmp_path / "whole"
-    engine.sweep(tiny(), whole)
-    same(engine.sweep(tiny(**LARGER), out), engine.sweep(tiny(**LARGER), whole))
+    same(engine.sweep(tiny(**LARGER), out), whole)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, os.mkfifo], ids=["folder", "file", "pipe"])

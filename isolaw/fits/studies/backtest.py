@@ -97,7 +97,7 @@ def backtest(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 800_000, "seeds": 2},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> result = backtest(runs, 200_000, draws=50)
+    >>> result = backtest(runs, 200_000, draws=10)
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """

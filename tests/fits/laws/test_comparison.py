@@ -284,7 +284,7 @@ def test_a_rise_in_runs(synthetic: Make, rng: int) -> None:
     assert up.falls < 0.05
 
 
-@pytest.mark.parametrize("rng", range(3))
+@pytest.mark.parametrize("rng", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.nightly])])
 @pytest.mark.parametrize("truth", [level, flat])
 def test_a_constant_in_runs(synthetic: Make, truth: Any, rng: int) -> None:
     found = fit(synthetic([(32, n) for n in N], truth, noise=0.004, between=0.005, rng=rng))

@@ -109,7 +109,7 @@ def test_a_larger_batch_than_measured_competes(synthetic: Make) -> None:
     assert abs((drawn[:, 1] - drawn[:, 0]).mean()) < 0.004
     assert 0.008 < (drawn[:, 1] - drawn[:, 0]).std() < 0.03
     assert joint.predict(1e6, max_batch_rollouts=64 * 128).compared_batches == (4, 128)
-    one = isolaw.fit(runs, hold="n", where={"rollouts_per_problem": 32}, draws=100).predict(1e6)
+    one = isolaw.fit(runs, hold="n", where={"rollouts_per_problem": 32}, draws=20).predict(1e6)
     assert (one.compared, one.run_first) == ((4, 128), [128])
 
 

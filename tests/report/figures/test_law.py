@@ -56,7 +56,15 @@ CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] =
 def case(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law, Runs]:
     pairs, data, options = CASES[request.param]
     runs = synthetic(pairs, noise=0.004, **data)
-    return request.param, isolaw.fit(runs, **({"draws": 15} | options)), runs
+    return request.param, isolaw.fit(runs, **({"draws": 8} | options)), runs
+
+
+@pytest.fixture(scope="module")
+def figure(case: tuple[str, Law, Runs]) -> Figure:
+    """The figure of the law, drawn once for all tests that read it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return law_figure(case[1])
 
 
 def texts(figure: Figure) -> str:
@@ -68,9 +76,8 @@ def labels(figure: Figure) -> list[str]:
     return [t.get_text() for legend in figure.legends for t in legend.get_texts()]
 
 
-def test_law_figure(case: tuple[str, Law, Runs]) -> None:
+def test_law_figure(case: tuple[str, Law, Runs], figure: Figure) -> None:
     name, law, _ = case
-    figure = law_figure(law)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert axes.get_yscale() == "log"
@@ -98,12 +105,12 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert ("n* (band: 95 % of draws)" in shown) == (not paper)
 
 
-def test_the_drawn_n_star_follows_the_ridge(case: tuple[str, Law, Runs]) -> None:
+def test_the_drawn_n_star_follows_the_ridge(case: tuple[str, Law, Runs], figure: Figure) -> None:
     """Within a cell of the grid of n on which it is found; and its band within the axis."""
     _, law, _ = case
     if law.document.method == "paper":
         return
-    axes = law_figure(law).axes[0]
+    axes = figure.axes[0]
     line = next(own for own in axes.lines if str(own.get_label()).startswith("n* ("))
     x, y = (np.asarray(v, dtype=float) for v in line.get_data())
     known = [p for p in law.document.frontier if p.n_star.status not in ("refused", "not_identified")]
@@ -116,9 +123,9 @@ def test_the_drawn_n_star_follows_the_ridge(case: tuple[str, Law, Runs]) -> None
         assert np.all((drawn >= low * (1 - 1e-9)) & (drawn <= high * (1 + 1e-9)))
 
 
-def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
+def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs], figure: Figure) -> None:
     name, law, _ = case
-    lines = [own for own in law_figure(law).axes[0].lines if str(own.get_label()).startswith("law (")]
+    lines = [own for own in figure.axes[0].lines if str(own.get_label()).startswith("law (")]
     preferred = law_text.preferred(law.document)
     if preferred is None or (law.document.method == "paper" and law.logistic is None):
         assert lines == []

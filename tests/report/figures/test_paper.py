@@ -20,7 +20,7 @@ from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
-QUICK: dict[str, Any] = {"draws": 15}
+QUICK: dict[str, Any] = {"draws": 8}
 
 
 def everything(synthetic: Make) -> Runs:
@@ -35,8 +35,8 @@ def everything(synthetic: Make) -> Runs:
 
 @pytest.fixture
 def few_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch that is recommended at six budgets instead of thirty: each is a prediction."""
-    monkeypatch.setattr(paper, "_BUDGETS", 6)
+    """The batch that is recommended at four budgets instead of thirty: each is a prediction."""
+    monkeypatch.setattr(paper, "_BUDGETS", 4)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ LEVELS = [8, 32, 128, 512]
 
 
 def what(runs: Runs, compute: float = 1e6, **options: Any) -> list[str]:
-    law = isolaw.fit(runs, **({"draws": 20} | options))
+    law = isolaw.fit(runs, **({"draws": 10} | options))
     return [own.what for own in advice(law.document, law.predict(compute))]
 
 
@@ -45,7 +45,7 @@ def test_an_edge_is_moved(synthetic: Make) -> None:
     rising = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.5 + 0.02 * np.log2(n), c))
     falling = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.8 - 0.02 * np.log2(n), c))
     for runs, n, keys in ((rising, "1,024", "8, 32, 128, 512, 1024"), (falling, "4", "4, 8, 32, 128, 512")):
-        law = isolaw.fit(runs, draws=20)
+        law = isolaw.fit(runs, draws=10)
         first = advice(law.document, None)[0]
         assert first.what == f"Add n = {n}."
         assert first.keys == (f"grid.rollouts_per_problem=[{keys}]",)
@@ -65,7 +65,7 @@ def test_a_batch_at_an_edge_is_moved(synthetic: Make, sign: int, b: int, keys: s
         return learnt(ceiling, compute)
 
     runs = synthetic([(own, n) for own in (8, 16, 32) for n in LEVELS], reward, noise=0.002)
-    law = isolaw.fit(runs, hold="nothing", draws=20)
+    law = isolaw.fit(runs, hold="nothing", draws=10)
     found = [own for own in advice(law.document, law.predict(1e6)) if "B_p" in own.what]
     assert [own.what for own in found] == ([f"Add B_p = {b}."] if b else [])
     assert [own.keys for own in found] == ([(f"grid.problems_per_batch=[{keys}]",)] if b else [])
@@ -75,7 +75,7 @@ def test_a_law_of_batches_is_advised_about_batches(synthetic: Make) -> None:
     """At one n the largest B_p is best: more n would not help."""
     places = [(b, 32) for b in (8, 16, 32, 64)]
     runs = synthetic(places, lambda b, n, c: learnt(0.5 + 0.02 * np.log2(b), c), noise=0.002)
-    law = isolaw.fit(runs, hold="n", draws=20)
+    law = isolaw.fit(runs, hold="n", draws=10)
     first = advice(law.document, law.predict(1e6))[0]
     assert first.what == "Run B_p = 128 first, to C = 9.99e5 rollouts each."
     assert first.keys == ("grid.problems_per_batch=[8, 16, 32, 64, 128]",)
@@ -95,7 +95,7 @@ def test_seeds(synthetic: Make, seeds: int, more: bool) -> None:
 
 
 def test_a_far_budget_wants_longer_runs(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], peaked, noise=0.002), draws=20)
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], peaked, noise=0.002), draws=10)
     assert not any("third of the budget" in own.what for own in advice(law.document, law.predict(3e6)))
     for compute, goal in ((9e6, "3e6"), (3e7, "1e7")):
         prediction = law.predict(compute)
@@ -118,7 +118,7 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], peaked, noise=0.002, seeds=1)
     points = runs.points
     short = points[(points["rollouts_per_problem"] != 8) | (points["compute"] <= 2e5)]
-    law = isolaw.fit(Runs(short, runs.attributes), draws=20)
+    law = isolaw.fit(Runs(short, runs.attributes), draws=10)
     end = int(points["compute"].max())
     assert any(own.what.startswith("Run n = 8 to C") for own in advice(law.document, None))
     asked = Decision(DecisionStage.RUNG, tuple(Request(32, n, 0, end) for n in LEVELS), cost=9)

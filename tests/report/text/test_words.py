@@ -84,7 +84,7 @@ def test_quantity(value: float | None, interval: Any, status: str, text: str) ->
 
 def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
     setting = options.pop("setting", "fixed-bp")
-    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), hold=HOLDS[setting], draws=20)
+    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), hold=HOLDS[setting], draws=12)
 
 
 def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
@@ -420,7 +420,7 @@ def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
 
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.01, compute=3e6)
-    result = backtest(runs, 6e5, draws=20)
+    result = backtest(runs, 6e5, draws=8)
     for rule, found in result["rules"].items():
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):

@@ -138,7 +138,8 @@ def test_each_is_ended_in_time_and_counted(what: str, function: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_failures_in_a_row_end_the_run(function: str) -> None:
+def test_failures_in_a_row_end_the_run(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "IN_A_ROW", 6)  # each starts a worker anew
     Path(f"{function}.py").write_text(f"{HEAD}    os.kill(os.getpid(), signal.SIGSEGV)\n")
     many = workers.IN_A_ROW
     reward = rewards.get(f"{function}:reward", workers=2, limit=LIMIT)
