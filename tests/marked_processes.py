@@ -70,8 +70,8 @@ def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]
             found |= listeners(now)
             most = max(most, len(now))
             time.sleep(0.05)  # this loop must not slow down what it watches
-        assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
-        until = time.monotonic() + 15
+        assert process.wait(120) == 0, process.stderr.read().decode()[-2000:]
+        until = time.monotonic() + 120
         while left := [own for own in marked(mark) if own.is_running()]:  # nothing is left
             assert time.monotonic() < until, left
             time.sleep(0.1)
