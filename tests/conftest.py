@@ -158,15 +158,26 @@ def preloaded(preload: Callable[[str], Path]) -> Path:
 @pytest.fixture(scope="session")
 def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment whose `isolaw` fits with few draws: whether a documented command runs needs no more."""
-    folder = tmp_path_factory.mktemp("bin")
+    return _shell(tmp_path_factory.mktemp("bin"), 60, f'"{preloaded / "isolaw"}"')
+
+
+@pytest.fixture(scope="session")
+def hasty_shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """`shell` with few draws of everything (`few_draws`), for commands whose output nobody reads."""
+    program = f'"{preloaded / "python"}" "{Path(__file__).with_name("few_draws.py")}" isolaw'
+    return _shell(tmp_path_factory.mktemp("hasty"), 20, program, '  plan*) set -- "$@" --repetitions 1 ;;\n')
+
+
+def _shell(folder: Path, draws: int, program: str, more: str = "") -> dict[str, str]:
     script = folder / "isolaw"
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
         "  *--draws*|*--points*|*--help*) ;;\n"
-        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
+        f'  fit*|report*|backtest*|model-size*) set -- "$@" --draws {draws} ;;\n'
+        f"{more}"
         "esac\n"
-        f'exec "{preloaded / "isolaw"}" "$@"\n'
+        f'exec {program} "$@"\n'
     )
     script.chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
