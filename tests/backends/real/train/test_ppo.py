@@ -244,7 +244,7 @@ def test_it_continues_from_any_checkpoint_also_with_single_rollouts(resolved, tr
         folder = tmp_path / str(checkpoint.step)
         folder.mkdir()
         checkpoint.save(folder)
-    for step in (0, 1, 3, 6):
+    for step in (1, 3):
         rest = list(steps(resolved(**more), tmp_path / str(step)))
         lines = [c.line(0.0) for c in rest if c.rows]
         for line in lines:
