@@ -3,11 +3,12 @@
     few_draws.py isolaw ARGUMENT…   the command line
     few_draws.py -c CODE            as python -c CODE
 
-Importing it does the same for the importing process.
+Run in another way, such as by ``runpy``, it changes the process; a module that imports it calls `apply`.
 """
 
 import importlib
 import inspect
+import operator
 import sys
 
 FEWER = {
@@ -18,17 +19,22 @@ FEWER = {
 }
 DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer", "isolaw.fits.studies.recipes:compare")
 
-for name, values in FEWER.items():
-    module = importlib.import_module(name)
-    for constant, value in values.items():
-        assert hasattr(module, constant), f"{name}.{constant}"
-        setattr(module, constant, value)
-for name in DRAWN:
-    home, _, own = name.partition(":")
-    function = inspect.unwrap(getattr(importlib.import_module(home), own))
-    assert "draws" in function.__kwdefaults__, name
-    function.__kwdefaults__["draws"] = 60
 
+def apply(set_attribute=setattr, set_item=operator.setitem):
+    for name, values in FEWER.items():
+        module = importlib.import_module(name)
+        for constant, value in values.items():
+            assert hasattr(module, constant), f"{name}.{constant}"
+            set_attribute(module, constant, value)
+    for name in DRAWN:
+        home, _, own = name.partition(":")
+        function = inspect.unwrap(getattr(importlib.import_module(home), own))
+        assert "draws" in function.__kwdefaults__, name
+        set_item(function.__kwdefaults__, "draws", 60)
+
+
+if __name__ != "few_draws":
+    apply()
 if __name__ == "__main__":
     what = sys.argv.pop(1)
     if what == "-c":
