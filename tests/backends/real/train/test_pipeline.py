@@ -52,7 +52,11 @@ def forked(preloaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("sampler", "recipe"),
-    [("vllm", DAPO), ("transformers", DAPO), ("transformers", {"epochs": 2, "minibatches": 2})],
+    [
+        pytest.param("vllm", DAPO, marks=pytest.mark.nightly),
+        ("transformers", DAPO),
+        ("transformers", {"epochs": 2, "minibatches": 2}),
+    ],
 )
 def test_without_staleness_it_is_the_synchronous_run(
     train, resolved, sampler: str, recipe: dict[str, Any]

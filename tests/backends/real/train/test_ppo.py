@@ -348,6 +348,7 @@ def test_however_it_is_computed_the_updates_are_the_same(
     compare(tmp_path, begun / "expected")
 
 
+@pytest.mark.nightly  # in test_trainer.py two processes give the same gradients
 def test_two_processes_give_the_same_updates(begun: Path, preloaded: Path) -> None:
     command = [preloaded / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*command, __file__, str(begun)], check=True, timeout=600)
