@@ -174,9 +174,15 @@ def preload() -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.fixture(scope="session")
-def preloaded(preload: Callable[[str], Path]) -> Path:
+def commands(preload: Callable[[str], Path]) -> Path:
     """`preload` for the command line."""
     return preload(_COMMANDS)
+
+
+@pytest.fixture(scope="session")
+def preloaded(commands: Path) -> Path:
+    """`preload` for what the tests of a folder start most."""
+    return commands
 
 
 @pytest.fixture(scope="session")
@@ -186,9 +192,9 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.fixture(scope="session")
-def hasty_shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def hasty_shell(commands: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """`shell` with few draws of everything (`few_draws`), for commands whose output nobody reads."""
-    program = f'"{preloaded / "python"}" "{Path(__file__).with_name("few_draws.py")}" isolaw'
+    program = f'"{commands / "python"}" "{Path(__file__).with_name("few_draws.py")}" isolaw'
     return _shell(tmp_path_factory.mktemp("hasty"), 20, program, '  plan*) set -- "$@" --repetitions 1 ;;\n')
 
 
