@@ -16,7 +16,7 @@ TORCH = importlib.util.find_spec("torch") is not None
 # Files whose tests run vLLM in pytest's own process; then the others that take longest, and all that is left:
 # of the tests without PyTorch what waits or has few long tests, then those of the real backend.
 _WITH_VLLM = (
-    *("test_backend", "test_nodes", "test_resume"),
+    *("test_backend", "test_resume"),
     *("train/test_loop", "train/test_ranks", "rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
@@ -24,6 +24,7 @@ _LONG = (
     *("fits/test_degenerate", "report/page/test_browser", "design/test_killed", "store/test_killed"),
     *("test_golden", "cli/test_recipe_check", "recipe_check/test_presets", "cli/test_replicate"),
     *("backends/real/test_command", "backends/real/test_gpu_selftest", "backends/real/test_examples"),
+    "backends/real/test_nodes",
     *(
         "backends/real/train/test_pipeline",
         "backends/real/test_turns",
@@ -79,6 +80,7 @@ def imports_torch(path: Path) -> bool:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadfile`` vLLM starts in one worker alone, and what takes longest comes first.
 
+    The pages of the documentation are shared out one by one: a worker that had them all would end last.
     ``--dist loadgroup`` would do for the former, but with pytest 9.2 xdist 3.8 ignores its marks.
     """
     if config.getvalue("dist") != "loadfile":
@@ -93,12 +95,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return together.get(file, file)
+            return nodeid if "::test_blocks_run[" in nodeid else together.get(file, file)
 
         def _assign_work_unit(self, node: Any) -> None:
             for name in first:
-                if name in self.workqueue:
-                    self.workqueue.move_to_end(name, last=False)
+                scopes = (own for own in self.workqueue if own.partition("::")[0] == name)
+                if (scope := next(scopes, None)) is not None:
+                    self.workqueue.move_to_end(scope, last=False)
                     break
             super()._assign_work_unit(node)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from preloaded import locked
 
 from isolaw.backends.real import environment
 from isolaw.config import SweepSpec
@@ -122,15 +125,29 @@ sys.modules["isolaw.report.figures.paper"]._BUDGETS = 6  # so are these
 
 @pytest.fixture(scope="session")
 def preload() -> Iterator[Callable[[str], Path]]:
-    """A folder with a `python` and an `isolaw` that begin after the imports of a program (`preloaded`)."""
+    """A folder with a `python` and an `isolaw` that begin after the imports of a program (`preloaded`).
+
+    The workers of pytest-xdist share a server: it ends when none of them holds its standard input any more.
+    """
     if not hasattr(os, "pidfd_open"):  # not Linux
         yield lambda code: Path(sys.executable).parent
         return
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+    servers: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def start(code: str) -> Path:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="preloaded-")))
+            name = hashlib.sha256(f"{session} {code}".encode()).hexdigest()[:16]
+            folder = Path(tempfile.gettempdir(), f"preloaded-{name}")
+            with locked(folder):
+                if not (folder / "socket").exists():
+                    serve(folder, code)
+                held = os.open(folder / "held", os.O_WRONLY)
+            stack.callback(os.close, held)
+            return folder
+
+        def serve(folder: Path, code: str) -> None:
             here, script = Path(__file__).parent, str(Path(sys.executable).with_name("isolaw"))
             address, python = str(folder / "socket"), str(folder / "python")
             for name, first in (("python", []), ("isolaw", [script])):
@@ -144,34 +161,58 @@ def preload() -> Iterator[Callable[[str], Path]]:
                 (folder / name).chmod(0o755)
             words = [sys.executable, str(here / "preloaded.py"), "serve", address, python, code]
             one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-            server = subprocess.Popen(words, stdin=subprocess.PIPE, env=one_thread, start_new_session=True)
-            stack.enter_context(server)  # closes its input, and waits
+            os.mkfifo(folder / "held")
+            held = os.open(folder / "held", os.O_RDONLY | os.O_NONBLOCK)
+            writing = os.open(folder / "held", os.O_WRONLY)
+            server = subprocess.Popen(words, stdin=held, env=one_thread, start_new_session=True)
+            os.close(held)
+            stack.callback(os.close, writing)
+            servers.append(server)
             while not Path(address).exists():
                 assert server.poll() is None, "the server that forks has not started"
                 time.sleep(0.05)
-            return folder
 
         yield start
+    if "PYTEST_XDIST_TESTRUNUID" not in os.environ:  # else others may need it
+        for server in servers:
+            server.wait()
 
 
 @pytest.fixture(scope="session")
-def preloaded(preload: Callable[[str], Path]) -> Path:
+def commands(preload: Callable[[str], Path]) -> Path:
     """`preload` for the command line."""
     return preload(_COMMANDS)
 
 
 @pytest.fixture(scope="session")
+def preloaded(commands: Path) -> Path:
+    """`preload` for what the tests of a folder start most."""
+    return commands
+
+
+@pytest.fixture(scope="session")
 def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment whose `isolaw` fits with few draws: whether a documented command runs needs no more."""
-    folder = tmp_path_factory.mktemp("bin")
+    return _shell(tmp_path_factory.mktemp("bin"), 60, f'"{preloaded / "isolaw"}"')
+
+
+@pytest.fixture(scope="session")
+def hasty_shell(commands: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """`shell` with few draws of everything (`few_draws`), for commands whose output nobody reads."""
+    program = f'"{commands / "python"}" "{Path(__file__).with_name("few_draws.py")}" isolaw'
+    return _shell(tmp_path_factory.mktemp("hasty"), 20, program, '  plan*) set -- "$@" --repetitions 1 ;;\n')
+
+
+def _shell(folder: Path, draws: int, program: str, more: str = "") -> dict[str, str]:
     script = folder / "isolaw"
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
         "  *--draws*|*--points*|*--help*) ;;\n"
-        '  fit*|report*|backtest*|model-size*) set -- "$@" --draws 60 ;;\n'
+        f'  fit*|report*|backtest*|model-size*) set -- "$@" --draws {draws} ;;\n'
+        f"{more}"
         "esac\n"
-        f'exec "{preloaded / "isolaw"}" "$@"\n'
+        f'exec {program} "$@"\n'
     )
     script.chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])

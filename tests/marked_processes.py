@@ -20,11 +20,20 @@ from isolaw.config.writing import toml_text
 MARK = "ISOLAW_TEST_MARK"  # in the environment of all that is started, also of what left the tree
 
 
-def marked(mark: str) -> Iterator[psutil.Process]:
+def marked(mark: str, others: set[psutil.Process] | None = None) -> Iterator[psutil.Process]:
+    """Yield the processes with a mark; those without it join ``others``, which are not looked at again.
+
+    What a marked process starts has the mark from the start.
+    """
+    others = set() if others is None else others
     for process in psutil.process_iter():
+        if process in others:
+            continue
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:
                 yield process
+            else:
+                others.add(process)
 
 
 def listeners(processes: Iterable[psutil.Process]) -> set[tuple[str, str]]:
@@ -65,13 +74,14 @@ def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]
     words = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(folder / "out")]
     with started(*words) as (process, mark):
         until = time.monotonic() + 900  # Ray takes 9 s, and 200 s at a load of 10
+        others: set[psutil.Process] = set()
         while process.poll() is None and time.monotonic() < until:
-            now = list(marked(mark))
+            now = list(marked(mark, others))
             found |= listeners(now)
             most = max(most, len(now))
             time.sleep(0.05)  # this loop must not slow down what it watches
-        assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
-        until = time.monotonic() + 15
+        assert process.wait(120) == 0, process.stderr.read().decode()[-2000:]
+        until = time.monotonic() + 120
         while left := [own for own in marked(mark) if own.is_running()]:  # nothing is left
             assert time.monotonic() < until, left
             time.sleep(0.1)

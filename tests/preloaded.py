@@ -7,7 +7,8 @@ processes that it starts (``sys.executable``). The program forwards signals, end
 takes it along where it is killed. By process id, parent and group they are two: what looks at these starts
 a real Python.
 
-    preloaded.py serve SOCKET PYTHON CODE   the server, until its standard input ends; CODE imports
+    preloaded.py serve SOCKET PYTHON CODE   the server, until nobody holds its standard input, a named pipe;
+                                            then it removes the socket's folder. CODE imports
     preloaded.py SOCKET ARGUMENT…           the program: as python ARGUMENT…
 """
 
@@ -61,6 +62,21 @@ def _is_open(number):
     return True
 
 
+def locked(folder):
+    """Make a server's folder if it is not there, and return the open file that holds its lock."""
+    import fcntl
+
+    while True:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        try:
+            file = open(os.path.join(folder, "lock"), "w")  # noqa: SIM115 - the caller closes it
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                return file
+        except FileNotFoundError:  # the server has removed it
+            continue
+
+
 class Command:
     """A fork: its process, and the connection of the program that stands for it."""
 
@@ -94,6 +110,7 @@ def serve(address, code):
     import contextlib
     import gc
     import selectors
+    import shutil
 
     gc.disable()
     exec(code, {})
@@ -113,7 +130,12 @@ def serve(address, code):
         waiting.register(listening, selectors.EVENT_READ)
         ready = {key.fd: key.data for key, _ in waiting.select()}
         if 0 in ready:
-            os._exit(0)
+            with locked(os.path.dirname(address)):
+                if any(key.fd == 0 for key, _ in waiting.select(0)):  # nobody has come meanwhile
+                    shutil.rmtree(os.path.dirname(address), ignore_errors=True)
+                    os._exit(0)
+            waiting.unregister(listening)
+            continue
         # What was killed is gone before the next command begins.
         for command in {command for command in ready.values() if command}:
             if command.process not in ready and command.hear():

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+FEW_DRAWS = str(ROOT / "tests" / "few_draws.py")
 PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.parent != DOCS / "gpu")]
 MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 
@@ -32,12 +32,16 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_blocks_run(page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path) -> None:
+def test_blocks_run(
+    page: Path, shell: dict[str, str], hasty_shell: dict[str, str], preloaded: Path, tmp_path: Path
+) -> None:
+    """With the fewer draws the less of their output is on the page."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     every_draw = {**shell, "PATH": shell["PATH"].partition(os.pathsep)[2]}
     for kind, text, shown in blocks(page):
-        command = ["sh", "-euc", text] if kind == "sh" else [preloaded / "python", "-c", text]
-        env = every_draw if "interval" in shown else shell
+        python = [preloaded / "python"] if shown else [preloaded / "python", FEW_DRAWS]
+        command = ["sh", "-euc", text] if kind == "sh" else [*python, "-c", text]
+        env = every_draw if "interval" in shown else shell if shown else hasty_shell
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
         printed, lines = (
@@ -189,13 +193,24 @@ class _Page(html.parser.HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it: every tutorial is executed, and a warning is an error."""
+def site(hasty_shell: dict[str, str], preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` builds it: every tutorial is executed, and a warning is an error.
+
+    With few draws (`few_draws`), since nobody reads the numbers, and in kernels that have imported isolaw.
+    """
     pytest.importorskip("myst_nb", reason="no Sphinx; pip install 'isolaw[docs]'")
     out = tmp_path_factory.mktemp("docs")
     options = "-W --keep-going -E -q -d"
     assert f"sphinx-build {options} " in (ROOT / "Makefile").read_text()
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    startup = out / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "00-few-draws.py").write_text(f"import runpy; runpy.run_path({FEW_DRAWS!r})\n")
+    kernel = out / "jupyter" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    words = [str(preloaded / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    own = {"argv": words, "display_name": "Python 3", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(own))
+    environment = {**hasty_shell, "IPYTHONDIR": str(out / "ipython"), "JUPYTER_PATH": str(out / "jupyter")}
     command = ["sphinx-build", *options.split(), str(out / "doctrees"), "docs", str(out / "site")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

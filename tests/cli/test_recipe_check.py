@@ -81,10 +81,12 @@ def test_mistakes(isolaw, file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_check_ends_as_one_that_was_not(command: str, file: Path, tmp_path: Path) -> None:
-    def arguments(out: str) -> list[str]:
-        keys = ["--set", "sweep.compute=4e5", "--set", "problems.n_train=200", "--jobs", "2", "--json"]
-        return [command, "sweep", "--recipe-check", str(file), "--out", str(tmp_path / out), *keys]
+def test_a_killed_check_ends_as_one_that_was_not(
+    command: str, preloaded: Path, file: Path, tmp_path: Path
+) -> None:
+    def arguments(out: str, program: object = preloaded / "isolaw") -> list[str]:
+        keys = ["--set", "sweep.compute=1e5", "--jobs", "2", "--json"]
+        return [str(program), "sweep", "--recipe-check", str(file), "--out", str(tmp_path / out), *keys]
 
     started = time.monotonic()
     whole = subprocess.run(arguments("whole"), capture_output=True, text=True, check=True)
@@ -92,9 +94,15 @@ def test_a_killed_check_ends_as_one_that_was_not(command: str, file: Path, tmp_p
     rng = random.Random(0)
     for _ in range(KILLS):
         engine = subprocess.Popen(
-            arguments("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            arguments("killed", command),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-        time.sleep(rng.uniform(0.1, 0.5) * took)
+        while not any((tmp_path / "killed").glob("*/runs/*/DONE")):
+            assert engine.poll() is None, "the check ended before it could be killed"
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3) * took)
         os.killpg(engine.pid, signal.SIGKILL)
         engine.wait()
     killed = subprocess.run(arguments("killed"), capture_output=True, text=True, check=True)

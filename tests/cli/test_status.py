@@ -92,7 +92,7 @@ class Terminal:
                 break
             self.text += self.decoder.decode(said)
         os.close(self.ours)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=120)
 
 
 @pytest.mark.slow

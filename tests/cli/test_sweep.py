@@ -184,7 +184,7 @@ def test_two_engines_on_one_directory(isolaw, command: str, file: Path, tmp_path
 @pytest.mark.slow
 def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = ["sweep", str(file), *settings(*LONG, "sweep.seeds=8"), "--jobs", "2"]
+    arguments = ["sweep", str(file), *settings(*LONG, "sweep.seeds=4"), "--jobs", "2"]
     process = subprocess.Popen(
         [command, *arguments, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -197,7 +197,7 @@ def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_p
     assert "interrupted; run the same command to continue" in notes
     assert "Traceback" not in notes
     assert not list(out.glob("runs/*/FAILED.json"))
-    assert engine.status(out)["done"] < 8
+    assert engine.status(out)["done"] < 4
 
     assert isolaw(*arguments, "--out", out)[0] == 0
     assert isolaw(*arguments, "--out", tmp_path / "whole")[0] == 0
@@ -220,12 +220,12 @@ def test_interrupted_twice_it_ends_at_once(command: str, file: Path, tmp_path: P
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.0)
     os.kill(process.pid, signal.SIGINT)
-    _, notes = process.communicate(timeout=10)
+    _, notes = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Ctrl-C again to end them at once" in notes
     assert "Traceback" not in notes
     assert len(workers) == 2
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while not all(map(ended, workers)):
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -69,7 +69,7 @@ def with_a_state() -> Callable[[Path], list[str]]:
 
 @pytest.fixture(scope="session")
 def wait_for() -> Callable[..., None]:
-    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 300.0) -> None:
         until = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < until, "it did not come to pass"

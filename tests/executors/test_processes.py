@@ -43,7 +43,7 @@ def workers(directory: Path) -> list[int]:
     return [pid for pid, words in found.items() if wanted <= set(words) and guard.__file__ not in words]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)

@@ -101,7 +101,7 @@ def _slurm(wait_for) -> Iterator[None]:
         def start(*words: str) -> None:
             words = ("setpriv", "--pdeathsig", "KILL", *words)  # also when the tests are killed
             daemon = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
-            stack.callback(daemon.wait, timeout=30)
+            stack.callback(daemon.wait, timeout=120)
             stack.callback(daemon.terminate)
 
         stack.callback(kill_what_knows, configuration)
@@ -288,7 +288,7 @@ def test_ctrl_c(make, engine_of, spec, truth, held, tmp_path: Path, wait_for, sa
     wait_for(lambda: not jobs("PENDING"))
     for pid in held(out).values():
         os.kill(pid, signal.SIGCONT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=300) == 130
     assert not jobs()
     state = engine.status(out)
     assert (state["started"], state["waiting"], state["failed"]) == (2, 1, 0)
@@ -324,7 +324,7 @@ def test_ctrl_c_while_jobs_begin(engine_of, long, tmp_path: Path, wait_for) -> N
     process = engine_of(endless, out)
     wait_for(lambda: len(jobs("RUNNING")) == 2)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=120) == 130
     assert not jobs()
     assert engine.status(out)["started"] == 2
 

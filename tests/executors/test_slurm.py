@@ -189,6 +189,7 @@ def test_sbatch_squeue_and_a_machine_that_fails(
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
 
 
+@pytest.mark.nightly  # test_real_slurm.py has it with SLURM's own commands
 @pytest.mark.slow
 def test_jobs_of_an_engine_that_was_killed_are_adopted(
     make, tmp_path: Path, long, slurm_commands: Path, killed_engine, wait_for, same
@@ -256,7 +257,7 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(run.recorded().checkpoints) > 3)
     process.terminate()
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 3
     assert "stopped; the same command continues" in said
     assert run.settled() == run.recorded().checkpoints
@@ -267,6 +268,7 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     assert (again.returncode, again.stdout.strip()) == (0, f"{one}: is done")
 
 
+@pytest.mark.nightly  # test_real_slurm.py suspends its jobs, too
 @pytest.mark.slow
 def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_for) -> None:
     """As SLURM does with jobs that it suspends."""
@@ -276,7 +278,7 @@ def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_
     process.send_signal(signal.SIGSTOP)
     time.sleep(1.5)
     process.send_signal(signal.SIGCONT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (0, "")
 
 

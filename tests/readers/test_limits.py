@@ -367,7 +367,7 @@ class TestDirectories:
         os.mkfifo(mlflow / "metrics" / "reward")
         done = subprocess.run(
             [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(SETTINGS)],
-            capture_output=True, text=True, check=True, timeout=30,
+            capture_output=True, text=True, check=True, timeout=300,
         )  # fmt: skip
         assert "no files/output.log" in done.stdout
 

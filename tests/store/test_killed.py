@@ -19,8 +19,8 @@ from isolaw import engine
 
 pytestmark = pytest.mark.slow
 
-KILLS = 4
-ANYTIME = 2  # kills at a random moment after the start; the others follow a new checkpoint
+KILLS = 2
+ANYTIME = 1  # kills at a random moment after the start; the other follows a new checkpoint
 # Long runs and short ones, about five seconds of one core in all.
 SWEEP = """\
 [sweep]

@@ -160,7 +160,12 @@ def value(known: dict[str, Any], name: str) -> Any:
 
 @pytest.mark.real  # the parsers are installed with it
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", CHECKED)
+@pytest.mark.parametrize(
+    "framework",
+    [  # ms-swift takes 7 s to import
+        pytest.param(name, marks=pytest.mark.nightly) if name == "ms-swift" else name for name in CHECKED
+    ],
+)
 def test_the_frameworks_own_parser_understands(framework: str) -> None:
     spec = resolved(RECIPE | {"lr_scaling": "constant"}, framework=framework)
     fresh, resumed = understood(framework, settings(spec), settings(spec, "/out/global_step_20", 20))

@@ -79,14 +79,14 @@ def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tm
     command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(tmp_path / "killed")]
     for number, at in ((signal.SIGKILL, 8), (signal.SIGTERM, 30), (signal.SIGKILL, 45)):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while time.monotonic() < until and process.poll() is None:
             logs = (tmp_path / "killed").glob("runs/*/out/*/metrics.jsonl")
             if sum(log.read_text().count("\n") for log in logs) >= at:
                 break
             time.sleep(0.02)
         process.send_signal(number)
-        process.wait(30)
+        process.wait(120)
     resumed = engine.sweep(data, tmp_path / "killed")
     assert points(tmp_path / "killed").equals(points(tmp_path / "whole"))
     assert not resumed.notes

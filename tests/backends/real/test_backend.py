@@ -420,6 +420,7 @@ def test_a_sweep_learns(learned: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
+@pytest.mark.nightly  # in train/test_ppo.py an update is that of plain loops, and a run continues
 def test_ppo_learns(train, made) -> None:
     problems = {**LEARNS["problems"], "set": str(made.sums)}
     recipe = {**LEARNS["recipe"], "algorithm": "ppo"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,19 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_demo_goes_from_the_model_to_a_prediction(
-    made: Any, shell: dict[str, str], tmp_path: Path
+    made: Any, hasty_shell: dict[str, str], preloaded: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "base").symlink_to(made.model.parent)
-    environment = {**shell, "COMPUTE": "2048"}  # of runs as small as these
-    small = ["sweep.compute=1024", "grid.rollouts_per_problem=[2,4,8]", "problems.n_validation=50"]
+    # What trains begins with the imports of a trainer, all else with those of the command line.
+    others, script = hasty_shell["PATH"].partition(os.pathsep)[0], tmp_path / "bin" / "isolaw"
+    script.parent.mkdir()
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" != sweep ] || exec "{preloaded / "isolaw"}" "$@"\nexec "{others}/isolaw" "$@"\n'
+    )
+    script.chmod(0o755)
+    path = os.pathsep.join([str(script.parent), hasty_shell["PATH"]])
+    environment = {**hasty_shell, "PATH": path, "COMPUTE": "1024"}  # of runs as small as these
+    small = ["sweep.compute=512", "grid.rollouts_per_problem=[2,4,8]", "problems.n_validation=50"]
     options = [part for setting in small for part in ("--set", setting)]
     command = ["sh", "examples/demo-real.sh", str(tmp_path), *options]
     outputs = []
@@ -51,5 +60,5 @@ def test_the_demo_goes_from_the_model_to_a_prediction(
         assert "rollouts for each of B_p = 16 problems" in output
         assert str(tmp_path / "figures" / "law.png") in output.splitlines()[-1]
     points = pd.read_parquet(tmp_path / "sweep" / "points.parquet")
-    assert set(points.compute) >= {0, 1024}
+    assert set(points.compute) >= {0, 512}
     assert (tmp_path / "figures" / "law.png").stat().st_size > 10_000

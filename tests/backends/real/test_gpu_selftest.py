@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from isolaw import doctor
@@ -198,14 +197,12 @@ def test_memory_that_grows_is_noticed() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_whole_on_the_cpu(preloaded: Path, tmp_path: Path, cpu_only: dict[str, str]) -> None:
-    """Real vLLM, real DeepSpeed, all stages; three minutes of a processor at most, beside the imports."""
+    """Real vLLM, real DeepSpeed, all stages."""
     out = tmp_path / "report.json"
-    before = processor_time()
     done = subprocess.run(
         [preloaded / "isolaw", "doctor", "--gpu", "--device", "cpu", "--out", str(out)],
         env=cpu_only, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    spent = processor_time() - before
     assert done.returncode == 0, done.stdout
     report = json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert report["format"] == gpu_selftest.FORMAT
@@ -220,17 +217,9 @@ def test_the_whole_on_the_cpu(preloaded: Path, tmp_path: Path, cpu_only: dict[st
     assert stages["speed"]["measured"]["sampler"] == "vllm"
     assert all(row["mfu"] is None for row in stages["speed"]["measured"]["speed"])
     assert stages["resume"]["measured"]["identical"] is True
-    assert 5 < spent < 180
     # A line for each stage with the time left, and a page.
     assert done.stderr.count("min left") == len(stages)
     assert done.stdout.startswith("isolaw doctor --gpu, device cpu: passed")
-
-
-def processor_time() -> float:
-    """Seconds of what this process, and the servers that fork for it, have waited for."""
-    servers = [p for p in psutil.Process().children() if any("preloaded.py" in word for word in p.cmdline())]
-    times = [process.cpu_times() for process in (psutil.Process(), *servers)]
-    return sum(time.children_user + time.children_system for time in times)
 
 
 @pytest.fixture

@@ -14,8 +14,14 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 @pytest.mark.parametrize(
     "real",
-    [{"processes": 2, "sampler": "transformers", "generation": "async"}, {"generation": "async"}],
-    ids=["ranks and samplers", "async"],
+    [
+        pytest.param(
+            {"processes": 2, "sampler": "transformers", "generation": "async"},
+            marks=pytest.mark.nightly,  # how ranks meet is also in tests/executors/test_listeners.py
+            id="ranks and samplers",
+        ),
+        pytest.param({"generation": "async"}, id="async"),
+    ],
 )
 def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:
     found, _ = seen(sections(real=real, executor={"kind": "processes", "jobs": 1}), tmp_path)

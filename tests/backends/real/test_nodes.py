@@ -60,6 +60,7 @@ def test_samplers_beside_their_ranks(
     assert 1 <= oldest.max() <= 2
 
 
+@pytest.mark.nightly
 def test_a_job_of_two_processes(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
     real = {"sampler": "transformers"}
     where = {"kind": "slurm", "cluster": "local", "time": 10}

@@ -262,6 +262,7 @@ def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() 
     assert _other_tensors(model) == ["1.scale"]
 
 
+@pytest.mark.nightly
 def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) -> None:
     """In turns on each, with shares that differ (and one that is empty); together they are one."""
     odd = {

@@ -285,14 +285,14 @@ def test_the_same_seed_draws_the_same() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
-    """120 data sets of 3 runs: with 8 quantities, dependent within a data set."""
+    """60 data sets of 3 runs: with 8 quantities, dependent within a data set."""
     truth = {n: 0.15 / (1 + 12 / n) for n in (*SIZES, 72.0)}
     held: dict[str, list[bool]] = {}
-    for seed in range(120):
+    for seed in range(60):
         table = synthetic(
             runs=3, problems=500, steps=np.unique(np.geomspace(1, 105, 40).astype(int)), seed=seed
         )
-        law = fit_sizes(SizeCurves.from_table(table, "data"), draws=200, seed=seed)
+        law = fit_sizes(SizeCurves.from_table(table, "data"), draws=100, seed=seed)
         quantities = {
             "K_max": (law.K_max, 0.15),
             "N0": (law.N0, 12.0),

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import few_draws
 import pandas as pd
 import pytest
 from golden.outputs import few_budgets
@@ -44,6 +45,14 @@ def browser() -> Iterator[Any]:
         started = api.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    """What a page shows and does needs few draws."""
+    with pytest.MonkeyPatch.context() as patch:
+        few_draws.apply(patch.setattr, patch.setitem)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +152,7 @@ def test_responses_stay_text_and_are_searched(
         )
         for i in range(4)
     ]
+    monkeypatch.setattr("isolaw.report.study.Study.backtest", lambda *_: "it takes longest, and is not read")
     monkeypatch.setattr(responses, "kept", lambda store: iter([responses.Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
     assert run(["report", str(made.sweep), "-o", str(out), "--hold", "nothing", "--draws", "20"]) == 0

@@ -172,7 +172,7 @@ def test_in_a_chat_the_template_writes_what_is_between_two_turns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+@pytest.mark.parametrize("sampler", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
 def test_a_function_of_one_turn_changes_no_number(resolved, sampler: str) -> None:
     """To the last bit: the metrics of three steps, and the weights. The seeds are of the run's identity."""
     found = []

@@ -340,7 +340,7 @@ def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sam
     assert batch.lengths.flatten().tolist() == rows.lengths
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_length_penalty_is_taken_off_correct_responses(run, reward, several: bool) -> None:
     """Of several rewards the first decides what is correct, and not the weighted sum."""
     recipe = {"overlong_buffer": 3, "overlong_on": "correct", "max_response_tokens": 4}
@@ -356,7 +356,8 @@ def test_the_length_penalty_is_taken_off_correct_responses(run, reward, several:
     torch.testing.assert_close(one.learner.penalties(batch), over)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_scale_rl_learns(train, made, seed: int) -> None:
     recipe = {**SCALE_RL, "interrupt_at": [4, 5], "answer_tokens": 4, "lr": 1.5e-3, "warmup_steps": 10}
     curve = train(
@@ -446,13 +447,12 @@ def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPa
 
 def test_runs_of_several_models_in_one_process(train, made, tmp_path: Path) -> None:
     shutil.copytree(made.model, other := tmp_path / "other")
-    curves = [train(real={"model": str(model)}) for model in (made.model, other, made.model)]
+    curves = [train(real={"model": str(model)}) for model in (made.model, other)]
     assert torch.distributed.is_initialized()  # DeepSpeed's too
-    for curve in curves[1:]:
-        assert curve["train", "reward"] == curves[0]["train", "reward"]
+    assert curves[1]["train", "reward"] == curves[0]["train", "reward"]
 
 
-@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_bfloat16_with_and_without_a_float32_head(train, sampler: str) -> None:
     for head in (False, True):
         curve = train(
@@ -473,8 +473,12 @@ def test_bfloat16_with_and_without_a_float32_head(train, sampler: str) -> None:
 
 @pytest.mark.parametrize(
     "recipe",
-    [{"staleness": 1, "kl": 0.01, "no_positive_resampling": 0.7}, SCALE_RL | {"staleness": 2}],
-    ids=["grpo", "scale_rl"],
+    [
+        pytest.param(
+            {"staleness": 1, "kl": 0.01, "no_positive_resampling": 0.7}, marks=pytest.mark.nightly, id="grpo"
+        ),
+        pytest.param(SCALE_RL | {"staleness": 2}, id="scale_rl"),
+    ],
 )
 def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path, recipe: dict[str, Any]) -> None:
     more: dict[str, Any] = {
@@ -495,7 +499,7 @@ def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path, recip
         checkpoint.save(folder)
         states[checkpoint.step] = folder
     assert list(states) == list(range(13))
-    for step in (0, 1, 3, 5, 9, 11):
+    for step in (0, 1, 5, 9):  # before, at and after an evaluation
         rest = list(steps(resolved(**more), states[step]))
         assert [c.step for c in rest] == list(range(step + 1, 13))
         lines = [c.line(0.0) for c in rest if c.rows]

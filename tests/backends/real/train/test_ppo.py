@@ -244,7 +244,7 @@ def test_it_continues_from_any_checkpoint_also_with_single_rollouts(resolved, tr
         folder = tmp_path / str(checkpoint.step)
         folder.mkdir()
         checkpoint.save(folder)
-    for step in (0, 1, 3, 6):
+    for step in (1, 3):
         rest = list(steps(resolved(**more), tmp_path / str(step)))
         lines = [c.line(0.0) for c in rest if c.rows]
         for line in lines:
@@ -348,6 +348,7 @@ def test_however_it_is_computed_the_updates_are_the_same(
     compare(tmp_path, begun / "expected")
 
 
+@pytest.mark.nightly  # in test_trainer.py two processes give the same gradients
 def test_two_processes_give_the_same_updates(begun: Path, preloaded: Path) -> None:
     command = [preloaded / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*command, __file__, str(begun)], check=True, timeout=600)
