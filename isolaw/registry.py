@@ -1,4 +1,4 @@
-"""Define the version of isolaw, and the module of each public name.
+"""Define the version of isolaw, the module of each public name, and the traits of each backend.
 
 Low-level modules use higher-level modules through public names. For example, the module of a law does not
 import the modules of its text and figure.
@@ -7,6 +7,8 @@ import the modules of its text and figure.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 __version__ = "0.2.0"
@@ -60,6 +62,36 @@ def public(name: str) -> Any:
     204800
     """
     return getattr(importlib.import_module(PUBLIC[name]), name)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The properties of a backend that isolaw needs without importing its module, `isolaw.backends.NAME`."""
+
+    simulated: bool = False  #: a simulator makes its runs
+    recorded: bool = False  #: its runs exist already, and it cannot make others
+    trains: bool = False  #: its runs train a model, so their time is the cost of training
+    by_command: bool = False  #: another program trains, which decides what it logs, and logs its own times
+    plans_gpus: bool = False  #: it plans its runs for the kind and number of GPUs
+    packages: tuple[str, ...] = ()  #: `isolaw doctor` calls it not installed without them
+
+
+#: Each backend has a section of its name in the sweep file.
+BACKENDS: Mapping[str, Traits] = {
+    "bandit": Traits(simulated=True),
+    "replay": Traits(recorded=True),
+    "real": Traits(trains=True, plans_gpus=True, packages=("torch", "transformers", "deepspeed")),
+    "command": Traits(trains=True, by_command=True),
+}
+
+
+def traits(backend: object) -> Traits:
+    """Return the traits of a backend; the backend of a table of runs may be unknown, and then has none.
+
+    >>> traits("bandit").simulated, traits("another").simulated
+    (True, False)
+    """
+    return BACKENDS.get(str(backend), Traits())
 
 
 class Shown:

@@ -24,6 +24,7 @@ from isolaw.documents.seal import canonical_json
 from isolaw.errors import Issue, StoreError
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
+from isolaw.registry import traits
 from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
@@ -68,8 +69,8 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
-    metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
-    if chosen.metric not in metrics and spec.sweep.backend != "command":  # a command may log any metric
+    metrics = [*spec.evaluation.metrics, *filter(None, [spec.options.get("metric")])]
+    if chosen.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any metric
         out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
     if EVAL_SET not in spec.evaluation.sets:
         accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"

@@ -25,6 +25,7 @@ from isolaw.config.sections import DesignSection, Grid
 from isolaw.design.directory import EVAL_SET
 from isolaw.errors import Issue, SpecError, StoreError
 from isolaw.files import check_destination
+from isolaw.registry import traits
 from isolaw.resolve import resolved_run
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
@@ -152,10 +153,11 @@ def setup(spec: SweepSpec) -> Setup:
         Issue(f"grid.{key}", "a recipe check chooses lr, KL and entropy", values, "no axes of the recipe")
         for key, values in spec.grid.recipe_axes.items()
     ]
-    if spec.sweep.backend == "replay":
+    backend = traits(spec.sweep.backend)
+    if backend.recorded:
         accepted = "a backend that makes runs: isolaw fit --retune lr finds the lr of runs that exist"
-        issues.append(Issue("sweep.backend", found="replay", accepted=accepted))
-    if spec.design.metric not in spec.evaluation.metrics and spec.sweep.backend != "command":
+        issues.append(Issue("sweep.backend", found=spec.sweep.backend, accepted=accepted))
+    if spec.design.metric not in spec.evaluation.metrics and not backend.by_command:
         issues.append(
             Issue("design.metric", found=spec.design.metric, accepted=", ".join(spec.evaluation.metrics))
         )
