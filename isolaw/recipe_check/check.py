@@ -85,6 +85,8 @@ class RecipeCheck(Encoded, Shown):
     ``terms_other``.
     """
 
+    TEXT = "recipe_check"
+
     simulated: Simulated
     metric: str
     seeds: tuple[int, ...]
