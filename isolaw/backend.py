@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Issue, RunError
-from isolaw.runs import Runs
 from isolaw.step_cost import Cost
+
+if TYPE_CHECKING:
+    from isolaw.runs import Runs
 
 
 @dataclass(frozen=True)
