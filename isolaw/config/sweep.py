@@ -62,8 +62,9 @@ class SweepSpec(_AllSections):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The section of the sweep's backend."""
-        return getattr(self, self.sweep.backend)
+        """The section of the sweep's backend; empty for an unknown backend."""
+        name = self.sweep.backend
+        return getattr(self, name) if name in BACKENDS else {}
 
     @classmethod
     def parse(
