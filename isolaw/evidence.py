@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from isolaw.registry import traits
+
 if TYPE_CHECKING:
     import pandas as pd
 
-SIMULATOR = "bandit"  # the backend whose runs are simulated
 COLUMN = "simulated"  # column in tables that isolaw writes
 _TRUE = {"true", "1", "1.0"}
 
@@ -46,7 +47,7 @@ class Simulated(Enum):
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
         """Return the label of runs, given the attributes of each run."""
-        return cls.among(own.get("backend") == SIMULATOR for own in runs)
+        return cls.among(traits(own.get("backend")).simulated for own in runs)
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:
@@ -103,5 +104,5 @@ class Simulated(Enum):
 def simulated_rows(table: pd.DataFrame) -> list[bool]:
     """Return whether each row of a table is simulated, from the column ``simulated`` or ``backend``."""
     marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
-    made = [value == SIMULATOR for value in table["backend"]] if "backend" in table else []
+    made = [traits(value).simulated for value in table["backend"]] if "backend" in table else []
     return [any(own) for own in zip(marked or made, made or marked, strict=True)]

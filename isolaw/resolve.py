@@ -106,13 +106,9 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
         spec = spec.model_copy(update={"store": StoreSection(states=states)})
     notes: list[str] = []
-    to_keep, as_recorded = None, False
     try:
-        backends.get(spec.sweep.backend)
-        if spec.sweep.backend == "replay":
-            from isolaw.backends import replay  # imported here, since its readers take a second to import
-
-            spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
+        backend = backends.get(spec.sweep.backend)
+        spec, to_keep, as_recorded = backend.with_axes(spec, store.directory, notes)
         spec = _with_schedule(spec, store, notes)
     except SpecError as error:  # without a backend or schedule, there are no runs to check for issues
         issues = [*error.issues, *_issues_of_schedule(spec, store), *_issues_before_runs(spec, store)]
@@ -283,7 +279,7 @@ def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
         seed=spec.sweep.seeds[0],
         recipe=spec.recipe,
         problems=spec.problems,
-        options=getattr(spec, backend.name),
+        options=spec.options,
         compute=spec.sweep.compute,
         evaluation=spec.evaluation,
     )
@@ -305,7 +301,7 @@ def _resolved_runs(
     common = {
         "backend": backend.name,
         "problems": spec.problems,
-        "options": getattr(spec, backend.name),
+        "options": spec.options,
         "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
         "evaluation": spec.evaluation,
     }

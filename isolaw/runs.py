@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 
 from isolaw import places
 from isolaw.errors import DataError, InputError, nearest, option
-from isolaw.evidence import COLUMN, SIMULATOR, Simulated, simulated_rows
+from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
+from isolaw.registry import BACKENDS, traits
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
 COLUMNS: dict[str, str] = {
@@ -55,6 +56,7 @@ SYMBOLS = {
 KEY = ["run_id", "step", "eval_set", "metric"]
 # Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
+_SIMULATOR = next(name for name, own in BACKENDS.items() if own.simulated)  # for tables that name none
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
@@ -106,7 +108,7 @@ class Runs:
         known = set(self.points["run_id"])
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
-            self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
+            self.attributes.setdefault(run_id, {}).setdefault("backend", _SIMULATOR)
         self.origins: dict[
             str, str
         ] = {}  # for each column that a table lacked, the source from which a reader took it
@@ -181,7 +183,7 @@ class Runs:
         """
         if not self.simulated:
             return self.points.copy()
-        made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
+        made = {run_id for run_id, own in self.attributes.items() if traits(own.get("backend")).simulated}
         return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

@@ -6,14 +6,13 @@ import importlib
 
 from isolaw.backend import Backend
 from isolaw.errors import Issue, SpecError, nearest
-
-NAMES = ("bandit", "replay", "real", "command")
+from isolaw.registry import BACKENDS
 
 
 def get(name: str) -> Backend:
     """Return the backend called ``name``, or raise `SpecError` with the valid names."""
-    if name not in NAMES:
-        accepted = ", ".join(NAMES)
-        raise SpecError([Issue("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))])
+    if name not in BACKENDS:
+        like, accepted = nearest(name, BACKENDS), ", ".join(BACKENDS)
+        raise SpecError([Issue("sweep.backend", found=name, accepted=accepted, nearest=like)])
     backend: Backend = importlib.import_module(f"isolaw.backends.{name}").BACKEND  # imports its libraries
     return backend

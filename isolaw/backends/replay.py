@@ -66,6 +66,32 @@ class Replay(Backend):
     name = "replay"
     version = 1
 
+    def with_axes(
+        self, spec: SweepSpec, directory: Path, notes: list[str]
+    ) -> tuple[SweepSpec, Runs | None, bool]:
+        """Return the sweep with the recorded values of unset axes, and the runs to store.
+
+        If all axes contain only recorded values, the sweep is the recorded subset of the product of its axes.
+        """
+        section, recorded, found = gathered(spec.options, directory)
+        notes += found
+        spec = spec.model_copy(update={self.name: section})
+        offered = _axes(section)
+        data = spec.model_dump(mode="json", exclude_unset=True)
+        for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
+            keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
+            data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
+        if not spec.limits.model_fields_set:  # a recorded run has no hardware limit
+            grid = SweepSpec.parse(data).grid
+            most = max(grid.problems_per_batch) * max(grid.rollouts_per_problem)
+            data["limits"] = {"max_batch_rollouts": most}
+        out = SweepSpec.parse(data)
+        axes = {
+            "seeds": out.sweep.seeds,
+            **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
+        }
+        return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
+
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Read the source, and return the spec with the source's hash and column mapping.
 
@@ -147,42 +173,16 @@ class Replay(Backend):
             tokens = _optional(first["tokens"])
             yield Checkpoint(step, int(first["compute"]), values, save, tokens, final=step == last)
 
-    def axes(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the recorded grid, seeds and horizon, which are the defaults of a sweep."""
-        *_, runs = _open(options)
-        table = runs.table()
-        axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
-        return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
-
 
 BACKEND = Replay()
 
 
-def with_recorded_axes(
-    spec: SweepSpec, directory: Path, notes: list[str]
-) -> tuple[SweepSpec, Runs | None, bool]:
-    """Return a sweep in which unset axes have the values of the recorded runs.
-
-    Also return the runs that the directory must store, or None, and whether all axes contain only recorded
-    values. If they do, the sweep is the recorded subset of the product of its axes.
-    """
-    section, recorded, found = gathered(spec.replay, directory)
-    notes += found
-    spec = spec.model_copy(update={"replay": section})
-    offered = BACKEND.axes(section)
-    data = spec.model_dump(mode="json", exclude_unset=True)
-    for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
-        keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
-        data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
-    if not spec.limits.model_fields_set:  # a recorded run has no hardware limit
-        grid = SweepSpec.parse(data).grid
-        data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
-    out = SweepSpec.parse(data)
-    axes = {
-        "seeds": out.sweep.seeds,
-        **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
-    }
-    return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
+def _axes(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the recorded grid, seeds and horizon, which are the defaults of a sweep."""
+    *_, runs = _open(options)
+    table = runs.table()
+    axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
+    return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:

@@ -79,6 +79,8 @@ class Calibration(Shown):
     repeats the runs.
     """
 
+    TEXT = "calibration"
+
     observed: Observed
     posterior: Posterior
     x: Floats

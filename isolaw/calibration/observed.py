@@ -137,7 +137,7 @@ def observe(
         difficulty(problems)
         before: Beforehand | str = problems
     else:
-        before = _beforehand(runs, found, table, metric, eval_set, sizes.validation, assumed)
+        before = _beforehand(runs, found, table, eval_set, sizes.validation, assumed)
     space = Space.of(before, kl=recorded.has_kl(table, assumed))
     ends = tuple(float(c.checkpoints[-1]) for c in found)
     between = np.array([_between(c) for c in found])
@@ -198,7 +198,7 @@ def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[Si
 
 
 def _beforehand(
-    runs: Runs, found: list[Configuration], table: pd.DataFrame, metric: str, eval_set: str, validation: int,
+    runs: Runs, found: list[Configuration], table: pd.DataFrame, eval_set: str, validation: int,
     assumed: list[str],
 ) -> Beforehand:  # fmt: skip
     """Estimate μ and ν of the problems' success before training, from the evaluation at step 0.

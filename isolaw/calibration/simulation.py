@@ -55,11 +55,6 @@ class Protocol:
     replacement: bool = False
     update: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def visits(self) -> int:
-        """The number of problem visits in all runs up to their ends, which is the cost of a simulation."""
-        return sum(cell.steps[-1] * cell.problems_per_batch * cell.runs for cell in self.cells)
-
     def simulate(self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int) -> Floats:
         """Return the mean reward over the runs of each cell at each of its steps, as one array for all cells.
 

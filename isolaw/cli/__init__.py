@@ -6,41 +6,25 @@ Results go to standard output, progress and notes to standard error. Exit codes:
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
 import click
 
 from isolaw import __version__
-from isolaw.cli.advise import advise
-from isolaw.cli.answer import answer
-from isolaw.cli.backtest import backtest
-from isolaw.cli.calibrate import calibrate
 from isolaw.cli.common import note, shown
-from isolaw.cli.compare import compare
-from isolaw.cli.demo import demo
-from isolaw.cli.doctor import doctor
-from isolaw.cli.export import export
-from isolaw.cli.fit import fit
 from isolaw.cli.help import Commands
-from isolaw.cli.model_size import model_size
 from isolaw.cli.old_names import modern
-from isolaw.cli.plan import plan
-from isolaw.cli.predict import predict
-from isolaw.cli.problems import problems
-from isolaw.cli.read import read
-from isolaw.cli.replicate import replicate
-from isolaw.cli.report import report
-from isolaw.cli.run_one import run_one
-from isolaw.cli.status import status
-from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError, at_command_line, options_here
 
-_SECTIONS: dict[str, list[click.Command]] = {
-    "Answer": [answer, read, fit, predict, report],
-    "Run": [sweep, plan, status],
+# Each command has the name of its module.
+_SECTIONS = {
+    "Answer": ["answer", "read", "fit", "predict", "report"],
+    "Run": ["sweep", "plan", "status"],
     "More": [
-        advise, calibrate, compare, backtest, problems, model_size, replicate, export, doctor, demo
+        "advise", "calibrate", "compare", "backtest", "problems", "model_size", "replicate", "export",
+        "doctor", "demo",
     ],
 }  # fmt: skip
 
@@ -69,11 +53,17 @@ def cli() -> None:
     """
 
 
-for _title, _members in _SECTIONS.items():
-    cli.sections[_title] = [str(_command.name) for _command in _members]
-    for _command in _members:
-        cli.add_command(_command)
-cli.add_command(run_one)  # cluster jobs call this command; --help does not list it
+def _command(name: str) -> click.Command:
+    command: click.Command = getattr(importlib.import_module(f"isolaw.cli.{name}"), name)
+    return command
+
+
+for _title, _names in _SECTIONS.items():
+    _members = [_command(name) for name in _names]
+    cli.sections[_title] = [str(own.name) for own in _members]
+    for _member in _members:
+        cli.add_command(_member)
+cli.add_command(_command("run_one"))  # cluster jobs call this command; --help does not list it
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -135,8 +135,8 @@ def _fit_one(
     runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None, as_json: bool
 ) -> None:
     import isolaw
-    from isolaw.report.summary import law_lines
     from isolaw.report.text import law as text
+    from isolaw.report.text.fit import law_lines
 
     law = isolaw.fit(runs, **keywords)
     if out:

@@ -73,7 +73,7 @@ def read(
     if write_settings is not None:
         _write_settings(reading, write_settings, str(commands.read_settled(words, write_settings)))
         return 0
-    if save and _save(reading, sources, options, as_json):
+    if save and _save(reading, sources, options):
         return 0
     if len(reading.candidates) == 1 and not (as_json or reading.ready):
         for text in reading.read_as:
@@ -165,7 +165,7 @@ def _is_table_of_runs(path: Path) -> bool:
     return head == b"PAR1" and is_ours(path, head)
 
 
-def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any], as_json: bool) -> bool:
+def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> bool:
     """Write ``isolaw.toml`` and return whether the user must fill in values."""
     from isolaw.errors import DataError
     from isolaw.files import check_destination

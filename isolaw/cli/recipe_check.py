@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.cli.common import note, print_document, print_result
-from isolaw.evidence import SIMULATOR, Simulated
+from isolaw.evidence import Simulated
+from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.config import SweepSpec
@@ -25,7 +26,7 @@ def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callab
     first(start, Path(out))
     stages = start.expected()
     lines = text.expected(stages)
-    simulated = Simulated.among([spec.sweep.backend == SIMULATOR])
+    simulated = Simulated.among([traits(spec.sweep.backend).simulated])
     if dry_run:
         print_result(as_json, {"simulated": simulated.json, "stages": stages, "dry_run": True}, lines)
         return 0

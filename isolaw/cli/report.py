@@ -15,6 +15,7 @@ from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
+from isolaw.registry import traits
 from isolaw.renamed import HOLDS
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def facts_of(
     states = _states(reading) if states is None else states
     sweeps = [str(state["directory"]) for state in states]
     alone = len(reading.sources) == len(sweeps) == 1
-    continues = alone and states[0]["backend"] != "replay"
+    continues = alone and not traits(states[0]["backend"]).recorded
     history, further = _race(sweeps[0], continues) if alone else ((), None)
     return PageContent(
         predicted,

@@ -16,6 +16,7 @@ from isolaw import commands
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar, repeated
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
+from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.config import SweepSpec
@@ -96,7 +97,7 @@ def sweep(
         return _recipe_check(file, settings, out, dry_run, as_json, more)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
-    if more["cost"] is not None and (spec.sweep.backend not in ("real", "command") or not dry_run):
+    if more["cost"] is not None and not (traits(spec.sweep.backend).trains and dry_run):
         raise click.UsageError("--cost requires --dry-run and backend real or command")
     try:
         plan = engine.plan(spec, out, whole_directory=file is None and not settings, cards=cards)
@@ -116,8 +117,8 @@ def sweep(
             note(text.place_summary(place))
         print_result(as_json, preview.to_dict(), ["", *lines])
         return 0
-    if plan.todo and plan.spec.sweep.backend == "bandit":
-        announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
+    if plan.todo:
+        _announce_compilation(plan.spec)
     started = time.monotonic()
     failed, stopped, broken = _execute(plan, out, written)
     state = engine.status(out)
@@ -143,6 +144,11 @@ def sweep(
     return 0 if not left else 3 if state["done"] else 1
 
 
+def _announce_compilation(spec: SweepSpec) -> None:
+    if traits(spec.sweep.backend).simulated:
+        announce_compilation(f"isolaw.simulators.{spec.options.get('model', 'interference')}", "simulator")
+
+
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
     """Return the sweep-file settings that --adaptive and --spend abbreviate."""
     if spend is None:
@@ -166,8 +172,8 @@ def _recipe_check(
         if more[name]:
             raise click.UsageError(f"--recipe-check cannot be combined with --{name}")
     spec = SweepSpec.read(file, settings, check=engine.issues_of)
-    if spec.sweep.backend == "bandit" and not dry_run:
-        announce_compilation(f"isolaw.simulators.{spec.bandit.get('model', 'interference')}", "simulator")
+    if not dry_run:
+        _announce_compilation(spec)
 
     def execute(plan: Plan, directory: str) -> None:
         failed, stopped, broken = _execute(plan, directory, None)
@@ -209,7 +215,7 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
 
     if machine is None:
         return None
-    if spec.sweep.backend != "real":
+    if not traits(spec.sweep.backend).plans_gpus:
         raise click.UsageError("--machine requires backend real: no other backend uses GPUs")
     if spec.executor.kind in ("inline", "processes") and not dry_run:
         raise click.UsageError("--machine requires --dry-run if runs execute on this machine")

@@ -2,7 +2,7 @@
 
 The sections of a sweep file are the fields of `SweepSpec`, and each run is identified by a hash. isolaw
 reports all issues together. Each issue has its line, the value found, the accepted values and the nearest
-valid name. Each backend validates its own section (``[bandit]``, ``[replay]``, ``[real]``, ``[command]``).
+valid name. Each backend validates its own section, e.g. ``[bandit]``.
 """
 
 from isolaw.config.executor import ExecutorSection

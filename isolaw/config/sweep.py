@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import create_model
 
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.sections import (
@@ -23,19 +25,10 @@ from isolaw.config.sections import (
 from isolaw.documents.reading import parse_toml, read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError
+from isolaw.registry import BACKENDS
 
 
-class SweepSpec(Section):
-    """The specification of a sweep: all sections of a sweep file.
-
-    >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
-    >>> spec.sweep.compute, spec.grid.rollouts_per_problem
-    (100000, (4, 8))
-    >>> SweepSpec.parse({"recipe": {"lrs": 1}})
-    Traceback (most recent call last):
-    isolaw.errors.SpecError: recipe.lrs: unknown key; found 1 (did you mean 'lr'?)
-    """
-
+class _Sections(Section):
     sweep: SweepSection = SweepSection()
     grid: Grid = Grid()
     limits: LimitsSection = LimitsSection()
@@ -46,10 +39,32 @@ class SweepSpec(Section):
     executor: ExecutorSection = ExecutorSection()
     store: StoreSection = StoreSection()
     tracking: TrackingSection = TrackingSection()
-    bandit: dict[str, Any] = {}
-    replay: dict[str, Any] = {}
-    real: dict[str, Any] = {}
-    command: dict[str, Any] = {}
+
+
+if TYPE_CHECKING:
+    _AllSections = _Sections
+else:
+    # Each backend validates its own section.
+    _OF_BACKENDS = {name: (dict[str, Any], {}) for name in BACKENDS}
+    _AllSections = create_model("_AllSections", __base__=_Sections, **_OF_BACKENDS)
+
+
+class SweepSpec(_AllSections):
+    """The specification of a sweep: all sections of a sweep file.
+
+    >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
+    >>> spec.sweep.compute, spec.grid.rollouts_per_problem
+    (100000, (4, 8))
+    >>> SweepSpec.parse({"recipe": {"lrs": 1}})
+    Traceback (most recent call last):
+    isolaw.errors.SpecError: recipe.lrs: unknown key; found 1 (did you mean 'lr'?)
+    """
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The section of the sweep's backend; empty for an unknown backend."""
+        name = self.sweep.backend
+        return getattr(self, name) if name in BACKENDS else {}
 
     @classmethod
     def parse(

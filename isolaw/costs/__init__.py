@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
+from isolaw.registry import traits
 from isolaw.step_cost import Cost, CostOrigin, Estimate
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _of_sweep(path: Path) -> list[Timed]:
         if lines := store.run(run_id).recorded().checkpoints:
             model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
             own = (run_id, spec.problems_per_batch, spec.rollouts_per_problem)
-            if spec.backend != "command":
+            if not traits(spec.backend).by_command:
                 out.append(recorded.Timed.of_lines(*own, lines, model))
             elif timed := recorded.Timed.of_trainer(*own, lines):
                 out.append(timed)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError
 from isolaw.metrics import STEP_SECONDS
+from isolaw.registry import traits
 from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepPart, student
 from isolaw.step_effects import StepEffects
 
@@ -143,13 +144,13 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
     told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
     counted = {run_id: own["value"].to_numpy(float) for run_id, own in told.groupby("run_id")}
     timed = []
-    backends = {run_id: str(own.get("backend", "real")) for run_id, own in runs.attributes.items()}
-    for backend in backends.values():
+    backends = {run_id: str(own["backend"]) for run_id, own in runs.attributes.items() if "backend" in own}
+    for backend in backends.values():  # a log without a backend is of a trainer
         check_backend(backend, where or runs.source)
     for run_id, own in points.groupby("run_id"):
         b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
         # The clock of a command's runs is isolaw's, which reads several steps at once.
-        if own["wall_s"].isna().any() or backends.get(run_id) == "command":
+        if own["wall_s"].isna().any() or traits(backends.get(run_id)).by_command:
             if (seconds := counted.get(run_id)) is not None:
                 timed.append(Timed.of_seconds(str(run_id), b, n, seconds, model=models.get(run_id, "")))
             continue
@@ -162,7 +163,7 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
 
 def check_backend(backend: str, where: str) -> None:
     """Raise `DataError` for simulated or replayed runs, whose time is not the time of training a model."""
-    if backend not in ("real", "command"):
+    if not traits(backend).trains:
         raise DataError(f"{where}: runs of backend {backend}; expected runs that train a model")
 
 

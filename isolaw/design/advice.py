@@ -158,6 +158,8 @@ class Advice(Shown):
     ``nearest`` is the source whose range is nearest to C, preferably a source that resembles the user's case.
     """
 
+    TEXT = "advise"
+
     case: Case
     start: Start | None
     readings: tuple[SourceReading, ...]

@@ -24,6 +24,7 @@ from isolaw.documents.seal import canonical_json
 from isolaw.errors import Issue, StoreError
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
+from isolaw.registry import traits
 from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
@@ -68,12 +69,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
-    metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
-    if chosen.metric not in metrics and spec.sweep.backend != "command":  # a command may log any metric
-        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
-    if EVAL_SET not in spec.evaluation.sets:
-        accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"
-        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
+    out += issues_of_comparison(spec, "a race compares configurations there")
     batches = sorted({b for b, _ in cells})
     if chosen.start is not None and chosen.start not in batches:
         out.append(Issue("design.start", found=chosen.start, accepted=" or ".join(map(str, batches))))
@@ -87,6 +83,18 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     elif race.spend < race.least:
         accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
         out.append(Issue("design.spend", f"it allows {race.spend} rollouts", chosen.spend, accepted))
+    return out
+
+
+def issues_of_comparison(spec: SweepSpec, why: str) -> list[Issue]:
+    """Return the issues if the runs of a sweep do not measure ``design.metric`` on the validation set."""
+    out = []
+    metrics = [*spec.evaluation.metrics, *filter(None, [spec.options.get("metric")])]
+    if spec.design.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any
+        out.append(Issue("design.metric", found=spec.design.metric, accepted=", ".join(metrics)))
+    if EVAL_SET not in spec.evaluation.sets:
+        accepted = f"a list with {EVAL_SET!r}: {why}"
+        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
     return out
 
 

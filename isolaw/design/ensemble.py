@@ -46,11 +46,9 @@ def members_of(preset: Preset) -> list[int]:
 
 def truths_of(
     preset: Preset, cells: Sequence[BatchShape], target: int, jobs: int | None = None,
-    progress: Callable[[float], None] = lambda _: None, chosen: Sequence[int] | None = None,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> list[Truth]:  # fmt: skip
-    """Return members of a preset's ensemble as truths over these cells, up to the target.
-
-    ``chosen`` contains indices into ``preset.members``; the default is `members_of`.
+    """Return the members `members_of` of a preset's ensemble as truths over these cells, up to the target.
 
     Raises `Refused` if the target is more than 100 times the compute that the preset was fitted to, and
     `InputError` if the discrepancy in the preset's file is damaged.
@@ -59,7 +57,7 @@ def truths_of(
     left = discrepancy_of(preset)
     compute = np.append(0.0, np.geomspace(min(b * n for b, n in cells), target, _POINTS))
     protocol = protocol_of(preset, dict.fromkeys(cells, 1.0), compute[1:])
-    chosen = members_of(preset) if chosen is None else chosen
+    chosen = members_of(preset)
     members = [preset.members[i] for i in chosen for _ in range(SEEDS)]
     arguments = [
         (parameters(own), difficulty(str(own["problems"])), hash_of(task, _SEEDS))

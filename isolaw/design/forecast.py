@@ -99,6 +99,8 @@ class DesignOutcome:
 class SweepForecast(Shown):
     """The forecasts for all candidate designs of one plan."""
 
+    TEXT = "plan"
+
     question: Question
     truths: tuple[Truth, ...]
     weights: Floats

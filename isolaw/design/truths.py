@@ -35,6 +35,7 @@ from isolaw.config import SweepSpec
 from isolaw.design.decisions import RunKey
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
+from isolaw.registry import traits
 
 FILE = Path(__file__).with_name("presets.npz")
 KINDS = ("easy", "hard")
@@ -110,7 +111,7 @@ def _slow(rng: np.random.Generator, compute: Floats) -> Floats:
 
 def kinds_of(spec: SweepSpec) -> tuple[str, ...]:
     """Return the difficulties of presets suited to a sweep: its own difficulty if known, otherwise both."""
-    named = spec.problems.difficulty or (spec.problems.set if spec.sweep.backend == "bandit" else None)
+    named = spec.problems.difficulty or (spec.problems.set if traits(spec.sweep.backend).simulated else None)
     return (named,) if named in KINDS else KINDS
 
 

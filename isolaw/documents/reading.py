@@ -78,9 +78,9 @@ def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
     return data
 
 
-def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
+def read_json(path: str | Path) -> dict[str, Any]:
     """Return the object in a JSON file; raise `InputError` if the file contains anything else."""
-    content = read_bytes(path, largest)
+    content = read_bytes(path)
     try:
         return parse_json(content, path)
     except ValueError as error:
@@ -103,15 +103,15 @@ def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
     return data
 
 
-def read_npz(path: str | Path, largest: int = LARGEST_ARRAYS) -> dict[str, np.ndarray[Any, Any]]:
+def read_npz(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the arrays of an NPZ file by name, without unpickling; raise `InputError` for anything else."""
     import numpy as np
 
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > largest:
-            raise InputError(f"{path}: found arrays of {size:,} bytes; expected at most {largest:,}")
+        if size > LARGEST_ARRAYS:
+            raise InputError(f"{path}: found arrays of {size:,} bytes; expected at most {LARGEST_ARRAYS:,}")
         with np.load(path, allow_pickle=False) as data:
             return {name: np.asarray(data[name]) for name in data.files}
     except OSError as error:

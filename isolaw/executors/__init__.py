@@ -27,6 +27,7 @@ from isolaw.executors.base import Resources
 from isolaw.executors.event import Event
 from isolaw.executors.waiting import Waiting
 from isolaw.machine import visible_gpus
+from isolaw.registry import traits
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
 
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
         refuse("nodes", "1; more with executor.kind = 'ray' or 'slurm'")
-    if chosen.kind == "scripts" and any(run.backend != "command" for run in runs):
+    if chosen.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
         refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
         each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
@@ -113,11 +114,11 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     A run cannot execute if this machine cannot reach the cluster or, for local runs, if it has fewer GPUs
     than ``command.gpus``.
     """
-    if chosen.kind in ("inline", "processes") and run.backend == "command":
+    if chosen.kind in ("inline", "processes") and traits(run.backend).by_command:
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())
         if gpus > there:
             accepted = f"at most {there}, the GPUs that are free on this machine; or another executor.kind"
-            raise SpecError([Issue("command.gpus", found=gpus, accepted=accepted)])
+            raise SpecError([Issue(f"{run.backend}.gpus", found=gpus, accepted=accepted)])
     if chosen.kind == "slurm" and chosen.cluster != "local":
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:

@@ -49,6 +49,8 @@ class Law(Shown, LawPosterior):
     'isolaw estimates the variation between runs from their scatter about a smooth function of n'
     """
 
+    TEXT = "fit"
+
     def __repr__(self) -> str:
         d = self.document
         low, high = d.x.range

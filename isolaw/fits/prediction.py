@@ -65,6 +65,8 @@ class Prediction(Shown):
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     """
 
+    TEXT = "simulation"
+
     compute: int  #: the budget C
     unit: str  #: unit of the budget: rollouts, tokens or seconds
     #: Allocations in order of expected loss, the recommended allocation first; empty if nothing can be

@@ -117,7 +117,7 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
     return best
 
 
-def offer_setting(runs: Sequence[str], below: Sequence[str] = ()) -> str:
+def offer_setting(runs: Sequence[str]) -> str:
     """Suggest a pattern for the one setting in which run names differ, such as ``*-lr{lr}*``, or "".
 
     >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])

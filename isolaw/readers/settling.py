@@ -33,7 +33,7 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
     if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
         pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
     if not pattern and _needs(needing) == ["seed"]:
-        pattern = offer_setting(runs, sources)
+        pattern = offer_setting(runs)
         given = ["seed"] if pattern else []
     out = []
     names = [own.run for own in candidates]

@@ -18,7 +18,7 @@ from isolaw.allocation import BatchShape
 from isolaw.config import SweepSpec
 from isolaw.design.directory import EVAL_SET
 from isolaw.errors import RunError
-from isolaw.evidence import SIMULATOR, Simulated
+from isolaw.evidence import Simulated
 from isolaw.executors.event import Event
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.studies.target_laws import LrLaw
@@ -27,7 +27,7 @@ from isolaw.recipe_check import rule
 from isolaw.recipe_check.judge import Judged, judge
 from isolaw.recipe_check.measured import LrCell, MeasuredCurves, read
 from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, CheckSweep, Setup, claim, setup
-from isolaw.registry import Shown
+from isolaw.registry import Shown, traits
 from isolaw.resolve import Plan
 from isolaw.runs import Runs
 
@@ -84,6 +84,8 @@ class RecipeCheck(Encoded, Shown):
     determine the law. ``terms`` is the verdict on the KL and entropy weights ``terms_kept`` against
     ``terms_other``.
     """
+
+    TEXT = "recipe_check"
 
     simulated: Simulated
     metric: str
@@ -198,7 +200,7 @@ class _Check:
                 }
             recipe |= kept
         return RecipeCheck(
-            simulated=Simulated.among([start.spec.sweep.backend == SIMULATOR]),
+            simulated=Simulated.among([traits(start.spec.sweep.backend).simulated]),
             metric=start.spec.design.metric,
             seeds=start.spec.sweep.seeds,
             base=start.base,

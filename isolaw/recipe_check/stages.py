@@ -22,9 +22,10 @@ from isolaw import allocation
 from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import DesignSection, Grid
-from isolaw.design.directory import EVAL_SET
+from isolaw.design.directory import issues_of_comparison
 from isolaw.errors import Issue, SpecError, StoreError
 from isolaw.files import check_destination
+from isolaw.registry import traits
 from isolaw.resolve import resolved_run
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
@@ -152,16 +153,10 @@ def setup(spec: SweepSpec) -> Setup:
         Issue(f"grid.{key}", "a recipe check chooses lr, KL and entropy", values, "no axes of the recipe")
         for key, values in spec.grid.recipe_axes.items()
     ]
-    if spec.sweep.backend == "replay":
+    if traits(spec.sweep.backend).recorded:
         accepted = "a backend that makes runs: isolaw fit --retune lr finds the lr of runs that exist"
-        issues.append(Issue("sweep.backend", found="replay", accepted=accepted))
-    if spec.design.metric not in spec.evaluation.metrics and spec.sweep.backend != "command":
-        issues.append(
-            Issue("design.metric", found=spec.design.metric, accepted=", ".join(spec.evaluation.metrics))
-        )
-    if EVAL_SET not in spec.evaluation.sets:
-        accepted = f"a list with {EVAL_SET!r}: a recipe check compares there"
-        issues.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
+        issues.append(Issue("sweep.backend", found=spec.sweep.backend, accepted=accepted))
+    issues += issues_of_comparison(spec, "a recipe check compares there")
     if issues:
         raise SpecError(issues)
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts

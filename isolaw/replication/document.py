@@ -66,7 +66,7 @@ def description(battery: Battery) -> dict[str, Any]:
     run = battery.resolved(SETS[0])
     return {
         "model": run.options["model"],
-        "preset": battery.base.bandit.get("preset", run.options["preset"]),
+        "preset": battery.base.options.get("preset", run.options["preset"]),
         "constants": run.options["parameters"],
         "recipe": battery.base.recipe.model_dump(exclude_defaults=True),
         "eta": {name: battery.eta(name) for name in SETS},

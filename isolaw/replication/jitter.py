@@ -62,7 +62,7 @@ def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str
 
 def ensemble(battery: Battery) -> Preset | None:
     """Return the calibrated preset that a battery judges, or None if its preset is not calibrated."""
-    name = battery.base.bandit.get("preset")
+    name = battery.base.options.get("preset")
     return read_preset(name) if name is not None and is_calibrated(name) else None
 
 
@@ -78,7 +78,7 @@ def around(battery: Battery, index: int) -> Battery:
     """Return the smaller battery for preset number ``index``."""
     run = battery.resolved(SETS[0])
     model, preset = run.options["model"], run.options["preset"]
-    own = dict(battery.base.bandit.get("parameters", {}))
+    own = dict(battery.base.options.get("parameters", {}))
     if (found := ensemble(battery)) is not None:
         varied = {**asdict(parameters(found.members[index])), **own}
     else:
@@ -122,7 +122,7 @@ def study(
         "presets": presets,
         "members": ensemble(battery) is not None,
         "seeds": _SEEDS,
-        "constants": sorted(around(battery, 0).base.bandit["parameters"]),
+        "constants": sorted(around(battery, 0).base.options["parameters"]),
         "verdicts": {row: {v: found[v] for v in VERDICTS} for row, found in counts.items()},
     }
 

@@ -27,6 +27,7 @@ from isolaw.fits.quantity import Interval, Quantity
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
+from isolaw.registry import traits
 from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from isolaw.fits.selection import Hold
-
-_REPLAYED = "replay"  # The replay backend only returns recorded runs; it cannot generate new ones.
 
 
 @dataclass(frozen=True)
@@ -290,7 +289,7 @@ def _sweep_of(law: Law, study: Study | None) -> str:
     source = runs.source if runs is not None else " + ".join(law.document.sources)
     if not source or not SweepStore(source).exists:
         return ""
-    return "" if SweepStore(source).read_spec().sweep.backend == _REPLAYED else source
+    return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
 
 
 def _spend(prediction: Prediction, sweep: str) -> NextStep:

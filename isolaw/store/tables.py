@@ -11,6 +11,7 @@ import pandas as pd
 
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
+from isolaw.registry import traits
 from isolaw.runs import Runs
 from isolaw.store.check import POINTS, PROBLEMS, RECORDED
 from isolaw.store.folder import Folder
@@ -128,7 +129,7 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
         for key, value in spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True).items()
     }
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
-    if spec.backend != "replay" and spec.problems.n_train is not None:
+    if not traits(spec.backend).recorded and spec.problems.n_train is not None:
         own["n_train_problems"] = spec.problems.n_train
     if "model" in spec.sources:
         own["model"] = Path(spec.sources["model"]).name

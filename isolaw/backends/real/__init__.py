@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from isolaw import commands, metrics
-from isolaw.backend import Checkpoint, Needs, Outlook, Processes, RunContext
+from isolaw.backend import Backend, Checkpoint, Needs, Outlook, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
@@ -25,15 +25,15 @@ from isolaw.backends.real.train.memory import planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
+from isolaw.registry import BACKENDS
 from isolaw.step_cost import Cost
 
-_NEEDED = ("torch", "transformers", "deepspeed")
 _COLDEST = 0.01  # vLLM raises lower temperatures to this value
 _STATE_BYTES = 12  # bytes per parameter: weight and both moments in float32
 
 
-class Real:
-    """A `Backend` that trains language models."""
+class Real(Backend):
+    """The `Backend` that trains language models."""
 
     name = "real"
     version = 2
@@ -209,7 +209,7 @@ def _columns_digest(folder: str, stamp: str, parts: tuple[str, ...]) -> str:
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
-    needed = (*_NEEDED, "vllm") if options.sampler == "vllm" else _NEEDED
+    needed = (*BACKENDS["real"].packages, *(["vllm"] if options.sampler == "vllm" else []))
     note = f"is not installed; `{commands.doctor()}` prints the command that installs it"
     return [
         Issue("sweep.backend", f"{name} {note}", "real") for name in needed if not environment.installed(name)

@@ -32,6 +32,8 @@ WHOLE = "nothing"
 class AxisComparison(Encoded, Shown):
     """The result of `compare_by`: the values of an axis compared with a base value."""
 
+    TEXT = "recipes"
+
     DERIVED = ("simulated",)
 
     by: str

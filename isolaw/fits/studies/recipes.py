@@ -74,6 +74,8 @@ class Contrast:
 class RecipeComparison(Flagged, Shown):
     """The result of `compare`: the differences between the rewards and the curves of two recipes."""
 
+    TEXT = "recipes"
+
     DERIVED = ("simulated", "notes")
 
     names: tuple[str, str]

@@ -86,6 +86,8 @@ class ShapeComparison(Flagged, Shown):
     ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
     """
 
+    TEXT = "shapes"
+
     shapes: tuple[BatchShape, BatchShape]
     runs: tuple[int, int]  #: numbers of runs of A and of B
     others: int  #: number of runs of other configurations

@@ -71,6 +71,8 @@ class TargetRow(Cell):
 class TargetStudy(Flagged, Shown):
     """The result of `to_target`: rollouts, steps and critical batches for each target reward."""
 
+    TEXT = "targets"
+
     metric: str
     eval_set: str
     targets: tuple[float, ...]

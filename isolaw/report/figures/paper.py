@@ -143,12 +143,16 @@ def _chosen(law: Law) -> tuple[list[float], list[int]]:
     return budgets, chosen
 
 
-def _best_worst(material: Material) -> Figure:
+def _study(material: Material) -> Study:
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
-    study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+    return Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+
+
+def _best_worst(material: Material) -> Figure:
+    study = _study(material)
     names = study.best_and_worst()
     if not names:
-        raise Refused(f"best@k and worst@k were not both measured on {eval_set}")
+        raise Refused(f"best@k and worst@k were not both measured on {study.eval_set}")
     b = study.one_batch()
     figure, panels = _panels(2)
     colour = n_colours(study.levels)
@@ -175,8 +179,7 @@ def _best_worst(material: Material) -> Figure:
 
 def _sensitivity(material: Material) -> Figure:
     """Draw reward at one compute over B_p for each n, and over n for each B_p, with standard errors."""
-    metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
-    study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+    study = _study(material)
     if len(study.batches) < 2 or len(study.levels) < 2:
         held = f"B_p = {study.batches[0]}" if len(study.batches) < 2 else f"n = {study.levels[0]}"
         raise Refused(f"all runs have {held}; add runs with another value")
@@ -194,7 +197,7 @@ def _sensitivity(material: Material) -> Figure:
                           capsize=2, label=label)  # fmt: skip
         n_ticks(axes, "x", sorted(table[over].unique()))
         axes.set_xlabel(names[over])
-        axes.set_ylabel(plain(f"{metric} ({eval_set})"))
+        axes.set_ylabel(plain(f"{study.metric} ({study.eval_set})"))
         title = f"reward over {names[over].partition(',')[0]} at C = {number(compute)}"
         axes.set_title(study.held.simulated.title(title), loc="left")
         axes.legend(frameon=False, fontsize=6, ncols=2)

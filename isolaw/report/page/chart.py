@@ -93,9 +93,10 @@ def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, Any]:
-    """Return a logarithmic axis with a tick at every n. It extends ``room`` doublings beyond both ends."""
-    ends = [math.log10(levels[0]) - room * math.log10(2), math.log10(levels[-1]) + room * math.log10(2)]
+def n_axis(title: str, levels: Sequence[int]) -> dict[str, Any]:
+    """Return a logarithmic axis with a tick at every n. It extends half a doubling beyond both ends."""
+    room = 0.5 * math.log10(2)
+    ends = [math.log10(levels[0]) - room, math.log10(levels[-1]) + room]
     return {
         "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
         "tickvals": list(levels), "ticktext": [f"{n:,}" for n in levels],

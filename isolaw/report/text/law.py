@@ -16,10 +16,10 @@ from isolaw.report.text.numbers import count, in_reward, interval, number, quant
 from isolaw.runs import SYMBOLS
 
 if TYPE_CHECKING:
-    from isolaw.fits.document.schema import FrontierPoint, LawDocument
+    from isolaw.fits.document.schema import LawDocument
 
 __all__ = [
-    "axis", "bound_by", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
+    "axis", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
     "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
     "symbol", "verdict",
 ]  # fmt: skip
@@ -118,13 +118,6 @@ def star(q: Quantity) -> str:
         return number(q.value) if q.status == "ok" and q.value is not None else "not known"
     kind, _, ends = interval(q.interval).partition(": ")
     return f"{ends} ({kind})"
-
-
-def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
-    """Return the reasons why n* is only a bound at a point of the frontier."""
-    missing = "a neighbouring n was" if document.method == "paper" else "three n were"
-    reasons = {"grid_edge": "grid edge", "neighbour": f"{missing} not measured here"}
-    return [reasons[reason] for reason in point.censored_by]
 
 
 def crossovers(document: LawDocument) -> list[str]:

@@ -13,7 +13,12 @@ _SHOWN = 8  # configurations
 
 
 def document(found: Prediction) -> Document:
-    """Return the recommendation of an ensemble (`isolaw.predict_by_simulation`), and of a law if given."""
+    """Return the recommendation of a law, or of an ensemble and, if given, of a law.
+
+    `isolaw.predict_by_simulation` predicts by an ensemble.
+    """
+    if found.document is not None:
+        return Document.of("prediction", words.prediction_summary(found, found.document), found.to_dict())
     preset, best = found.preset, found.options[0]
     assert preset is not None
     metric, low, high = preset.reward.partition(" on ")[0], *(found.compared or (0, 0))

@@ -32,7 +32,7 @@ import pytest
 from isolaw.backend import Checkpoint
 from isolaw.backends.real import BACKEND, environment, gpu_selftest
 from isolaw.backends.real.rollout import difficulty
-from isolaw.backends.real.rollout.problems import Problem, read_problems, write_set
+from isolaw.backends.real.rollout.problems import Problem, read_files, write_set
 from isolaw.config import RunSpec, SweepSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -101,7 +101,7 @@ def made(request: pytest.FixtureRequest) -> Made:
             command = [sys.executable, str(EXAMPLES / "tiny_model.py"), str(folder), "--pool", "2500"]
             command += ["--model", str(folder / "warm")]
             subprocess.run(command, check=True, capture_output=True)
-            unseen = {problem.id for problem in read_problems(folder / "pool.jsonl")}
+            unseen = {problem.id for problem in read_files([folder / "pool.jsonl"])}
             parts: dict[str, list[Problem]] = {"train": [], "validation": []}
             for problem in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):
                 swapped = "+".join(reversed(problem.id.split("+")))

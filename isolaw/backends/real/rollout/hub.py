@@ -28,9 +28,7 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
 _SHOWN = 12
 
 
-def read_pool(
-    name: str, part: str | None = None, columns: Mapping[str, str] | None = None, where: str = "--problems"
-) -> list[Problem]:
+def read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | None = None) -> list[Problem]:
     """Return the problems of a file, or of a part of a data set ``hf:NAME``.
 
     ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's column names, with dots for nested
@@ -41,12 +39,12 @@ def read_pool(
         if part is not None:
             raise SpecError([Issue("--part", "only a data set (hf:NAME) has splits", part)])
         return read_files([Path(name)], columns)
-    place = find(name.removeprefix(PREFIX), where)
+    place = find(name.removeprefix(PREFIX), "--problems")
     parts = parts_of(place)
     shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
     if not parts:
         accepted = f"{', '.join(KINDS)} files, or a folder of datasets.save_to_disk"
-        raise SpecError([Issue(where, f"{place}: the folder has no data", accepted=accepted)])
+        raise SpecError([Issue("--problems", f"{place}: the folder has no data", accepted=accepted)])
     if part is None and len(parts) > 1:
         raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {shown}")])
     if part is not None and part not in parts:

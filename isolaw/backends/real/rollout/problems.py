@@ -110,11 +110,6 @@ class ProblemSet:
         return problems[:count]
 
 
-def read_problems(path: str | Path) -> list[Problem]:
-    """Read the problems in a JSONL or Parquet file; raise `SpecError` with all issues of the file."""
-    return read_files([Path(path)])
-
-
 def read_files(
     paths: Sequence[Path], columns: Mapping[str, str] | None = None, repeats: bool = False
 ) -> list[Problem]:

@@ -103,11 +103,10 @@ def _encode_chat(
     tokenizer: Any,
     chat: Chat,
     tools: Sequence[Any] | None = None,
-    begin: bool = True,
 ) -> list[int]:
     more = json.loads(chat.arguments) | ({"tools": tools} if tools else {})
     try:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=begin, return_dict=False, **more)
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
     except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template rejects the messages of this problem: "

@@ -1,0 +1,42 @@
+"""The public names. `isolaw.registry` reads them here, and imports each at first use."""
+
+from isolaw.allocation import Allocation as Allocation
+from isolaw.backends.real.export import export as export
+from isolaw.backends.real.rollout.split import split as split
+from isolaw.calibration.calibrate import calibrate as calibrate
+from isolaw.calibration.splits import predict_by_simulation as predict_by_simulation
+from isolaw.config import SweepSpec as SweepSpec
+from isolaw.costs import read_cost as read_cost
+from isolaw.design.advice import Advice as Advice
+from isolaw.design.advice import advise as advise
+from isolaw.design.forecast import plan as plan
+from isolaw.doctor import diagnose as diagnose
+from isolaw.engine import status as status
+from isolaw.engine import sweep as sweep
+from isolaw.errors import IsolawError as IsolawError
+from isolaw.fits.law import Law as Law
+from isolaw.fits.laws.fit_points import fit_points as fit_points
+from isolaw.fits.pipeline import fit as fit
+from isolaw.fits.prediction import Prediction as Prediction
+from isolaw.fits.quantity import Quantity as Quantity
+from isolaw.fits.studies.axis import compare_by as compare_by
+from isolaw.fits.studies.backtest import backtest as backtest
+from isolaw.fits.studies.dead_groups import dead_groups as dead_groups
+from isolaw.fits.studies.model_size.curves import SizeCurves as SizeCurves
+from isolaw.fits.studies.model_size.law import fit_sizes as fit_sizes
+from isolaw.fits.studies.recipes import compare as compare
+from isolaw.fits.studies.retune import retune as retune
+from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
+from isolaw.fits.studies.targets import to_target as to_target
+from isolaw.readers.read import read as read
+from isolaw.recipe_check.check import check_recipe as check_recipe
+from isolaw.replication.findings import findings as findings
+from isolaw.report.answer import Answer as Answer
+from isolaw.report.answer import answer as answer
+from isolaw.report.figures.law import law_figure as law_figure
+from isolaw.report.figures.paper import paper_figures as paper_figures
+from isolaw.report.page import write_report as write_report
+from isolaw.report.summary import summary as summary
+from isolaw.runs import Runs as Runs
+
+__version__: str
