@@ -254,7 +254,7 @@ def _trainer(
     from transformers.initialization import no_init_weights
 
     from isolaw.backends.real.algorithms.lora import LoRA
-    from isolaw.backends.real.train import adapters, critic, packing, policy, trainer
+    from isolaw.backends.real.train import adapters, packing, policy, ppo, trainer
 
     own = dict(config)
     shapes = AutoConfig.for_model(own.pop("model_type"), **own)
@@ -277,9 +277,9 @@ def _trainer(
             type(model).to = torch.nn.Module.to
         return model
 
-    policy.pretrained = critic.pretrained = pretrained  # for `frozen`, later, too
+    policy.pretrained = ppo.pretrained = pretrained  # for `frozen`, later, too
     make = functools.partial(
-        critic.Critic if value else trainer.Trainer,
+        ppo.Critic if value else trainer.Trainer,
         "",
         dtype=dtype,
         zero_stage=zero_stage,
