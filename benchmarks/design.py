@@ -30,8 +30,8 @@ import numpy as np
 
 import isolaw
 from isolaw.backends.bandit import Bandit
+from isolaw.design.candidate_sweeps import Fixed
 from isolaw.design.decisions import DecisionStage, RunKey
-from isolaw.design.fixed import Fixed
 from isolaw.design.play import play
 from isolaw.design.race import Race
 from isolaw.fits import SURFACE

@@ -14,18 +14,19 @@ extrapolates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
+from isolaw.design.cell_rewards import compare
 from isolaw.design.clock import Clock
-from isolaw.design.decisions import Decision, DecisionStage, Design, Request
+from isolaw.design.decisions import Decision, DecisionStage, Design, Ending, Request, RunKey, cost_of
 from isolaw.design.directory import race_of
-from isolaw.design.fixed import Fixed
-from isolaw.design.race import Race
-from isolaw.fits.selection import LEAST_CURVES
+from isolaw.design.race import Race, described
+from isolaw.fits.cell import Cell
+from isolaw.fits.selection import LEAST_CURVES, Configuration
 from isolaw.step_cost import HOUR_S
 
 _SHORTER = 0.9  # ratio of successive horizons that isolaw tries
@@ -40,6 +41,37 @@ class DesignKind(StrEnum):
     ALL = "all n"
     HALF = "every second n"
     LINE = "all n at one B_p"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A design that requests all its runs at once, like a grid.
+
+    It runs all seeds of all ``cells`` to the target, then compares the ``compared`` cells, measured or not.
+
+    If ``horizon`` is given, the runs end there and isolaw extrapolates the rewards to the target.
+    """
+
+    cells: tuple[BatchShape, ...]
+    seeds: tuple[int, ...]
+    target: int
+    compared: tuple[BatchShape, ...]
+    seed: int = 0  # seed of the draws
+    horizon: int | None = None
+
+    def next(
+        self,
+        history: Sequence[Decision],
+        measured: Sequence[Configuration],
+        failed: Collection[RunKey] = (),
+    ) -> Decision:
+        """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
+        if not history:
+            end = self.horizon or self.target
+            runs = tuple(Request(*key, seed, end) for key in self.cells for seed in self.seeds)
+            return Decision(DecisionStage.GRID, runs, cost=cost_of(runs, {}))
+        found = compare(measured, [Cell(*key) for key in self.compared], self.target, self.seed)
+        return described(Decision(DecisionStage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)
 
 
 @dataclass(frozen=True)
