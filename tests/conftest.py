@@ -377,6 +377,9 @@ def rough_predictions() -> Iterator[None]:
     """Predictions of few draws and, beyond the runs, of short chains: for tests of all but their numbers."""
     from golden.outputs import rough_predictions
 
+    if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         rough_predictions(patch)
         yield

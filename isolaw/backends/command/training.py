@@ -47,7 +47,7 @@ _OUTPUT = 64 * 2**20  # size in bytes at which ``output`` is rotated; one older 
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
 _GRACE_S = 30.0  # time for the command to end after SIGTERM
-_ENDING_S = 600.0  # time for it to exit after its last step, because it may still write a checkpoint
+_ENDING_S = 600.0  # time for it to exit after its last step and evaluation; it may still write a checkpoint
 
 
 def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -87,9 +87,9 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             if ctx.stopping():
                 return
             yield from pace.checkpoints(log)
-            pace.check(log, process)
             if pace.is_over():
                 break
+            pace.check(log, process)
         yield from pace.checkpoints(log, final=True, whole=spec.steps)
         if pace.done < spec.steps and not ctx.stopping():
             raise process.failure(f"ended after {max(pace.seen, 0):,} of {spec.steps:,} steps", log)
@@ -101,6 +101,7 @@ class _Pace:
     def __init__(self, spec: RunSpec, out: Path, options: CommandOptions, done: int) -> None:
         self.spec, self.out, self.options, self.done = spec, out, options, done
         self.seen = done  # the last step in the log
+        self.evaluated = -1  # the last step in the log with an evaluation
         self.began = self.moved = time.monotonic()
         self._checked = False
 
@@ -116,6 +117,8 @@ class _Pace:
         last = max(found, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
+        sets = {step: {eval_set for eval_set, _ in values} for step, values in found.items()}
+        self.evaluated = max([self.evaluated, *(step for step, own in sets.items() if own - {"train"})])
         if self.seen > 0 and not self._checked:  # check before yielding any row
             self._checked = True
             _compare(self.spec, log)
@@ -145,9 +148,14 @@ class _Pace:
             yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps, machine=machine)
 
     def is_over(self) -> bool:
-        """Return whether the command has made all steps and has had enough time to exit afterwards."""
-        waited = time.monotonic() - self.moved
-        return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
+        """Return whether the command has made all steps and has had enough time to exit afterwards.
+
+        If it evaluates, but has not yet evaluated its last step, it may take ``silent_minutes``.
+        """
+        waited, enough = time.monotonic() - self.moved, _ENDING_S
+        if -1 < self.evaluated < self.seen:
+            enough = max(enough, 60 * self.options.silent_minutes)
+        return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > enough)
 
     def check(self, log: Following, process: _Process) -> None:
         """Raise `RunError` if a time limit for the command is exceeded."""

@@ -29,6 +29,7 @@ with open(os.path.join(out, "metrics.jsonl"), "a") as log:
         log.write(json.dumps(record) + "\\n")
         log.flush()
         if step % every == 0:
+            time.sleep(float(wrong.get("evaluates", 0)))
             log.write(json.dumps({"step": step, "eval/avg@4": rng.random()}) + "\\n")
             log.flush()
             if wrong.get("checkpoints") != "none":

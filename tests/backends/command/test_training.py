@@ -58,6 +58,14 @@ def test_a_sweep_has_the_values_of_the_logs(sweep_of: Callable[..., Any], tmp_pa
         assert dict(own[own["metric"] == "reward"][["step", "value"]].values) == logged
 
 
+def test_the_last_evaluation_may_take_long(
+    sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_ENDING_S", 0.1)
+    table = engine.sweep(sweep_of("evaluates=1", n=(2,), compute=64), tmp_path / "s").points
+    assert table.loc[table["metric"] == "avg@4", "step"].tolist() == [4, 8]
+
+
 def test_its_steps_have_a_cost(
     sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
