@@ -186,6 +186,8 @@ class Search:
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
             kinds = self.no_logs
+        if total and self.columns is not None:
+            return f"isolaw reads only tables that have the mapped columns, not {listed(kinds, 6)}"
         text = f"{total:,} of the files found are not logs ({listed(kinds, 6)})"
         return f"{text}; isolaw reads a configuration with its log" if total else ""
 

@@ -104,8 +104,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     reading = survey([tmp_path], mapping=mapping, settings=["*/a/*:seed=0", "*/b/*:seed=1"])
     assert len(reading.runs) == 4
     assert reading.notes == [
-        f"2 of the files found are not logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
-        "isolaw reads a configuration with its log"
+        f"isolaw reads only tables that have the mapped columns, not {tmp_path}/m.toml, {tmp_path}/other.csv"
     ]
     with pytest.raises(
         DataError, match=r"mapped columns nowhere; .*csv has no column 'nowhere'; its columns"
