@@ -3,7 +3,7 @@
     few_draws.py isolaw ARGUMENT…   the command line
     few_draws.py -c CODE            as python -c CODE
 
-Run in another way, such as by ``runpy``, it changes the process; a module that imports it calls `apply`.
+``runpy.run_path`` of it changes the process. A module that imports it calls `apply`, and pytest imports it, too.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def apply(set_attribute=setattr, set_item=operator.setitem):
         set_item(function.__kwdefaults__, "draws", 60)
 
 
-if __name__ != "few_draws":
+if __name__ in ("__main__", "<run_path>"):
     apply()
 if __name__ == "__main__":
     what = sys.argv.pop(1)
