@@ -3,7 +3,7 @@
     few_draws.py isolaw ARGUMENT…   the command line
     few_draws.py -c CODE            as python -c CODE
 
-``runpy.run_path`` of it changes the process. A module that imports it calls `apply`, and pytest imports it, too.
+``runpy.run_path`` of it changes the process. An import does not: pytest imports it, and tests call `apply`.
 """
 
 import importlib
