@@ -207,7 +207,7 @@ def _with_metric_names(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[Col
     run, step = (mapping.columns.get(own, own) for own in ("run_id", "step"))
     runs = [run] if "run_id" in there else table_segments.names_of(frame, free)
     for own in free:
-        if not any(isinstance(value, str) and is_reward(value) for value in frame[own].unique()):
+        if not _contains_rewards(frame[own]):
             continue
         by = [[of, step] if step in frame else [of] for of in runs if of in frame and of != own]
         several = [frame.groupby(keys)[own].nunique().groupby(level=0).max() > 1 for keys in by]
@@ -215,6 +215,11 @@ def _with_metric_names(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[Col
             note = f"the column {own} names the metric of each row"
             return mapping.over(ColumnMapping(columns={"metric": own})), [note]
     return mapping, []
+
+
+def _contains_rewards(column: pd.Series) -> bool:
+    """Return whether one of a column's values is the name of a reward."""
+    return any(isinstance(value, str) and is_reward(value) for value in column.unique())
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
@@ -229,7 +234,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
             ways = (
                 f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
             )
-            if any(isinstance(value, str) and is_reward(value) for value in table[first].unique()):
+            if _contains_rewards(table[first]):
                 ways += f". If {first} names the metric of each row, use {option('columns', 'metric', first)}"
             raise DataError(
                 f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
