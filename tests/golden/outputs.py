@@ -25,10 +25,11 @@ HERE = Path(__file__).parent
 GROUPS: dict[str, dict[str, str]] = tomllib.loads((HERE / "commands.toml").read_text())
 WORDS = GROUPS.pop("words")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[+-]?\d+)?|(?<![\w.])-?\d+e[+-]?\d+|(?<![\w.])-?\.\d+")
+_LOOSE = re.compile(r"[\s#]*-?[\d.,]*\d(?:e[+-]?\d+)?(?:\s+not identified)?[ ]*")
 # What differs from run to run, or from machine to machine, and what stands for it.
 _FLAT = re.compile(r"\[[^\[\]{}]*\]")  # a list of values, which takes one line
 _UNSTABLE = [
-    (re.compile(r"\b[0-9a-f]{12,64}\b"), "<hash>"),
+    (re.compile(r"(?<![\d.])\b[0-9a-f]{12,64}\b"), "<hash>"),  # not the digits behind a number's point
     (re.compile(r"\b\d+(\.\d+)? (s|ms|seconds)\b"), "<seconds> s"),
     (re.compile(r"(\"(?:wall_s|bytes|seconds|written|version|heartbeat\w*)\": )[^,\n]*"), r"\1<varies>"),
     (re.compile(r"\b\d+(\.\d+)? (kB|MB|bytes)\b"), "<size>"),
@@ -113,10 +114,15 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def difference(stored: str, now: str, numbers: bool = True) -> str:
-    """A unified diff; empty where the words are the same and the numbers the same to their tolerance."""
-    if _NUMBER.sub("#", stored) == _NUMBER.sub("#", now):
+    """A unified diff; empty where the words are the same and the numbers the same to their tolerance.
+
+    Without ``numbers``, neither they nor what rests on them counts: their width, and whether they are known.
+    """
+    if not numbers and _LOOSE.sub("#", stored) == _LOOSE.sub("#", now):
+        return ""
+    if numbers and _NUMBER.sub("#", stored) == _NUMBER.sub("#", now):
         pairs = zip(_NUMBER.findall(stored), _NUMBER.findall(now), strict=True)
-        if not numbers or all(close(a, b) for a, b in pairs):
+        if all(close(a, b) for a, b in pairs):
             return ""
     lines = stored.splitlines(), now.splitlines()
     return "\n".join(difflib.unified_diff(*lines, "stored", "now", n=2, lineterm=""))
