@@ -152,9 +152,10 @@ def beyond(
 
     n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, candidates also extend beyond
     the range of B_p, up to a factor `_REACH_B`. In the setting ``joint``, both n and B_p are powers of two,
-    and B_p · n is at most a factor `REACH` outside the measured sizes. Each candidate must fit within the
-    cap, and the budget must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least
-    2, as GRPO's advantage requires. B_p does not extend past an end of its range where runs are unstable.
+    and B_p · n is at most a factor `REACH` · `_REACH_B` outside the measured sizes: a grid that is narrow in
+    B_p · n has corners that are farther from its runs. Each candidate must fit within the cap, and the budget
+    must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least 2, as GRPO's
+    advantage requires. B_p does not extend past an end of its range where runs are unstable.
     """
     grid, held_b = document.grid, document.setting == "fixed-b"
     n_of = sorted({e.rollouts_per_problem for e in grid})
@@ -164,7 +165,7 @@ def beyond(
         levels = sorted({c.rollouts_per_problem for c in healthy} | set(_outside(n_of, REACH, 2, (1,))))
         batches = {c.problems_per_batch for c in healthy} | set(_batches_beyond(document, healthy, (1,)))
         sizes = [e.problems_per_batch * e.rollouts_per_problem for e in grid]
-        low, high = min(sizes) / REACH, max(sizes) * REACH
+        low, high = min(sizes) / (REACH * _REACH_B), max(sizes) * REACH * _REACH_B
         places = [(b, n) for b in sorted(batches) for n in levels if low <= b * n <= high]
     else:
         lines = _lines(grid, document.setting)

@@ -113,7 +113,7 @@ def by_hand(law: Law, budget: float) -> tuple[Places, np.ndarray, np.ndarray, np
     joint = law.document.setting == "joint"  # there only powers of two compete beyond the runs
     if joint and beyond:
         wider = [n for n in [*BETWEEN, *WIDER] if n in BETWEEN or n & (n - 1) == 0]
-        places += [(b, n) for b in (8, 128) for n in wider if b * n * 20 <= budget and 32 <= b * n <= 2**17]
+        places += [(b, n) for b in (8, 128) for n in wider if b * n * 20 <= budget and 16 <= b * n <= 2**18]
     for b in sorted({b for b, _ in places} - ({8, 128} if joint else set())):
         own = [n for m, n in places if fixed_b or m == b]
         more = [n for n in BETWEEN if min(own) <= n <= max(own)]
