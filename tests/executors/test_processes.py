@@ -183,6 +183,6 @@ def test_a_stopped_worker_is_named_and_ends_at_ctrl_c(tmp_path: Path, long, monk
             assert event.cause == f"process {pid} of the run is stopped; continue it with kill -CONT {pid}"
             stop.set()
             asked = time.monotonic()
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 25
     assert event.kind == "stopped"
     assert workers(out) == []

@@ -341,7 +341,7 @@ def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pyt
     ticket = sampler.draw([[1] * 500_000], [[1]], temperature=1.0, top_p=1.0, max_tokens=4)
     with pytest.raises(RunError, match="asked to end" if asked else f"{pid} has been suspended for 2 s"):
         sampler.take(ticket)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 60
     assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
 
 
