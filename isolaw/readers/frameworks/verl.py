@@ -96,7 +96,7 @@ def _either(name: str) -> tuple[str, str]:
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
-    batch = facts["problems_per_batch"]
+    batch = _trained(config, facts["problems_per_batch"])
     mini = config.count("worker.actor.global_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size")
     passes = config.count(*_either("actor.ppo_epochs"))
     if config.count("es_manager.train.env_groups"):
@@ -125,6 +125,15 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
         key.replace("/", "."): scalar(value) if isinstance(value, str) else value
         for key, value in config.items()
     }
+
+
+def _trained(config: Config, batch: Fact | None) -> Fact | None:
+    """Return the prompts that a step trains on. Without a filter: all of the data loader."""
+    loaded = config.count("data.gen_batch_size")
+    filtered = config.is_true("algorithm.filter_groups.enable")
+    if batch is None or loaded is None or loaded.value == batch.value or filtered:
+        return batch
+    return loaded.but(f"veRL before 0.4 ignores this setting and uses {batch.origin}, {batch.value}")
 
 
 def _generated(config: Config, trained: Fact | None) -> Fact | None:

@@ -251,6 +251,20 @@ def test_dynamic_sampling_is_said() -> None:
     assert found["on_policy"].value is True
 
 
+def test_without_a_filter_the_data_loader_has_the_size_of_the_batch() -> None:
+    """`verl/trainer/ppo/ray_trainer.py` and DAPO's recipe train on all prompts of the data loader."""
+    found = FRAMEWORK.facts(
+        VERL | {"data.gen_batch_size": 1024, "algorithm.filter_groups.enable": False}, "c"
+    )
+    assert found["problems_per_batch"].value == 1024
+    assert (
+        "before 0.4 ignores this setting and uses data.train_batch_size" in found["problems_per_batch"].origin
+    )
+    assert found["on_policy"].value is False
+    assert "512 prompts per update" in found["on_policy"].origin
+    assert values(VERL | {"data.gen_batch_size": 512}) == values(VERL)
+
+
 @pytest.mark.parametrize("value", [None, "", "many", -1, 0, 1.5, True, [8], 10**400, float("nan")])
 def test_what_is_no_count_is_no_fact(value: Any) -> None:
     found = values({**VERL, "actor_rollout_ref.rollout.n": value, "data.train_batch_size": value})
