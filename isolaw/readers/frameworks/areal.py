@@ -24,14 +24,25 @@ _NOT_KEPT = (
 )
 
 
-def _facts(config: Config, _facts: Facts) -> Facts:
-    """Return ``on_policy``: true if a batch makes one update, and no rollout comes from older weights."""
+# Settings of AReaL before 0.5.2 and since, with which an update omits groups of the batch.
+_FILTERS = ("actor.dynamic_sampling", "dynamic_bs")
+
+
+def _facts(config: Config, facts: Facts) -> Facts:
+    batch = facts["problems_per_batch"]
+    if batch and config.is_true(*_FILTERS):
+        batch = batch.but("with dynamic sampling, an update omits groups of the batch; C counts them")
+    return {"problems_per_batch": batch, "on_policy": _on_policy(config)}
+
+
+def _on_policy(config: Config) -> Fact | None:
+    """Return whether a batch makes one update, and no rollout comes from older weights."""
     lag = config.count("rollout.max_head_offpolicyness", least=0)
     updates = config.count("actor.ppo_n_minibatches")
     if lag is None or updates is None:
-        return {}
+        return None
     origin = f"{lag.origin} = {lag.value}, {updates.origin} = {updates.value}"
-    return {"on_policy": Fact(lag.value == 0 and updates.value == 1, origin)}
+    return Fact(lag.value == 0 and updates.value == 1, origin)
 
 
 FRAMEWORK = Framework(

@@ -65,6 +65,8 @@ def _facts(config: Config, facts: Facts) -> Facts:
         ahead = Fact(False, f"verifiers' RLTrainer: {APART}")
         return {"rollouts_per_step": config.count("batch_size"), "on_policy": ahead}
     rollouts = _rollouts_per_step(config)
+    if rollouts and config.is_true("dynamic_sample"):  # of ms-swift
+        rollouts = rollouts.but("with dynamic sampling, C does not count discarded rollouts")
     return {
         "rollouts_per_step": rollouts,
         "problems_per_batch": None if rollouts else _what_is_missing(config),

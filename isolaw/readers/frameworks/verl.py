@@ -15,6 +15,7 @@ per step as ``step_tokens``, prompts included.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -22,6 +23,7 @@ from typing import Any
 
 from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, one_update
 from isolaw.readers.literals import scalar
+from isolaw.readers.raw_log import LARGEST_COUNT
 
 _OWN = (
     "(?:val-core|val-aux|val/test_score|critic/score|critic/rewards|timing_per_token_ms|global_seqlen)/.*"
@@ -33,6 +35,14 @@ _STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # 
 _GROUP_SIZES = (
     *("actor_rollout_ref.rollout.n_agent", "env.rollout.n", "agent_grpo.n", "es_manager.train.group_size"),
 )
+# Settings with which a step trains on some of the prompts that it generates: DAPO's recipe, EasyR1, PRIME.
+_FILTERS = (
+    *("algorithm.filter_groups.enable", "algorithm.online_filtering"),
+    *("data.filter_accuracy", "data.filter_truncated", "data.filter_truncate"),
+)
+# DeepScaleR and rLLM, before 0.2 and since. The number of prompts that they train on varies.
+_REJECTIONS = ("trainer.rejection_sample", "rllm.rejection_sample.enable")
+_MULTIPLIERS = ("trainer.rejection_sample_multiplier", "rllm.rejection_sample.multiplier")
 _TRAINING = {
     "critic/score/mean": "reward",
     "critic/rewards/mean": "reward_with_kl",
@@ -99,8 +109,8 @@ def _facts(config: Config, facts: Facts) -> Facts:
     batch = _trained(config, facts["problems_per_batch"])
     mini = config.count("worker.actor.global_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size")
     passes = config.count(*_either("actor.ppo_epochs"))
-    if config.count("es_manager.train.env_groups"):
-        mini = None  # RAGEN counts trajectories here, after its filter
+    if config.count("es_manager.train.env_groups") or config.is_true(*_REJECTIONS):
+        mini = None  # RAGEN counts trajectories here, after its filter; rejection leaves a varying number
     return {
         "problems_per_batch": _generated(config, batch),
         "rollouts_per_problem": _group(config, facts["rollouts_per_problem"]),
@@ -130,20 +140,30 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _trained(config: Config, batch: Fact | None) -> Fact | None:
     """Return the prompts that a step trains on. Without a filter: all of the data loader."""
     loaded = config.count("data.gen_batch_size")
-    filtered = config.is_true("algorithm.filter_groups.enable")
+    filtered = config.is_true(*_FILTERS, *_REJECTIONS)
     if batch is None or loaded is None or loaded.value == batch.value or filtered:
         return batch
     return loaded.but(f"veRL before 0.4 ignores this setting and uses {batch.origin}, {batch.value}")
 
 
 def _generated(config: Config, trained: Fact | None) -> Fact | None:
-    """Return the prompts of a batch. DAPO's dynamic sampling generates more prompts than it trains on."""
-    if trained is None or not config.is_true("algorithm.filter_groups.enable"):
+    """Return the prompts that a step generates, or the least number of them if a filter discards some."""
+    if trained is None:
+        return None
+    rejects = config.is_true(*_REJECTIONS)
+    own = config.count("data.gen_batch_size", "data.mini_rollout_batch_size")
+    times = config.number("data.oversample_factor", *(_MULTIPLIERS if rejects else ()))
+    if own is None and times and 1 < times.value < LARGEST_COUNT:
+        own = Fact(int(trained.value * times.value), f"{trained.origin} · {times.origin}")
+    own = own or trained
+    if own.value < trained.value:
+        batches = math.ceil(trained.value / own.value)
+        own = Fact(batches * own.value, f"{batches} · {own.origin}")
+    if own.value == trained.value and not (rejects or config.is_true(*_FILTERS)):
         return trained
-    generated = config.count("data.gen_batch_size") or trained
-    return generated.but(
-        "with dynamic sampling, a step generates up to num_gen_batches batches of this size and trains on "
-        f"{trained.value} prompts; C counts only one batch"
+    return own.but(
+        "with dynamic sampling, a step generates this number or more (num_gen_batches) and trains on "
+        f"{'some' if rejects else trained.value} prompts; C counts only this number"
     )
 
 

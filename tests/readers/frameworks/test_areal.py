@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from isolaw.readers.frameworks.areal import FRAMEWORK
 
 RECORDS = [
@@ -32,3 +34,10 @@ def test_it_generates_while_it_trains() -> None:
     assert FRAMEWORK.facts(CONFIG, "config.yaml")["on_policy"].value is False
     alone = CONFIG | {"rollout.max_head_offpolicyness": 0}
     assert FRAMEWORK.facts(alone, "config.yaml")["on_policy"].value is True
+
+
+@pytest.mark.parametrize("setting", ["actor.dynamic_sampling", "dynamic_bs"])  # before 0.5.2, and since
+def test_omitted_groups_are_noted(setting: str) -> None:
+    found = FRAMEWORK.facts(CONFIG | {setting: True}, "config.yaml")["problems_per_batch"]
+    assert (found.value, "omits groups" in found.origin) == (16, True)
+    assert "omits" not in FRAMEWORK.facts(CONFIG | {setting: False}, "c")["problems_per_batch"].origin

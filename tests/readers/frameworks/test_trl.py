@@ -259,6 +259,14 @@ def test_on_policy_unless_set() -> None:
     assert "on_policy" not in FRAMEWORK.facts({"train_batch_size": 6}, "")
 
 
+def test_rollouts_that_ms_swift_samples_again_are_noted() -> None:
+    origin = FRAMEWORK.facts(FULL | {"dynamic_sample": True}, "args.json")["rollouts_per_step"].origin
+    assert origin.endswith("(with dynamic sampling, C does not count discarded rollouts)")
+    assert (
+        "discarded" not in FRAMEWORK.facts(FULL | {"dynamic_sample": False}, "")["rollouts_per_step"].origin
+    )
+
+
 def test_other_facts() -> None:
     found = FRAMEWORK.facts(FULL | {"dataset_name": "openai/gsm8k"}, "args/text_summary")
     values = {name: fact.value for name, fact in found.items()}

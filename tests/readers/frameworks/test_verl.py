@@ -265,6 +265,61 @@ def test_without_a_filter_the_data_loader_has_the_size_of_the_batch() -> None:
     assert values(VERL | {"data.gen_batch_size": 512}) == values(VERL)
 
 
+@pytest.mark.parametrize(
+    ("base", "changes", "batch", "caveat", "on_policy"),
+    [
+        (VERL, {"algorithm.filter_groups.enable": True}, 512, "trains on 512", True),
+        (
+            VERL,
+            {"algorithm.filter_groups.enable": True, "data.gen_batch_size": 200},
+            600,
+            "3 · data.gen_",
+            True,
+        ),
+        (EASYR1, {"algorithm.online_filtering": True}, 512, "trains on 512", False),
+        (
+            EASYR1,
+            {"algorithm.online_filtering": True, "data.mini_rollout_batch_size": 256},
+            512,
+            "2 · ",
+            False,
+        ),
+        (EASYR1, {"algorithm.online_filtering": True, "data.mini_rollout_batch_size": 768}, 768, "", False),
+        (VERL, {"data.filter_accuracy": True, "data.oversample_factor": 4.0}, 2048, "trains on 512", True),
+        (VERL, {"data.oversample_factor": 4.0}, 2048, "trains on 512", True),
+        (
+            VERL,
+            {"trainer.rejection_sample": True, "trainer.rejection_sample_multiplier": 2},
+            1024,
+            "some",
+            None,
+        ),
+        (VERL, {"rllm.rejection_sample.enable": True, "data.gen_batch_size": 1024}, 1024, "some", None),
+    ],
+)
+def test_discarded_prompts_are_noted(
+    base: dict[str, Any], changes: dict[str, Any], batch: int, caveat: str, on_policy: bool | None
+) -> None:
+    found = FRAMEWORK.facts({**base, **changes}, "c")
+    assert found["problems_per_batch"].value == batch
+    assert caveat in found["problems_per_batch"].origin
+    assert "C counts only this number" in found["problems_per_batch"].origin
+    assert values({**base, **changes}).get("on_policy") is on_policy
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (EASYR1, {"data.mini_rollout_batch_size": 256, "algorithm.online_filtering": False}),
+        (VERL, {"trainer.rejection_sample": False, "trainer.rejection_sample_multiplier": 2}),
+        (VERL, {"data.oversample_factor": 1.0, "data.filter_accuracy": False}),
+        (VERL, {"data.oversample_factor": 1e308}),
+    ],
+)
+def test_nothing_is_discarded(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert FRAMEWORK.facts({**base, **changes}, "c") == FRAMEWORK.facts(base, "c")
+
+
 @pytest.mark.parametrize("value", [None, "", "many", -1, 0, 1.5, True, [8], 10**400, float("nan")])
 def test_what_is_no_count_is_no_fact(value: Any) -> None:
     found = values({**VERL, "actor_rollout_ref.rollout.n": value, "data.train_batch_size": value})
