@@ -42,6 +42,9 @@ _LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
+# pprint writes a token at a time, and each can arrive as a line of its own, without indentation.
+_TOKEN = re.compile(r"""[{}\[\]()'",:\d-]|None|True|False""")
+_FIRST = re.compile(r"\{'(?:actor_rollout_ref|algorithm)'")
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
 _FOREIGN_TO_ARGUMENTS = 50  # lines of other output, or of a value that spans several lines
 _CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
@@ -73,6 +76,7 @@ class PrintedConfig:
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.command: dict[str, Any] = {}
+        self.torn = False  # whether a configuration could not be read
         self._kind = ""  # form of the current configuration: "dict", "yaml" or "command"
         self._worker = ""
         self._lines: list[str] = []
@@ -106,6 +110,7 @@ class PrintedConfig:
             config = _parsed(text, kind)
             if len(config) >= FEWEST:
                 self.config = config
+        self.torn = self.torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
 
     @property
     def collecting(self) -> bool:
@@ -130,7 +135,10 @@ class PrintedConfig:
     def _goes_on(self, line: str) -> bool:
         if self._kind == "command":
             return self._lines[-1].endswith("\\")
-        return bool((_YAML if self._kind == "yaml" else _DICT).match(line))
+        if self._kind == "yaml":
+            return bool(_YAML.match(line))
+        broken = not self._lines[-1].rstrip().endswith(",") and not _FIRST.match(line)
+        return bool(_DICT.match(line) or (broken and _TOKEN.match(line)))
 
 
 def _kind(line: str) -> str:

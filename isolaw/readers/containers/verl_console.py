@@ -104,6 +104,8 @@ def read(path: Path) -> Iterator[RawLog]:
         reader.configure()
     else:
         config, source = configs.beside(path)
+        if printed.torn and not config | printed.command:
+            source = "the console prints one, but not as a whole dictionary"
         sources = [source, "the printed command" if printed.command else ""]
         log.config, log.config_source = config | printed.command, " and ".join(filter(None, sources))
     yield from (*reader.before, log)

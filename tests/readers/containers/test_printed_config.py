@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import pprint
@@ -69,6 +70,25 @@ def test_a_few_lines_of_its_own_between() -> None:
 def test_it_ends_where_its_brackets_do() -> None:
     text = pprint.pformat(CONFIG)
     assert collect(f"{text}\n  an indented line\n }}\n").config == flatten(CONFIG)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+def test_tokens_on_lines_of_their_own(every: int) -> None:
+    """pprint writes token by token, and in some consoles of Ray's workers many of them end a line."""
+    pieces: list[str] = []
+    stream = io.StringIO()
+    stream.write = lambda text: pieces.append(text) or len(text)  # type: ignore[method-assign,func-returns-value]
+    pprint.pprint(CONFIG, stream)
+    text = "".join(f"{piece}\n" if i % every == 0 else piece for i, piece in enumerate(pieces))
+    assert collect(text).config == flatten(CONFIG)
+
+
+def test_a_torn_one_is_known() -> None:
+    text = pprint.pformat({"algorithm": {}} | CONFIG)
+    assert collect(f"{text[:-300]}\nWARNING: something else\n").torn
+    assert not collect(text).torn
+    assert not collect("{'answer': {'a':\n").torn
+    assert collect(f"{text[:-300]}\n{text}").config == flatten({"algorithm": {}} | CONFIG)
 
 
 def test_the_last_one_holds() -> None:

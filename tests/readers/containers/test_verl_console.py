@@ -297,6 +297,12 @@ def test_no_configuration(read: Any) -> None:
     assert (log.config, log.config_source) == ({}, "")
 
 
+def test_a_configuration_that_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("{'actor_rollout_ref': {'rollout': {'n': 4,\nstep:1 - critic/score/mean:0.5\n")
+    assert "not as a whole dictionary" in next(iter(CONTAINER.read(path))).config_source
+
+
 def test_run_is_the_file_or_its_folder(read: Any, tmp_path: Path) -> None:
     assert read("step:1 - a/b:1\n", "qwen_n8.log").run == str(tmp_path / "qwen_n8")
     assert read("step:1 - a/b:1\n", "output.log").run == str(tmp_path)
