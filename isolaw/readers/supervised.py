@@ -12,10 +12,12 @@ _TRAINER = re.compile(
     r"|num_tokens|mean_token_accuracy|runtime)",
     re.I,
 )
-# DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set.
+# DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set. token_acc and seq_acc
+# are shares of the labels, in ms-swift's supervised training.
 _OF_RL = re.compile(
     r"(?:^|[/_.])(?:rewards?(?!s?/(?:chosen|rejected|margins|accuracies))|scores?|advantages?|returns?|kl"
-    r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|acc|avg)(?:$|[/_.@])",
+    r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|(?<!token_)(?<!seq_)acc|avg)"
+    r"(?:$|[/_.@])",
     re.I,
 )
 
@@ -23,7 +25,7 @@ _OF_RL = re.compile(
 def is_supervised(keys: Iterable[str]) -> bool:
     """Return whether metric keys belong to supervised training.
 
-    >>> is_supervised(["loss", "eval_loss", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
+    >>> is_supervised(["loss", "token_acc", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
     (True, False)
     """
     keys = list(keys)

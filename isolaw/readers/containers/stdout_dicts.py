@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NoHistory
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments, changed
 from isolaw.readers.containers.trainer_steps import TrainerSteps
@@ -112,6 +112,11 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
     config, source = beside(path)
     printed = reader.arguments.config
     reader.steps.number(log, config | printed)
+    if not log.step and reader.ended:
+        raise NoHistory(
+            f"{path}: no step was logged, only the summary at the end of training. Lower logging_steps, "
+            "the number of updates between two records, in later runs"
+        )
     if not log.step:
         raise DataError(
             f"{path}: found no metrics printed as Python dictionaries; expected {{'loss': 0.1, …, 'epoch': "

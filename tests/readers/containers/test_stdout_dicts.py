@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NoHistory
 from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
 from isolaw.readers.found_logs import LogStatus
@@ -366,6 +366,16 @@ def test_skyrl_over_several_lines(tmp_path: Path) -> None:
 
 
 # What is refused, and how much it may cost
+
+
+def test_only_the_summary(tmp_path: Path) -> None:
+    """A run of fewer steps than logging_steps."""
+    bar = "100%|##########| 6/6 [15:39<00:00, 161.57s/it]"
+    path = write(
+        tmp_path, f"{bar}{{'train_runtime': 943.6, 'train_loss': 0.1, 'reward': 0.7, 'epoch': 1.64}}\n"
+    )
+    with pytest.raises(NoHistory, match=r"(?s)no step was logged.*Lower logging_steps"):
+        list(CONTAINER.read(path))
 
 
 def test_nothing_in_it(tmp_path: Path) -> None:
