@@ -32,7 +32,7 @@ _SETTING = re.compile(
     r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
 )
 _REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
-_REPETITIONS |= {"part"}
+_REPETITIONS |= {"part", "rerun", "again"}
 
 
 @dataclass(frozen=True)
@@ -141,17 +141,19 @@ def offer_setting(runs: Sequence[str]) -> str:
 
 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
-    """Return the non-numeric words in which names differ; runs that differ in a word are not repetitions.
+    """Return a word of each name that not all names contain, or "" for a name without one.
 
-    >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2"])
+    Runs that differ in a word are not repetitions. The list is empty if the names differ only in numbers.
+
+    >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2-again"])
     (['ppo', 'grpo'], [])
+    >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
+    ['vi', 'enlang', 'reproduce']
     """
-    parts = [re.split(r"[-_/ .]+", run) for run in runs]
-    if len({len(own) for own in parts}) > 1:
-        return []
-    differing = [words for words in zip(*parts, strict=True) if len(set(words)) > 1]
-    words = [list(own) for own in differing if any(re.fullmatch(r"[A-Za-z]{2,}", word) for word in own)]
-    return words[0] if words else []
+    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .])", run) for run in runs]
+    shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
+    differing = [next((word for word in own if word not in shared), "") for own in words]
+    return differing if any(differing) else []
 
 
 def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str, list[str]]:

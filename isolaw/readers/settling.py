@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from isolaw.documents.reading import read_toml
-from isolaw.readers.assignments import ALIASES, ASSUMED, Assignment, settings_of
+from isolaw.metrics import is_reward
+from isolaw.readers.assignments import ALIASES, ASSUMED, NAME_PATTERN, Assignment, settings_of
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
 from isolaw.readers.resolve import ALGORITHMS, only, setting
@@ -102,7 +103,7 @@ def _tells_apart(pattern: NamePattern, candidates: Sequence[FoundLog]) -> bool:
 
 
 def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
-    """Return settings for seeds. Among runs with the same identity, the first keeps its seed."""
+    """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
     repeated: dict[str, list[FoundLog]] = {}
     for own in lacking:
         repeated.setdefault(own.message, []).append(own)
@@ -111,8 +112,11 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
         fact = group[0].facts.get("seed")
         first = fact.value if fact else 0
         globs = dict.fromkeys(_glob(own, among) for own in group)
-        if words := words_that_differ([own.run for own in group]):  # not repetitions, by their names
-            for glob, word in zip(globs, words, strict=False):
+        words = words_that_differ([own.run for own in group])
+        rewards = {frozenset(filter(is_reward, own.metrics.get("train", ()))) for own in group}
+        given = fact is not None and fact.origin in ("--set", NAME_PATTERN)
+        if words or len(rewards) > 1 or given:  # not repetitions, or the user has set their seed
+            for glob, word in zip(globs, words or [""] * len(globs), strict=False):
                 algorithm = word.lower() in ALGORITHMS
                 out.append(
                     setting(glob, "algorithm" if algorithm else "<name>", word if algorithm else "<value>")

@@ -13,6 +13,7 @@ import pytest
 import isolaw
 from isolaw.cli import run
 from isolaw.readers.read import survey
+from isolaw.readers.settling import settling
 
 NS, STEPS = (4, 8, 16), range(0, 60, 5)
 
@@ -99,6 +100,8 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
         (("lr1e-6", "lr2e-6"), "--name-pattern '*lr{lr}*'"),
         (("ppo", "grpo"), "--set grpo:algorithm=grpo --set ppo:algorithm=ppo"),
         (("base", "new"), "--set 'base:<name>=<value>' --set 'new:<name>=<value>'"),
+        (("a2_vi_42", "rs2_42"), "--set 'a2_vi_42:<name>=<value>' --set 'rs2_42:<name>=<value>'"),
+        (("run1", "run2-again"), "--set run2-again:seed=1"),
     ],
 )
 def test_no_seeds_are_invented_for_runs_that_differ_in_another_setting(
@@ -112,6 +115,24 @@ def test_no_seeds_are_invented_for_runs_that_differ_in_another_setting(
     assert f"--metric val_acc {settled}\n" in out
     if "<" not in settled:
         assert run(["read", str(tmp_path), *options, *shlex.split(settled)]) == 0
+
+
+def test_no_seeds_replace_those_that_the_user_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"run{seed}.csv").write_text(table(8, seed))
+    options = ["--set", "n=8", "--set", "B_p=4", "--set", "seed=42", "--metric", "val_acc"]
+    assert run(["read", str(tmp_path), *options]) == 2
+    out = capsys.readouterr().out
+    assert "--set 'run0:<name>=<value>' --set 'run1:<name>=<value>'\n" in out
+
+
+def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> None:
+    for i, name in enumerate(("correctness", "format")):
+        record = {"loss": 0.1, "reward_std": 0.1, "completion_length": 9.0, "epoch": 0.1}
+        rows = [{**record, "reward": t / 9 + i / 7, f"rewards/{name}": t / 9, "step": t} for t in range(1, 9)]
+        (tmp_path / f"run{i}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = survey([tmp_path], settings=["n=8", "B_p=4"]).candidates
+    assert settling(found) == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
 
 
 def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
