@@ -30,6 +30,8 @@ PHASES = (
     *("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set"),
     *("event", "tag", "what", "job"),
 )
+# Words of columns in tables of evaluations, whose n_samples are the problems of a benchmark.
+_BENCHMARKS = HELD_OUT | {"benchmark", "benchmarks", "task", "pass"}
 _TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False}
 _TRUTHS["0.0"] = False
 # Names that only a training log has next to a reward.
@@ -88,8 +90,16 @@ def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     >>> frame = pd.DataFrame({"batch": [32] * 12, "group": [4, 16] * 6, "samples": range(1, 13)})
     >>> maybe_shape(frame, ["batch", "group", "samples"])
     {'rollouts_per_problem': 'group', 'problems_per_batch': 'batch'}
+    >>> maybe_shape(pd.DataFrame({"n_samples": [8] * 9, "loss": 0.1}), ["n_samples"])
+    {'rollouts_per_problem': 'n_samples'}
+    >>> maybe_shape(pd.DataFrame({"n_samples": [30] * 9, "benchmark": "aime"}), ["n_samples"])
+    {}
     """
     own = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
+    every = [str(column) for column in frame.columns]
+    of_evaluations = any(words_of(name) & _BENCHMARKS for name in every)
+    if of_evaluations and not any(map(_TRAINER.fullmatch, every)):
+        own = {name: values for name, values in own.items() if "samples" not in words_of(name)}
     fitting = [
         name
         for name, values in own.items()

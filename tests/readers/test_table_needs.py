@@ -69,6 +69,13 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
     assert '"B_p": <number>' in message(index)  # it rises with each row: the number of a batch
 
 
+def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
+    rows = [(run, step, name, 0.3) for run in "ab" for name in (40, 30) for step in range(8)]
+    table = pd.DataFrame(rows, columns=["run_id", "step", "n_samples", "pass_at_1"])
+    assert 'constants={"B_p": <number>, "n": <number>}' in message(table)
+    assert '"n": "n_samples"' in message(table.assign(loss=0.1).rename(columns={"pass_at_1": "reward"}))
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
