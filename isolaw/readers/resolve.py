@@ -165,13 +165,13 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
 
 
 def _question_single(out: Resolved) -> None:
-    """Treat n = 1 as unknown if the algorithm compares rollouts of a group: n is then under another key."""
+    """Treat n = 1 as unknown if the algorithm compares rollouts of a group: n may be under another key."""
     n, algorithm = out.facts.get("rollouts_per_problem"), out.facts.get("algorithm")
     if n and n.value == 1 and algorithm and str(algorithm.value).lower() in _OF_GROUPS:
         del out.facts["rollouts_per_problem"]
         out.hints["rollouts_per_problem"] = (
             f"n is 1 ({n.origin}), but {algorithm.value} ({algorithm.origin}) compares the rollouts of a "
-            "problem, so the group size must be under another key"
+            f"problem, so the group size may be under another key; if it is 1: {option('', 'n', 1)}"
         )
 
 
