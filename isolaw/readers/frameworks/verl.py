@@ -112,7 +112,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     if config.count("es_manager.train.env_groups") or config.is_true(*_REJECTIONS):
         mini = None  # RAGEN counts trajectories here, after its filter; rejection leaves a varying number
     return {
-        "problems_per_batch": _generated(config, batch),
+        "problems_per_batch": _generated(config, batch) if batch else _asynchronous(config, mini),
         "rollouts_per_problem": _group(config, facts["rollouts_per_problem"]),
         "on_policy": one_update(batch.value, mini, passes, _apart(config), "prompts") if batch else None,
         "problem_set": _problem_set(config),
@@ -146,10 +146,16 @@ def _trained(config: Config, batch: Fact | None) -> Fact | None:
     return loaded.but(f"veRL before 0.4 ignores this setting and uses {batch.origin}, {batch.value}")
 
 
-def _generated(config: Config, trained: Fact | None) -> Fact | None:
-    """Return the prompts that a step generates, or the least number of them if a filter discards some."""
-    if trained is None:
+def _asynchronous(config: Config, mini: Fact | None) -> Fact | None:
+    """Return a fact with the value None, whose origin gives the formula for B_p without batches."""
+    batches = config.count("async_training.require_batches")
+    if mini is None or batches is None:
         return None
+    return Fact(None, f"B_p = {mini.origin} ({mini.value}) · {batches.origin} ({batches.value})")
+
+
+def _generated(config: Config, trained: Fact) -> Fact:
+    """Return the prompts that a step generates, or the least number of them if a filter discards some."""
     rejects = config.is_true(*_REJECTIONS)
     own = config.count("data.gen_batch_size", "data.mini_rollout_batch_size")
     times = config.number("data.oversample_factor", *(_MULTIPLIERS if rejects else ()))

@@ -251,6 +251,21 @@ def test_dynamic_sampling_is_said() -> None:
     assert found["on_policy"].value is True
 
 
+def test_fully_asynchronous_training_has_no_batch() -> None:
+    """`fully_async_policy` requires train_batch_size = 0 and gen_batch_size = 1."""
+    config = VERL | {
+        "data.train_batch_size": 0,
+        "data.gen_batch_size": 1,
+        "async_training.require_batches": 4,
+    }
+    hint = FRAMEWORK.facts(config, "")["problems_per_batch"]
+    assert hint.value is None
+    assert (
+        hint.origin
+        == "B_p = actor_rollout_ref.actor.ppo_mini_batch_size (512) · async_training.require_batches (4)"
+    )
+
+
 def test_without_a_filter_the_data_loader_has_the_size_of_the_batch() -> None:
     """`verl/trainer/ppo/ray_trainer.py` and DAPO's recipe train on all prompts of the data loader."""
     found = FRAMEWORK.facts(
