@@ -102,7 +102,7 @@ class SweepSpec(_AllSections):
         settings = list(settings)
         data = read_toml(path) if path is not None else {}
         if base is not None:
-            data = base.model_dump(mode="json")
+            data = base.model_dump(mode="json", exclude_unset=True)
         for setting in settings:
             _apply(data, setting)
         try:

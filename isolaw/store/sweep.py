@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw import commands
-from isolaw.config import RunSpec, SweepSpec
+from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.reading import parse_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
@@ -149,9 +149,16 @@ class SweepStore:
         if document.pop("format", None) != FORMAT:
             raise StoreError(f"{path}: not an isolaw sweep of format {FORMAT!r}")
         try:
-            return parse_section(SweepSpec, document, source=str(path))
+            spec = parse_section(SweepSpec, document, source=str(path))
         except InputError as error:
             raise StoreError(str(error)) from None
+        # Earlier versions stored the default of a set that the sweep file does not name. The runs show this.
+        problems = spec.problems
+        default = "set" in problems.model_fields_set and problems.set == ProblemsSpec().set
+        if default and any(run.problems.set != problems.set for run in self.specs()[0].values()):
+            unset = ProblemsSpec(**problems.model_dump(exclude={"set"}))
+            spec = spec.model_copy(update={"problems": unset})
+        return spec
 
     @property
     def _remedy(self) -> str:
@@ -168,7 +175,10 @@ class SweepStore:
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
         """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; create the folder for states."""
-        checksums.write(self.root, SPEC, {"format": FORMAT, **spec.model_dump(mode="json")})
+        document = spec.model_dump(mode="json")
+        if "set" not in spec.problems.model_fields_set:  # the backend names the set, also when it continues
+            del document["problems"]["set"]
+        checksums.write(self.root, SPEC, {"format": FORMAT, **document})
         if written is not None:
             self.root.write(WRITTEN, written.encode())
         if spec.store.states is not None and self.states_given is None:
