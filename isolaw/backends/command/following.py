@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.readers import limits
+from isolaw.readers import limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
@@ -36,14 +36,27 @@ _WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PR
 _STEP = ("step", "global_step", "training_step", "iteration")
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
 
+# Other meanings of these names are common: micro-batches, rollouts so far, seeds of one process.
+_UNCLEAR = {*names.AMBIGUOUS, "n_rollouts", "rollouts_n", "rng_seed"}
 # Facts about the run that a user's own script can log in addition to metrics.
 _OWN_FACTS = {
-    "n": "rollouts_per_problem",
-    "B_p": "problems_per_batch",
-    "B": "rollouts_per_step",
-    "seed": "seed",
-}
-_NO_METRICS = {*_STEP, "time", *_OWN_FACTS}
+    name: fact
+    for fact in ("rollouts_per_problem", "problems_per_batch", "seed")
+    for name in names.CALLED[fact].split()
+    if name not in _UNCLEAR
+} | dict.fromkeys(["B", *names.BATCH.split()], "rollouts_per_step")
+_RATES = names.RECIPE["lr"].split()
+
+
+def _own_fact(key: str) -> str | None:
+    """Return the fact that a key of a user's own script has, or None.
+
+    >>> [_own_fact(key) for key in ("train/Group-Size", "B", "b", "N", "eval/n")]
+    ['rollouts_per_problem', 'rollouts_per_step', None, None, None]
+    """
+    name = key.removeprefix("train/")
+    return _OWN_FACTS.get(name if len(name) == 1 else names.plain(name))
+
 
 Values = dict[Target, float]
 
@@ -59,7 +72,7 @@ def plain(evaluation_set: str) -> Framework:
         if found := _EVALUATION.fullmatch(key):
             return evaluation_set, found[1]
         name = key.removeprefix("train/")
-        return None if name in _NO_METRICS else ("train", name)
+        return None if name in (*_STEP, "time") or _own_fact(key) else ("train", name)
 
     return Framework("none", metric, step_keys=_STEP)
 
@@ -77,6 +90,7 @@ class Following:
         self.not_finite = 0  # number of NaN or infinite values from the training itself
         self._known = framework.name == "none"
         self._facts: dict[str, Fact] = {}  # facts that a user's own script logs
+        self._rates: dict[float, str] = {}  # the learning rates that it logs, with their keys
         self._targets: dict[str, Target | None] = {}
         self._learn(())
         self._values: dict[int, Values] = {}
@@ -183,9 +197,12 @@ class Following:
                         own[target] = read
                     else:
                         self.not_finite += read is not None
-            for key in _OWN_FACTS.keys() & record.keys():
-                if (fact := number(record[key])) is not None:
-                    self._facts[_OWN_FACTS[key]] = Fact(fact, key)
+            for key in self._own:
+                value, fact = number(record[key]), _own_fact(key)
+                if value is not None and fact:
+                    self._facts[fact] = Fact(value, key)
+                elif value is not None and math.isfinite(value) and len(self._rates) < 2:
+                    self._rates[value] = key
 
     def _learn(self, keys: tuple[str, ...]) -> None:
         """Cache which keys of a line are metrics, because most lines have the same keys."""
@@ -193,6 +210,7 @@ class Following:
             if key not in self._targets and len(self._targets) < limits.MOST_SETTINGS:
                 self._targets[key] = self.framework.metric(key)
         self._keys = keys
+        self._own = [key for key in keys if _own_fact(key) or key.removeprefix("train/") in _RATES]
         self._which = [i for i, key in enumerate(keys) if self._targets.get(key) is not None]
         self._names = [target for key in keys if (target := self._targets.get(key)) is not None]
 
@@ -206,6 +224,11 @@ class Following:
         for (eval_set, metric), curve in curves.of.items():
             for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
                 self._values.setdefault(step, {})[eval_set, metric] = value
+
+    @property
+    def rate(self) -> Fact | None:
+        """The learning rate in the lines of a user's own script if it is constant, and so no schedule."""
+        return Fact(*next(iter(self._rates.items()))) if len(self._rates) == 1 else None
 
     def check(self) -> dict[str, Fact]:
         """Return facts about the run from its log and the configuration next to it, by isolaw's names."""

@@ -24,6 +24,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import IO
 
@@ -46,6 +47,8 @@ BEGUN, ENDED = "begun", "ended"  # files by which a script marks that it began, 
 _OUTPUT = 64 * 2**20  # size in bytes at which ``output`` is rotated; one older part is kept
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
+_STEADY = 10  # least number of steps with one lr that are no warm-up
+_OTHER_VALUES = "the command trains with other values than the run"
 _GRACE_S = 30.0  # time for the command to end after SIGTERM
 _ENDING_S = 600.0  # time for it to exit after its last step and evaluation; it may still write a checkpoint
 
@@ -103,7 +106,7 @@ class _Pace:
         self.seen = done  # the last step in the log
         self.evaluated = -1  # the last step in the log with an evaluation
         self.began = self.moved = time.monotonic()
-        self._checked = False
+        self._checked = self._rate_checked = False
 
     def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
         """Yield a checkpoint for each new step with complete values in the log.
@@ -122,6 +125,9 @@ class _Pace:
         if self.seen > 0 and not self._checked:  # check before yielding any row
             self._checked = True
             _compare(self.spec, log)
+        if not self._rate_checked and self.seen >= max(_STEADY, self.spec.steps / 2):
+            self._rate_checked = True
+            _compare_rate(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
             raise RunError(
                 f"stopped at step {self.seen:,}, since a value of its log is NaN or infinite "
@@ -192,7 +198,22 @@ def _compare(spec: RunSpec, log: Following) -> None:
         if not math.isclose(fact.value, value, rel_tol=1e-6):
             wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); expected {value:g}")
     if wrong:
-        raise RunError(f"the command trains with other values than the run: {'; '.join(wrong)}")
+        raise RunError(f"{_OTHER_VALUES}: {'; '.join(wrong)}")
+
+
+def _compare_rate(spec: RunSpec, log: Following) -> None:
+    """Raise `RunError` if a script logs one lr for half of the steps, and another one than requested.
+
+    A schedule changes the lr sooner. The requested lr may round to the logged digits.
+    """
+    rate, asked = log.rate, template.lr_of(spec)
+    if rate is None or asked is None:
+        return
+    rounding = 0.5 * 10.0 ** int(Decimal(repr(rate.value)).as_tuple().exponent)
+    if not math.isclose(rate.value, asked, rel_tol=1e-6, abs_tol=rounding):
+        raise RunError(
+            f"{_OTHER_VALUES}: lr is {rate.value:g} in its log ({rate.origin}); expected {asked:g}"
+        )
 
 
 def newest(out: Path, options: CommandOptions) -> tuple[int, str]:

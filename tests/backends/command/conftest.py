@@ -24,6 +24,7 @@ with open(os.path.join(out, "metrics.jsonl"), "a") as log:
         time.sleep(float(wrong.get("pause", 0.01)))
         rng = random.Random(str((own["B_P"], own["N"], own["SEED"], step)))
         record = {"step": step, "n": int(wrong.get("n", own["N"])), "reward": rng.random()}
+        record |= eval(wrong.get("logs", "{}"))
         if "nan" in wrong and step == int(wrong["nan"]):
             record["reward"] = float("nan")
         log.write(json.dumps(record) + "\\n")

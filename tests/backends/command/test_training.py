@@ -178,6 +178,47 @@ def test_what_goes_wrong_is_said(
     assert re.search(message, cause(sweep_of(*words, **SIMPLE, **command), tmp_path / "s"), re.S)
 
 
+@pytest.mark.parametrize(
+    ("logged", "message"),
+    [
+        ("{'group_size': 7}", r"n is 7 in its log \(group_size\); expected 2"),
+        ("{'train/num_generations': 7}", r"n is 7 in its log \(train/num_generations\); expected 2"),
+        ("{'prompts-per-step': 7}", r"B_p is 7 in its log \(prompts-per-step\); expected 4"),
+        ("{'rollouts_per_step': 7}", r"rollouts per step is 7 in its log .*; expected 8"),
+        ("{'random_seed': 7}", r"seed is 7 in its log .*; expected 0"),
+        ("{'learning_rate': 0.5}", r"lr is 0\.5 in its log \(learning_rate\); expected 0\.0014"),
+    ],
+)
+def test_a_setting_has_the_names_that_readers_know(
+    logged: str, message: str, sweep_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    data = sweep_of("logs={" + logged + "}", "pause=0", **SIMPLE)
+    data["recipe"] = {"lr": 0.0014, "lr_scaling": "constant"}
+    assert re.search(message, cause(data, tmp_path / "s"))
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "{'lr': 0.0014 * min(1, step / 15)}",  # a warm-up
+        "{'lr': 0.0014 * (1 - step / 20)}",
+        "{'lr': 0.001}",  # rounded
+        "{'lr': 0.0}",
+        "{'lr': float('inf')}",
+        "{'lr': 0.5 if step < 10 else 0.1}",
+        "{'batch_size': 1, 'train_batch_size': 1, 'rollout_batch_size': 3, 'n_rollouts': 8 * step,"
+        " 'rng_seed': 17, 'k': 1, 'N': 100, 'b': 0.1, 'eval/n': 100, 'group_size': '2', 'B': 8.0, 'seed': 0}",
+    ],
+)
+def test_what_can_mean_something_else_fails_no_run(
+    logged: str, sweep_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    data = sweep_of("logs={" + logged + "}", "pause=0", **SIMPLE)
+    data["recipe"] = {"lr": 0.0014, "lr_scaling": "constant"}
+    engine.sweep(data, tmp_path / "s")
+    assert points(tmp_path / "s")["step"].max() == 20
+
+
 HOSTILE = {
     "it ignores SIGTERM": "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
     "it leaves a process": "os.fork() or (os.setsid(), time.sleep(600))",
