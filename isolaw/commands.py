@@ -172,6 +172,12 @@ def continue_sweep(directory: object) -> Command:
 
 
 @_printed
+def sweep_status(directory: object) -> Command:
+    """Return the command that shows the progress of a sweep, with the causes of all failures."""
+    return _isolaw("status", directory)
+
+
+@_printed
 def rewrite_sweep(file: object, directory: object) -> Command:
     """Return the command that rewrites a damaged ``sweep.json`` from the sweep's original file."""
     return _isolaw("sweep", file, "--out", directory)

@@ -367,6 +367,18 @@ def a_sweep_that_was_interrupted(desk: Desk) -> None:
     desk.run("status", "half")
 
 
+@prints("sweep_status")
+def a_sweep_whose_runs_failed(desk: Desk) -> None:
+    desk.half()
+    for points in Path("half/runs").glob("*/points.jsonl"):
+        points.unlink()
+    for run in Path("half/runs").iterdir():
+        (run / "FAILED.json").write_text('{"cause": "no memory"}')
+    said = desk.run("answer", "half", "--compute", "1e5", code=2)
+    assert "all 4 runs failed; the cause of the first failure: no memory" in said
+    assert "accepts the same options" not in said
+
+
 @prints("rewrite_sweep")
 def a_damaged_sweep(desk: Desk) -> None:
     desk.sweep()

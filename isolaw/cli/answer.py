@@ -94,7 +94,9 @@ def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], met
 
     for line in found_lines(reading, shared.words_of(ctx, sources), metric):
         note(line)
-    note(f"isolaw: {none_fitted(reading)}; isolaw answer accepts the same options as isolaw read")
+    helps = any(not own.status.settled for own in reading.candidates)
+    options = "; isolaw answer accepts the same options as isolaw read" if helps else ""
+    note(f"isolaw: {none_fitted(reading)}{options}")
     return 2
 
 

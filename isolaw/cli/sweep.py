@@ -128,9 +128,9 @@ def sweep(
     else:
         print_result(as_json, result, _result_lines(plan, result, time.monotonic() - started))
     names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
+    for line in text.failure_lines(state["failures"], names, out):
+        note(line)
     for failure in state["failures"]:
-        name = names[failure["run_id"]]
-        note(f"{text.failure_line(failure, name)} (details: {out}/runs/{name}*/FAILED.json)")
         failed.pop(failure["run_id"], None)
     for run_id, cause in failed.items():
         note(f"failed: {names[run_id]}: {cause} (writing {out}/runs/{names[run_id]}*/FAILED.json failed too)")

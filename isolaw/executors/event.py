@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -25,3 +26,18 @@ class Event:
     compute: int = 0
     cause: str = ""
     decision: Decision | None = None
+
+
+def kind_of_failure(cause: str) -> str:
+    """Return the part of a cause that runs share if they fail for the same reason.
+
+    It is the first line, and of a trainer's last lines only the last one with an error: the others report
+    progress. It has no numbers except exit statuses, and no run ids.
+
+    >>> kind_of_failure("ended after 3 of 20 steps (exit status 1)\\n | step 3\\n | ValueError: n is 7")
+    'ended after # of # steps (exit status 1) ValueError: n is #'
+    """
+    first, _, printed = cause.partition("\n")
+    errors = re.findall(r"(?i)\b\w*(?:error|exception)\b.*", printed)
+    kind = " ".join([first, *errors[-1:]])
+    return re.sub(r"(?<!status )(?<!\d)\d[\d.,]*", "#", re.sub(r"[0-9a-f]{64}", "", kind))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from isolaw.config import ExecutorSection
-from isolaw.executors.event import Event
+from isolaw.executors.event import Event, kind_of_failure
 from isolaw.store import SweepStore
 
 # isolaw retries to start a run that another process has locked after this many seconds.
@@ -117,8 +116,7 @@ class Waiting:
         yield from self._failed(run_id, cause)
 
     def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
-        # Ignore numbers and run ids, which differ between runs that fail for the same reason.
-        kind = re.sub(r"\d[\d.,]*", "#", re.sub(r"[0-9a-f]{64}", "", cause))
+        kind = kind_of_failure(cause)
         self._same = self._same + 1 if kind == self._cause else 1
         self._cause = kind
         yield Event(run_id, "failed", cause=cause)

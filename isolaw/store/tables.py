@@ -9,8 +9,9 @@ from typing import Any, BinaryIO, Protocol
 
 import pandas as pd
 
+from isolaw import commands
 from isolaw.config import RunSpec
-from isolaw.errors import Damaged, NotOurs, StoreError
+from isolaw.errors import Damaged, NoHistory, NotOurs
 from isolaw.registry import traits
 from isolaw.runs import Runs
 from isolaw.store.check import POINTS, PROBLEMS, RECORDED
@@ -40,7 +41,7 @@ def collect(store: RecordedSweep) -> Runs:
     """Return all recorded checkpoints of a sweep, including checkpoints of unfinished runs.
 
     Damaged lines, and runs with links in place of isolaw's files, are omitted and reported in the notes of
-    the result. Raise `StoreError` if there is no recorded checkpoint.
+    the result. Raise `NoHistory` if there is no recorded checkpoint.
     """
     records: list[dict[str, Any]] = []
     problems: list[pd.DataFrame] = []
@@ -66,13 +67,27 @@ def collect(store: RecordedSweep) -> Runs:
             attributes[run_id] = attributes_of(spec)
             unfinished += not recorded.is_done(spec)
     if not records:
-        lost = "".join(f"\n  - {note}" for note in notes)
-        raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost}")
+        about = [*_failures(store, list(specs)), *notes]
+        text = f"{store.directory}: no checkpoint has been recorded yet"
+        raise NoHistory("\n  - ".join([text, *about]))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
     single = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
+
+
+def _failures(store: RecordedSweep, run_ids: list[str]) -> list[str]:
+    """Return how many of the runs failed, with the first cause, and the command that lists all causes."""
+    failures = [failure for run_id in run_ids if (failure := store.run(run_id).failure) is not None]
+    if not failures:
+        return []
+    many = f"{len(failures)} of {len(run_ids)}" if len(failures) < len(run_ids) else f"all {len(run_ids)}"
+    cause = failures[0].get("cause", "unknown").partition("\n")[0]
+    return [
+        f"{many} runs failed; the cause of the first failure: {cause}",
+        f"this command lists all failures: {commands.sweep_status(store.directory)}",
+    ]
 
 
 def publish(store: RecordedSweep, runs: Runs) -> None:

@@ -49,6 +49,16 @@ def test_what_failed_is_text(isolaw: Call, sweep: Path) -> None:
     assert "Continue: isolaw sweep --out" in out
 
 
+def test_last_lines_follow_the_first_failure_of_each_kind(isolaw: Call, sweep: Path) -> None:
+    for seed, run in enumerate(sorted((sweep / "runs").iterdir())):
+        (run / "DONE").unlink()
+        cause = f"ended after {seed} of 9 steps\n  its last lines:\n  | line {seed} of {seed}"
+        (run / "FAILED.json").write_text(json.dumps({"cause": "no memory" if seed == 1 else cause}))
+    _, out, _ = isolaw("status", sweep)
+    assert (out.count("failed: "), out.count("| line"), out.count("its last lines")) == (6, 1, 1)
+    assert "0 of 9 steps\n  its last lines:\n  | line 0 of 0\nfailed" in out
+
+
 def test_watching_what_is_over_says_it_and_ends(isolaw: Call, sweep: Path) -> None:
     code, out, err = isolaw("status", sweep, "--watch")
     assert (code, err) == (0, "")

@@ -64,6 +64,23 @@ def test_the_same_failure_again_and_again_ends_the_sweep(tmp_path: Path) -> None
     assert not runs.open
 
 
+def test_what_a_trainer_printed_last_is_no_cause(tmp_path: Path) -> None:
+    """Unless it is an error: other errors, and other exit statuses, are other causes."""
+    sentence = "the command ended after {} of 20 steps (exit status {})\n  its last lines:\n  | {}"
+    last = [(3, 0, "step 3, lr: low"), (4, 0, "eval reward=0.1"), (5, 0, "")]
+    runs = queue(tmp_path, jobs=1, same_failures=3)
+    for run_id, own in zip("abc", last, strict=True):
+        begun(runs)
+        settle(runs, run_id, "failed", sentence.format(*own))
+    assert runs.halted
+    other = [(3, 1, "OSError: no space"), (3, 1, "ValueError: 7\n  | Aborted"), (3, 1, "x"), (3, 2, "x")]
+    runs = queue(tmp_path, jobs=1, same_failures=2)
+    for run_id, own in zip("abcd", other, strict=True):
+        begun(runs)
+        settle(runs, run_id, "failed", sentence.format(*own))
+    assert not runs.halted
+
+
 @pytest.mark.parametrize("between", ["done", "another"])
 def test_failures_that_are_not_all_the_same_do_not(tmp_path: Path, between: str) -> None:
     runs = queue(tmp_path, same_failures=2)

@@ -19,7 +19,7 @@ import pytest
 from isolaw import backends, engine
 from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Response, RunContext
 from isolaw.config import RunSpec
-from isolaw.errors import StoreError
+from isolaw.errors import NoHistory, StoreError
 from isolaw.simulators.interference import PRESETS
 from isolaw.store import RunStore, SweepStore, responses, tables
 from isolaw.store.checksums import Lines, line
@@ -275,7 +275,7 @@ def test_attributes_ride_on_the_run(done: SweepStore) -> None:
 
 
 def test_collect_before_anything_is_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no checkpoint"):
+    with pytest.raises(NoHistory, match="no checkpoint"):
         SweepStore(tmp_path).collect()
 
 

@@ -7,6 +7,7 @@ folder (TensorBoard) are read in full after each change. Reading takes at most a
 from __future__ import annotations
 
 import contextlib
+import csv
 import glob
 import json
 import math
@@ -19,7 +20,7 @@ from typing import Any
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.readers import limits, names
+from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
@@ -62,7 +63,7 @@ Values = dict[Target, float]
 
 
 def plain(evaluation_set: str) -> Framework:
-    """Return the `Framework` for a user's own JSON lines with ``step``; ``eval/x`` is an evaluation metric.
+    """Return the `Framework` for a user's own lines with ``step``; ``eval/x`` is an evaluation metric.
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
@@ -96,6 +97,7 @@ class Following:
         self._values: dict[int, Values] = {}
         self._first: RawLog | None = None  # the beginning, which shows whether steps count from 0
         self._containers: dict[str, Any] = {}
+        self._columns: dict[str, list[str]] = {}  # columns of CSV files
         self._places: dict[str, int] = {}  # number of bytes read from each growing file
         self._seen: dict[str, tuple[int, int]] = {}  # modification time and size of files read as a whole
         self._starts: dict[str, int] = {}  # size of each such file when the training began
@@ -163,24 +165,19 @@ class Following:
                     whole = piece  # such a long line is not a log record
                 at += len(whole)
                 if container is None:
-                    self._add_lines(whole)
+                    if at == len(whole):
+                        self._columns[name] = _columns(whole.partition(b"\n")[0])
+                    self._add_lines(whole, self._columns[name])
                 else:
                     with contextlib.suppress(DataError):  # the lines contain no record
                         self._add(_read_piece(container, path, whole))
         self._places[name] = at
 
-    def _add_lines(self, text: bytes) -> None:
-        """Add the values in JSON lines that a user's own script prints."""
+    def _add_lines(self, text: bytes, columns: list[str]) -> None:
+        """Add the values in the JSON lines, or the rows of a table, that a user's own script writes."""
         for line in text.splitlines():
-            if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
+            if (record := _record(line, columns)) is None:
                 continue
-            try:
-                record = orjson.loads(line)
-            except ValueError:
-                try:
-                    record = json.loads(line)  # accepts NaN
-                except (ValueError, RecursionError):
-                    continue
             step = next((whole(record[key], 0) for key in _STEP if key in record), None)
             if step is None:
                 continue
@@ -225,6 +222,21 @@ class Following:
             for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
                 self._values.setdefault(step, {})[eval_set, metric] = value
 
+    def unread(self) -> str:
+        """Return what the log has instead of steps, or an empty string if it has steps or is empty."""
+        files = [path for path in map(Path, glob.glob(self.pattern, recursive=True)) if path.is_file()]
+        path = max(files, key=lambda own: own.stat().st_size, default=None)
+        if path is None or not path.stat().st_size or self._values or self.taken >= 0:
+            return ""
+        with path.open("rb") as file:
+            lines = file.read(_PIECE).count(b"\n")
+        expected = 'JSON with "step"' if self._known else f"a step of {self.framework.name}"
+        text = f"{path.name} has {lines:,} line{'s' * (lines != 1)}, but none is {expected}"
+        if written := _framework_of(path):
+            return f'{text}. Its names are those of {written}: set command.framework = "{written}"'
+        other = 'lines such as {"step": 1, "reward": 0.5}, or a CSV file with a column "step"'
+        return f"{text}; expected {other}" if self._known else text
+
     @property
     def rate(self) -> Fact | None:
         """The learning rate in the lines of a user's own script if it is constant, and so no schedule."""
@@ -238,6 +250,42 @@ class Following:
                 for run in assemble(list(container.read(Path(name))))[0]:
                     found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
         return found
+
+
+def _columns(line: bytes) -> list[str]:
+    """Return the columns of a CSV file with steps from its first line; empty for any other text."""
+    with contextlib.suppress(csv.Error):
+        columns = next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r")]), [])
+        return columns if set(_STEP) & set(columns) and not line.startswith(b"{") else []
+    return []
+
+
+def _record(line: bytes, columns: list[str]) -> dict[str, Any] | None:
+    """Return the values in a line of JSON, or in a line of a table with these columns; else None."""
+    if len(line) > _LONGEST_LINE:
+        return None
+    if line.lstrip()[:1] == b"{":
+        try:
+            return dict(orjson.loads(line))
+        except ValueError:
+            with contextlib.suppress(ValueError, RecursionError):
+                return dict(json.loads(line))  # accepts NaN
+    elif columns:
+        with contextlib.suppress(csv.Error):
+            cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
+            return dict(zip(columns, cells, strict=True)) if len(cells) == len(columns) else None
+    return None
+
+
+def _framework_of(path: Path) -> str:
+    """Return the framework whose log a file is, or an empty string."""
+    head = limits.start(path, HEAD)
+    container = next((own for own in candidates("auto") if own.file(path, head)), None)
+    with contextlib.suppress(DataError):
+        logs = list(container.read(path)) if container else []
+        found = frameworks.find({key for log in logs for key in log.series}, {})
+        return found.name if found else ""
+    return ""
 
 
 def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:

@@ -315,6 +315,8 @@ class _Process:
         text = f"the command {what}{f' ({how})' if how else ''}"
         if not glob.glob(log.pattern):
             text += f"; it wrote no log: {log.pattern}"
+        elif not code and (unread := log.unread()):  # otherwise its last lines tell why it failed
+            text += f"; {unread}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
         return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 

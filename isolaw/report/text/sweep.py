@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.executors.event import kind_of_failure
 from isolaw.report.text import costs, race
 from isolaw.report.text.numbers import columns, count, number
 
@@ -35,10 +36,24 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     return {own: own[:digits] if own in hashes else own for own in whole}
 
 
-def failure_line(failure: Mapping[str, Any], name: str) -> str:
-    """Return one line about a failed run, from `isolaw.engine.status`, with the cause."""
-    b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-    return f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {failure['cause']}"
+def failure_lines(
+    failures: Iterable[Mapping[str, Any]], names: Mapping[str, str], directory: str = ""
+) -> list[str]:
+    """Return a line about each failed run, from `isolaw.engine.status`, with the cause.
+
+    The last lines of a trainer follow the first failure of each kind. With ``directory``, each line names the
+    file with the details.
+    """
+    lines, kinds = [], set()
+    for failure in failures:
+        name, kind = names[failure["run_id"]], kind_of_failure(failure["cause"])
+        b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        cause, newline, printed = failure["cause"].partition("\n")
+        details = f" (details: {directory}/runs/{name}*/FAILED.json)" if directory else ""
+        more = "" if kind in kinds else newline + printed
+        lines.append(f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}{more}")
+        kinds.add(kind)
+    return lines
 
 
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
@@ -57,7 +72,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         ),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
-        *(failure_line(failure, names[failure["run_id"]]) for failure in state["failures"]),
+        *failure_lines(state["failures"], names),
         *(f"damaged: {own['cause']}" for own in state["damaged"]),
     ]
     on = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])

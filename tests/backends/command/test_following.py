@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,14 @@ def own(step: int) -> str:
     return json.dumps({"step": step, "reward": step / 50, **more}) + "\n"
 
 
-LOGS = {"veRL": ("log.txt", verl), "TRL": ("log.txt", trl), "none": ("log.jsonl", own)}
+def row(step: int) -> str:
+    head = "\ufeffstep,reward,eval_avg@4,text\r\n" if step == 1 else ""
+    return f'{head}{step},{step / 50},{step / 40 if step % 5 == 0 else ""},"a, b"\r\n'
+
+
+LOGS = {
+    "veRL": ("log.txt", verl), "TRL": ("log.txt", trl), "none": ("log.jsonl", own), "CSV": ("log.csv", row),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -38,7 +46,7 @@ def test_pieces_are_the_whole(name: str, tmp_path: Path) -> None:
     file, line = LOGS[name]
     path, rng = tmp_path / file, random.Random(name)
     text = "".join(map(line, range(1, 41)))
-    framework = plain("validation") if name == "none" else frameworks.named(name)
+    framework = plain("validation") if name in ("none", "CSV") else frameworks.named(name)
     growing = Following(str(path), framework, 0)
     at = 0
     with path.open("w") as log:
@@ -65,6 +73,34 @@ def test_it_agrees_with_the_readers(tmp_path: Path) -> None:
     points = read(str(path), settings=["n=4", "B_p=8"]).points
     rows = {(own.step, own.eval_set, own.metric): own.value for own in points.itertuples()}
     assert rows == {(step, *target): value for step, own in found.items() for target, value in own.items()}
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "expected"),
+    [
+        (
+            "none",
+            "".join(map(verl, range(1, 8))),
+            'none is JSON with "step". Its names are those of veRL: set',
+        ),
+        (
+            "none",
+            "round,reward\n1,0.1\n",
+            "2 lines, but none is JSON .*; expected lines such as .*a CSV file",
+        ),
+        ("none", '{"round": 1, "reward": 0.1}\n', "1 line, but none is JSON"),
+        ("veRL", '{"round": 1, "reward": 0.1}\n', "1 line, but none is a step of veRL"),
+        ("none", "", "^$"),
+        ("none", own(1), "^$"),
+    ],
+)
+def test_a_log_without_steps_is_described(framework: str, text: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    known = plain("validation") if framework == "none" else frameworks.named(framework)
+    log = Following(str(path), known, 10**6)
+    log.read(final=True)
+    assert re.search(expected, log.unread())
 
 
 def test_of_an_earlier_start_only_what_was_continued_from(tmp_path: Path) -> None:

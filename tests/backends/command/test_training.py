@@ -164,6 +164,7 @@ def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any
         (["n=7"], {}, r"trains with other values than the run: n is 7 in its log \(n\); expected 2"),
         (["until=5", "status=3", "then=print('why')"], {}, r"after 5 of 20 steps \(exit status 3\).*\| why"),
         (["until=0"], {}, r"after 0 of 20 steps \(exit status 0\).*printed nothing"),
+        (["then=print('step 20')"], {"log": "output"}, r'output has 1 line, but none is JSON with "step"'),
         (["until=3", "then=os.abort()"], {}, "SIGABRT"),
         (["nan=6"], {"stop_if": "nan"}, "NaN or infinite"),
         ([], {"stop_if": ["train/reward > 2", "validation/avg@4 >= 0"]}, "at step 4: validation/avg@4 >= 0"),
