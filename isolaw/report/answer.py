@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pandas as pd
 
-from isolaw import commands
+from isolaw import commands, engine
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Simulated
@@ -72,6 +72,7 @@ class Answer:
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
     next: NextStep  #: what to run next
     limits: Mapping[str, Any]  #: the arguments passed to `Law.predict`
+    failed: str = ""  #: how many runs of the sweep failed, and with which n; empty if none failed
 
     @property
     def n(self) -> int | None:
@@ -134,7 +135,7 @@ class Answer:
     def lines(self) -> list[str]:
         """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
         parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
-        return answer_lines(*parts)
+        return answer_lines(*parts, self.failed)
 
     def __str__(self) -> str:
         return "\n".join(self.simulated.lines(self.lines()))
@@ -240,7 +241,10 @@ def answer(
         again = str(commands.answer([str(source)], compute)) if known else ""
     race = directory.read(store) if store else ()
     adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
+    failed = _failed(sweep)
     found = [NextStep(own.what, own.why, own.command(sweep)) for own in adds]
+    if failed:  # the law lacks them, so it cannot tell which others to add
+        found = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
     return Answer(
         prediction,
         law,
@@ -252,6 +256,7 @@ def answer(
         or next((NextStep(own.what, own.why, again, True) for own in found), None)
         or _spend(prediction, sweep),
         limits,
+        failed,
     )
 
 
@@ -290,6 +295,16 @@ def _sweep_of(law: Law, study: Study | None) -> str:
     if not source or not SweepStore(source).exists:
         return ""
     return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
+
+
+def _failed(sweep: str) -> str:
+    """Return how many runs of a sweep failed, with their n and the command that shows why, or nothing."""
+    state = engine.status(sweep) if sweep else {"failures": []}
+    if not (failures := state["failures"]):
+        return ""
+    levels = ", ".join(map(str, sorted({own["rollouts_per_problem"] for own in failures})))
+    share = f"{len(failures)} of {state['runs']} runs failed (n = {levels})"
+    return f"{share}: {commands.sweep_status(sweep)}"
 
 
 def _spend(prediction: Prediction, sweep: str) -> NextStep:

@@ -42,6 +42,19 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     assert f"n\u00a0=\u00a0{n} rollouts" in page.read_text()
 
 
+def test_failed_runs_are_a_weak_point_to_mend_first(isolaw: Call, directory: Path) -> None:
+    failed = sorted((directory / "runs").iterdir())[:2]
+    for run in failed:
+        (run / "DONE").unlink()
+        (run / "FAILED.json").write_text('{"cause": "no memory"}')
+    levels = {json.loads((run / "spec.json").read_text())["rollouts_per_problem"] for run in failed}
+    code, stdout, _ = isolaw("answer", directory, "--compute", "1M", *FEW)
+    *_, weak, last = stdout.splitlines()
+    n = ", ".join(map(str, sorted(levels)))
+    assert weak.startswith(f"Weak points: (1) 2 of 6 runs failed (n = {n}): isolaw status {directory}; (2) ")
+    assert (code, last) == (0, f"Next: Repeat the failed runs: isolaw sweep --out {directory}")
+
+
 def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:
     _, listed, _ = isolaw("read", "examples/logs/trl")
     code, stdout, stderr = isolaw("answer", "examples/logs/trl", "--compute", "4M")

@@ -35,6 +35,7 @@ def answer_lines(
     bought: Gain | None,
     nearest: Prediction | None,
     next_step: object,
+    failed: str = "",
 ) -> list[str]:
     """Return the lines of the answer; the arguments are the parts of `isolaw.Answer`."""
     first, *rest = words.prediction_lines(prediction, document)
@@ -47,9 +48,11 @@ def answer_lines(
     lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
     weak = [own for own in prediction.flags if own.code not in _SAID]
     weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
-    if weak:
-        more = f"; and {len(weak) - _MOST_WEAK} more" if len(weak) > _MOST_WEAK else ""
-        listed = "; ".join(f"({i}) {note}" for i, note in enumerate(law_text.notes(weak[:_MOST_WEAK]), 1))
+    if weak or failed:
+        most = _MOST_WEAK - bool(failed)
+        notes = [*([failed] if failed else []), *law_text.notes(weak[:most])]
+        more = f"; and {len(weak) - most} more" if len(weak) > most else ""
+        listed = "; ".join(f"({i}) {note}" for i, note in enumerate(notes, 1))
         lines.append(f"Weak points: {listed}{more}.")
     return [*lines, f"Next: {next_step}"]
 
