@@ -235,6 +235,10 @@ class Backend(Protocol):
         """
         return nullcontext()
 
+    def when_stopped(self, spec: RunSpec) -> str:
+        """Return in words what a run does if the user stops the sweep."""
+        return "runs save their state at their next step"
+
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
         """Return the backend's knowledge about resolved runs; ``folder`` returns a run's output folder."""
         return Outlook()

@@ -228,7 +228,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
     Returns the cause of each failed run, whether the user stopped the sweep, and the error that ended it, if
     any.
     """
-    from isolaw import engine
+    from isolaw import backends, engine
     from isolaw.errors import RunError
     from isolaw.report.text import race
     from isolaw.store import SweepStore
@@ -241,7 +241,9 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
         total += max(plan.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
     ended = 0
-    with _graceful() as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
+    run = next(iter(plan.runs if plan.adaptive is None else plan.adaptive.grid.values()))
+    what = backends.get(plan.spec.sweep.backend).when_stopped(run)
+    with _graceful(what) as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
         try:
             for event in engine.execute(plan, out, written, stop):
                 if event.kind == "warning":
@@ -268,15 +270,15 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
 
 
 @contextmanager
-def _graceful() -> Iterator[threading.Event]:
-    """Stop runs gracefully: the first Ctrl-C or SIGTERM saves their state, the second ends them at once."""
+def _graceful(what: str) -> Iterator[threading.Event]:
+    """Stop runs gracefully at the first Ctrl-C or SIGTERM, and say ``what`` they do; the second ends them."""
     stop = threading.Event()
 
     def end(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        note("stopping: runs save their state at their next step; press Ctrl-C again to end them at once")
+        note(f"stopping: {what}; press Ctrl-C again to end them at once")
 
     with handling(end, signal.SIGINT, signal.SIGTERM):
         yield stop

@@ -86,6 +86,12 @@ class CommandBackend(Backend):
         options = CommandOptions.of(spec)
         return Needs(options.cpus, options.gpus)
 
+    def when_stopped(self, spec: RunSpec) -> str:
+        """Return from where the runs continue, because a trainer saves no state when it ends."""
+        if CommandOptions.of(spec).checkpoints:
+            return "runs end, and continue from the last checkpoint of the trainer"
+        return "runs end, and start again at step 0 because command.checkpoints is not set"
+
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
         """Return the command of each run."""
         from isolaw.backends.command.training import FIRST

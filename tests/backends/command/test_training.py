@@ -101,6 +101,28 @@ def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tm
     assert not resumed.notes
 
 
+@pytest.mark.parametrize(
+    ("checkpoints", "said"),
+    [
+        (None, "runs end, and start again at step 0 because command.checkpoints is not set"),
+        ("step-{step}", "runs end, and continue from the last checkpoint of the trainer"),
+    ],
+)
+def test_ctrl_c_says_where_runs_continue(
+    checkpoints: str | None, said: str, sweep_of: Callable[..., Any], tmp_path: Path,
+    isolaw: Callable[..., tuple[int, str, str]],
+) -> None:  # fmt: skip
+    interrupt = f"logs=dict(x=step == 6 and os.kill({os.getpid()}, 2))"
+    data = sweep_of(interrupt, "pause=0.2", **SIMPLE, checkpoints=checkpoints)
+    if checkpoints is None:
+        del data["command"]["checkpoints"]
+    file = tmp_path / "sweep.toml"
+    file.write_text(toml_text(data))
+    code, _, notes = isolaw("sweep", file, "--out", tmp_path / "s")
+    assert (code, f"stopping: {said}; press Ctrl-C again" in notes) == (130, True), notes
+    assert engine.status(tmp_path / "s")["done"] == 0
+
+
 def test_a_longer_horizon_continues(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     engine.sweep(sweep_of(), tmp_path / "s")
     engine.sweep(sweep_of(compute=640), tmp_path / "s")
