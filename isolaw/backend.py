@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured value at a checkpoint, with its evaluation set, its metric and its sample sizes."""
+    """One measured value at a checkpoint, with its evaluation set, its metric and its sample sizes.
+
+    The value is NaN (null in ``points.jsonl``) if the training has diverged.
+    """
 
     eval_set: str
     metric: str
@@ -101,7 +105,7 @@ class Checkpoint:
             "compute": self.compute,
             "tokens": self.tokens,
             "wall_s": round(wall_s, 6),
-            "rows": [vars(row) for row in self.rows],
+            "rows": [{**vars(row), "value": row.value if isfinite(row.value) else None} for row in self.rows],
             **({"counts": counts} if counts else {}),
             **({"responses": [vars(own) for own in self.responses]} if self.responses else {}),
             **({"seconds": self.seconds} if self.seconds else {}),

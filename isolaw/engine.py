@@ -162,7 +162,8 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
-    ``at_work`` is the number of locked runs. This number includes jobs that outlive their engine. It excludes
+    ``diverged`` is the number of done runs whose last values have a NaN. ``at_work`` is the number of locked
+    runs. This number includes jobs that outlive their engine. It excludes
     runs on machines of a Ray cluster that do not share the directory. Raises `StoreError` if the directory
     contains no sweep.
     """
@@ -174,7 +175,7 @@ def status(out: str | Path) -> dict[str, Any]:
     specs, damaged = store.specs()
     made = [tables.attributes_of(run_spec) for run_spec in specs.values()]
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
-    failures, generated, total, at_work = [], 0, 0, 0
+    failures, generated, total, at_work, diverged = [], 0, 0, 0, 0
     lines: list[list[dict[str, Any]]] = []
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
@@ -192,6 +193,7 @@ def status(out: str | Path) -> dict[str, Any]:
         total += recorded.reached if finished else run_spec.rollouts
         if finished:
             counts["done"] += 1
+            diverged += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
             continue
         at_work += run.holder is not None
         if failure is not None:
@@ -208,6 +210,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "compute": spec.sweep.compute,
         "runs": sum(counts.values()),
         **counts,
+        "diverged": diverged,
         "at_work": at_work,
         "rollouts": generated,
         "rollouts_planned": total,

@@ -54,6 +54,7 @@ SYMBOLS = {
     "D": "n_train_problems",
 }
 KEY = ["run_id", "step", "eval_set", "metric"]
+CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 _SIMULATOR = next(name for name, own in BACKENDS.items() if own.simulated)  # for tables that name none
@@ -69,7 +70,8 @@ class Runs:
     """Recorded runs: a table of measurements that is validated when it is created.
 
     Raises `DataError` if columns are missing, the table is empty, values are not finite, a key is repeated,
-    or compute does not grow with the step.
+    or compute does not grow with the step. NaN is accepted at the end of a curve: from there on, the run has
+    diverged.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ class Runs:
         self.source = source
         self.problems = problems
         self.notes = notes
-        self.points = _validated(points, source)
+        self.points, self.diverged = _validated(points, source)  # finite values; the end of diverged curves
         known = set(self.points["run_id"])
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
         for run_id in _marked(points):
@@ -140,6 +142,13 @@ class Runs:
         """
         return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The table from which these runs can be built again: `points` with the NaN of `diverged`."""
+        if self.diverged.empty:
+            return self.points
+        return pd.concat([self.points, self.diverged]).sort_values(KEY, kind="stable", ignore_index=True)
+
     def metrics(self, eval_set: str) -> list[str]:
         """Return the names of the metrics that were measured on ``eval_set``."""
         return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
@@ -157,6 +166,7 @@ class Runs:
         out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
         if out.points.empty:
             raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
+        out.diverged = self.diverged[self.diverged["run_id"].isin(keep)]
         if self.problems is not None:
             out.problems = self.problems[self.problems["run_id"].isin(keep)]
         known = set(out.points["run_id"])
@@ -168,7 +178,7 @@ class Runs:
         """Return the runs of several sources together; raise `DataError` if two sources share a run."""
         if len(parts) == 1:
             return parts[0]
-        points = pd.concat([part.points for part in parts], ignore_index=True)
+        points = pd.concat([part.rows for part in parts], ignore_index=True)
         attributes = {run_id: own for part in parts for run_id, own in part.attributes.items()}
         source = " + ".join(part.source for part in parts)
         single = [part.problems for part in parts if part.problems is not None]
@@ -177,14 +187,14 @@ class Runs:
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a copy of the table.
+        """Return a copy of the table, in which the curves of diverged runs end with NaN.
 
         If any run is simulated, the copy has a column ``simulated``, which `Runs` reads back.
         """
         if not self.simulated:
-            return self.points.copy()
+            return self.rows.copy()
         made = {run_id for run_id, own in self.attributes.items() if traits(own.get("backend")).simulated}
-        return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
+        return self.rows.assign(**{COLUMN: self.rows["run_id"].isin(made)})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the table of `to_pandas` through Arrow, as in ``polars.DataFrame(runs)``.
@@ -205,7 +215,7 @@ class Runs:
         """
         if isinstance(path, str | Path):
             check_destination(path)
-        pq.write_table(self._arrow(self.points), path)
+        pq.write_table(self._arrow(self.rows), path)
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Runs:
@@ -229,7 +239,8 @@ def _marked(points: pd.DataFrame) -> set[str]:
     return set(points.loc[marks, "run_id"].astype("str")) if marks else set()
 
 
-def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
+def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the finite rows in order, and for each curve that ends in NaN the row in which NaN begins."""
     where = f"{source}: " if source else ""
     if not isinstance(points, pd.DataFrame):
         raise DataError(f"{where}found {type(points).__name__}; expected a DataFrame. {_INSTEAD}")
@@ -248,12 +259,23 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
         if len(bad := table.index[table[column] < least]):
             raise DataError(f"{where}{column} must be at least {least}: {places.rows(table, bad, column)}")
     size = table["value"].abs()
-    if len(bad := table.index[~np.isfinite(size)]):
+    finite, ends = np.isfinite(size), size.isna()
+    if ends.any():
+        ends &= after_last_value(table)
+    if len(bad := table.index[~finite & ~ends]):
         raise DataError(f"{where}{len(bad)} values are not finite: {places.rows(table, bad, 'value')}")
     if len(bad := table.index[size > _HUGE]):
         raise DataError(f"{where}value is beyond {_HUGE:g}: {places.rows(table, bad, 'value')}")
     _check_keys(table, where)
-    return table.sort_values(KEY, kind="stable").reset_index(drop=True)
+    rows = [table[own].sort_values(KEY, kind="stable").reset_index(drop=True) for own in (finite, ends)]
+    return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)
+
+
+def after_last_value(table: pd.DataFrame) -> pd.Series:
+    """Return a mask of the rows after the last value of their curve; NaN there means divergence."""
+    steps = pd.to_numeric(table["step"], errors="coerce")
+    curves = [table[column] for column in CURVE]
+    return steps > steps.where(table["value"].notna()).groupby(curves).transform("max")
 
 
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:

@@ -57,7 +57,7 @@ def test_sorted_by_key_whatever_the_order() -> None:
         (table().drop(columns="seed"), ["missing columns: seed"]),
         (table().rename(columns={"compute": "computes"}), ["compute", "did you mean 'computes'"]),
         (table().iloc[:0], ["no rows"]),
-        (table({}, {"value": np.nan}), ["1 values are not finite", "row 1", "step 1"]),
+        (table({}, {"value": np.nan}, {}), ["1 values are not finite", "row 1", "step 1"]),
         (table({}, {}, {"value": np.inf}), ["not finite", "row 2"]),
         (table({"value": "high"}), ["value", "row 0", "'high'"]),
         (table({}, {"compute": "much"}), ["compute", "row 1", "'much'"]),

@@ -127,6 +127,8 @@ def sweep(
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
         print_result(as_json, result, _result_lines(plan, result, time.monotonic() - started))
+    for line in text.diverged(state):
+        note(line)
     names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
     for line in text.failure_lines(state["failures"], names, out):
         note(line)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from isolaw.errors import InputError
 from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
-from isolaw.fits.flags import Code, Flag
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 from isolaw.step_cost import Cost
 
@@ -86,7 +86,8 @@ def affordable(
 ) -> list[CandidateAllocation]:
     """Return the stable measured configurations within the cap for which the budget buys at least one step.
 
-    If no configuration is stable, the unstable ones are kept. Flags report an unstable B_p.
+    If no configuration is stable, the unstable ones are kept. Flags report an unstable B_p. The same holds
+    for configurations whose runs diverged.
     """
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
@@ -104,11 +105,25 @@ def affordable(
     if max(e.step_cost for e in out) < max(e.step_cost for e in grid):
         text = "larger batches were measured, but they exceed the budget or the cap"
         flags.append(Flag(Code.LIMITED, text))
+    sound = [e for e in out if e.key not in {own.key for own in document.diverged}]
+    flags += [Flag(own.code, _kept(own, document, sound)) for own in having(document.flags, Code.DIVERGED)]
+    out = sound or out
     stable = [e for e in out if e.problems_per_batch not in unstable]
     for b in sorted({e.problems_per_batch for e in out} & set(unstable)):
         kept = "leaves this B_p out" if stable else "keeps this B_p, since no other was measured"
         flags.append(Flag(Code.UNSTABLE_BATCH, f"at B_p = {b}, {unstable[b]}; isolaw {kept}"))
     return [CandidateAllocation(*e.key, e.step_cost, True) for e in stable or out]
+
+
+def _kept(flag: Flag, document: LawDocument, sound: Sequence[GridEntry]) -> str:
+    """Return the text of a flag about diverged runs, with its consequence for a recommendation."""
+    if not document.diverged:
+        return f"{flag.text}; predicted rewards assume that runs do not diverge"
+    if not sound:
+        kept = "keeps these configurations, since no others were measured, and recommends nothing beyond"
+    else:
+        kept = "recommends no configuration of which half of the runs diverged, and none beyond such an end"
+    return f"{flag.text}; isolaw {kept}"
 
 
 E = TypeVar("E", GridEntry, CandidateAllocation)
@@ -155,7 +170,8 @@ def beyond(
     and B_p · n is at most a factor `REACH` · `_REACH_B` outside the measured sizes: a grid that is narrow in
     B_p · n has corners that are farther from its runs. Each candidate must fit within the cap, and the budget
     must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least 2, as GRPO's
-    advantage requires. B_p does not extend past an end of its range where runs are unstable.
+    advantage requires. B_p does not extend past an end of its range where runs are unstable, and neither n
+    nor B_p past an end where runs diverged.
     """
     grid, held_b = document.grid, document.setting == "fixed-b"
     n_of = sorted({e.rollouts_per_problem for e in grid})
@@ -180,7 +196,7 @@ def beyond(
     there = {e.key for e in grid} | {c.key for c in healthy}
     out: list[CandidateAllocation] = []
     for b, n in places:
-        if (b, n) in there:
+        if (b, n) in there or past_divergence(document, b, n):
             continue
         near = min(
             grid,
@@ -191,6 +207,24 @@ def beyond(
             past = _past(n, n_of) + (0.0 if held_b else _past(b, [e.problems_per_batch for e in grid]))
             out.append(CandidateAllocation(b, n, near.step_cost * times, False, beyond=past))
     return out
+
+
+def past_divergence(document: LawDocument, b: int, n: int) -> bool:
+    """Return whether the runs diverged at (B_p, n), or at the end of the measured ones on its way there."""
+    lost = {cell.key for cell in document.diverged}
+    cells = [*document.grid, *document.diverged]
+    axes: tuple[AxisName, AxisName] = ("problems_per_batch", "rollouts_per_problem")
+    for (axis, other), (value, held) in zip((axes, axes[::-1]), ((b, n), (n, b)), strict=True):
+        line = [cell for cell in cells if cell.level(other) == held] or cells
+        sound = [cell.level(axis) for cell in line if cell.key not in lost]
+        ended = [cell.level(axis) for cell in line if cell.key in lost]
+        if ended and (
+            not sound
+            or (value > max(sound) and max(ended) > max(sound))
+            or (value < min(sound) and min(ended) < min(sound))
+        ):
+            return True
+    return (b, n) in lost
 
 
 def _outside(levels: Sequence[int], reach: int, least: int, factors: tuple[int, ...]) -> list[int]:

@@ -45,6 +45,7 @@ class Code(StrEnum):
     )
     NARROW_REWARDS = "narrow_rewards", "all rewards are nearly equal"
     UNSTABLE_BATCH = "unstable_batch", "runs of this B_p did not train stably"
+    DIVERGED = "diverged", "the reward of a run became NaN; isolaw uses the run up to there"
     COLLAPSED = (
         "collapsed",
         "a run collapsed while others of its configuration did not; isolaw uses it up to the collapse",

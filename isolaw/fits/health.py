@@ -2,12 +2,13 @@
 
 A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
 truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least 90 % of its
-runs are healthy; the interval of this share shows how certain the result is. `Runs` contains only finite
-values, so a run that diverged ends early.
+runs are healthy; the interval of this share shows how certain the result is. A run in which one of them
+became NaN has diverged, and is unhealthy however short it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -80,6 +81,11 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     curves: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
     for (run_id, name, where), curve in wanted.groupby(["run_id", "metric", "eval_set"], sort=False):
         curves.setdefault(run_id, {})[name, where] = curve
+    nan = runs.diverged[runs.diverged["metric"].isin([metric, *DIAGNOSTICS])]
+    diverged = {
+        run_id: list(own[["eval_set", "metric", "step"]].itertuples(index=False))
+        for run_id, own in nan.groupby("run_id")
+    }
     for run_id, own in runs.table().sort_index().iterrows():
         judged, signs = [], {}
         for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
@@ -89,9 +95,13 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
             steps, values = (curve[c].to_numpy() for c in ("step", "value"))
             if found := sign(name, steps, values, _binomial_error(name, curve)):
                 signs[judged[-1]] = found
+        for where, name, step in diverged.get(run_id, ()):
+            judged.append(f"{name} on {where}")
+            before = float(curves[run_id][name, where]["value"].iloc[-1])
+            signs[judged[-1]] = Sign("divergence", int(step), before, math.nan)
         b, n, seed = (int(own[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
-        out.append(Health(str(run_id), b, n, seed, tuple(judged), signs))
+        out.append(Health(str(run_id), b, n, seed, tuple(dict.fromkeys(judged)), signs))
     return out
 
 

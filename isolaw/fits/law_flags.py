@@ -66,7 +66,7 @@ def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag
     if at_top.size:
         text = (
             f"from {symbol} = {number(at_top.min())} the frontier is at n = {path.levels[-1]}, the largest "
-            "measured n, so n* is a lower bound; add runs with larger n"
+            "measured n, so n* is a lower bound" + ("" if document.diverged else "; add runs with larger n")
         )
         yield Flag(Code.GRID_EDGE, text)
     alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]

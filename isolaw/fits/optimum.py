@@ -169,7 +169,8 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
     top, bottom = min(high, largest), max(low, smallest)
     above, below = log2_n >= np.log2(top) - _EDGE, log2_n <= np.log2(bottom) + _EDGE
     if above[0]:
-        where = "measured n" if top == largest else "measured n that fits this budget"
+        fits = "n whose runs did not diverge" if document.diverged else "measured n that fits this budget"
+        where = "measured n" if top == largest else fits
         text = f"the best n may be larger than {top:g}, the largest {where}"
     elif below[0]:
         text = f"the best n may be smaller than {bottom:g}, the smallest measured n"

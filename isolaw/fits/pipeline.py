@@ -210,6 +210,7 @@ def fit(
         health=health,
         surface=None if surface is None else info(surface),
         tolerance=TOLERANCE * unit_of_reward,
+        diverged=selection.diverged,
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, unit, path, document, scale)]
     document = replace(document, flags=tuple(flags))

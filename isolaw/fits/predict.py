@@ -89,7 +89,8 @@ def predict(
     flags: list[Flag] = []
     candidates = affordable(document, budget, max_batch_rollouts, flags)
     if law.surface is not None:
-        candidates += between(candidates, document.setting)
+        diverged = {cell.key for cell in document.diverged}
+        candidates += [c for c in between(candidates, document.setting) if c.key not in diverged]
     outer = [] if law.surface is None else beyond(document, candidates, budget, max_batch_rollouts)
     if seconds is not None and cost is not None:
         budget = int(seconds)
@@ -156,7 +157,8 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
     """Return flags for a budget beyond the largest measured compute, or beyond the compute of three n."""
-    ends = {e.level(document.axis): e.end for e in document.grid}
+    diverged = {cell.key for cell in document.diverged}
+    ends = {e.level(document.axis): e.end for e in document.grid if e.key not in diverged}
     longest = max(e.end for e in document.grid)
     out = []
     if budget >= _BEYOND * longest:

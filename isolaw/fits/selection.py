@@ -27,7 +27,7 @@ from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
 from isolaw.renamed import HOLDS
-from isolaw.runs import Runs, full_names, plain
+from isolaw.runs import Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
 Setting = Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
@@ -43,6 +43,7 @@ HELD: dict[str, str] = {
 }
 LEAST_CURVES = 3
 LEAST_CHECKPOINTS = 5
+_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Selection:
     n_train_problems: int | None
     run_ids: list[str]
     flags: list[Flag]
+    diverged: tuple[Cell, ...] = ()  # configurations of which at least half of the runs diverged
 
 
 def select(
@@ -166,6 +168,7 @@ def select(
             f"Choose with {option('where', name, first)}"
         )
     configurations = configurations_of(points, table, flags, x)
+    diverged = _diverged(runs, points, table, metric, eval_set, flags)
     if not few:
         _refuse_too_few(configurations, setting, flags, whole)
     elif not configurations:
@@ -174,7 +177,33 @@ def select(
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    return Selection(configurations, held, metric, seen, size, run_ids, flags)
+    return Selection(configurations, held, metric, seen, size, run_ids, flags, diverged)
+
+
+def _diverged(
+    runs: Runs, points: pd.DataFrame, table: pd.DataFrame, metric: str, eval_set: str, flags: list[Flag]
+) -> tuple[Cell, ...]:
+    """Flag the runs whose reward became NaN, in training or evaluation.
+
+    Returns the configurations of which at least half of the runs diverged. They are the cause themselves,
+    while the other runs of the remaining configurations show what the diverged ones would have reached.
+    """
+    nan = runs.diverged
+    of_reward = (nan["metric"] == metric) & (nan["eval_set"] == eval_set)
+    of_reward |= (nan["metric"] == "reward") & (nan["eval_set"] == "train")
+    ended = table.index.isin(nan["run_id"][of_reward])
+    if not ended.any():
+        return ()
+    last = points.groupby("run_id")["step"].max()
+    cells, named = [], []
+    for key, members in table.assign(ended=ended).groupby(["problems_per_batch", "rollouts_per_problem"]):
+        if lost := int(members["ended"].sum()):
+            cell, steps = Cell(*map(int, key)), last[members.index[members["ended"]]]
+            after = f"step {steps.min()}" + (f" to {steps.max()}" if steps.min() < steps.max() else "")
+            named.append(f"{lost} of {len(members)} runs of {cell.label}, after {after}")
+            cells += [cell] if 2 * lost >= len(members) else []
+    flags.append(Flag(Code.DIVERGED, f"the reward became NaN in {listed(named, _NAMED, '; ')}"))
+    return tuple(cells)
 
 
 def setting_of(hold: str) -> Setting:

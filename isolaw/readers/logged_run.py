@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from isolaw.readers.assignments import Assignment
@@ -74,10 +76,12 @@ class LoggedRun:
         batch = self.facts["rollouts_per_step"].value
         pieces = []
         for (eval_set, metric), curve in self.curves.of.items():
-            columns = {"step": curve.step, "compute": curve.step * batch, "wall_s": curve.wall_s}
-            pieces.append(
-                pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": curve.value})
-            )
+            end = [self.curves.diverged[at]] if (at := (eval_set, metric)) in self.curves.diverged else []
+            nan = [math.nan] * len(end)
+            step = np.append(curve.step, np.array(end, np.int64))
+            columns = {"step": step, "compute": step * batch, "wall_s": np.append(curve.wall_s, nan)}
+            value = np.append(curve.value, nan)
+            pieces.append(pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": value}))
         names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
         fixed = {name: self.facts[name].value for name in names}
         return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)

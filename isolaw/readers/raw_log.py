@@ -55,6 +55,7 @@ class RawLog:
     step: array[float] = field(default_factory=lambda: array("d"))
     wall_s: array[float] = field(default_factory=lambda: array("d"))
     series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
+    not_finite: dict[str, int] = field(default_factory=dict)  # index of a key's last NaN or infinity
     dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
     torn: bool = False  # whether a text file ends in the middle of a line
@@ -79,6 +80,9 @@ class RawLog:
                 continue  # text or a list, not a curve
             if not finite(found):
                 self.dropped["values that are not finite"] += 1
+                if len(key) <= limits.LONGEST_NAME:
+                    self.held.names += key not in self.not_finite
+                    self.not_finite[key] = index
                 continue
             series = known.get(key)
             if series is None:

@@ -47,6 +47,7 @@ class RunCurves:
     notes: list[str] = field(default_factory=list)
     # The problem if a metric has two values at several steps because rows of two kinds are mixed; else empty.
     mixed: str = ""
+    diverged: dict[Target, int] = field(default_factory=dict)  # step of a NaN after the last finite value
     unnumbered: int = 0  # records whose step is neither in a log nor given
 
     @property
@@ -89,6 +90,14 @@ def stitch(
                 curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
                 thinned += 1
             out.of[target] = curve
+    for part, updates, at_evaluation in zip(parts, steps, before, strict=True):
+        for key, record in part.not_finite.items():
+            if (found := framework.target(key)) is not None:
+                first = framework.evaluates_first and found[0] != "train"
+                at = (at_evaluation if first else updates)[record]
+                last = out.of[found].step[-1] if found in out.of else -1
+                if at > max(last, out.diverged.get(found, -1)):
+                    out.diverged[found] = int(at)
     differing_steps = np.unique(np.concatenate(other)).size
     if differing_steps:
         out.notes.append(

@@ -21,6 +21,7 @@ from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
 from isolaw.readers import table_segments
 from isolaw.readers.assignments import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
+from isolaw.readers.ends_in_nan import ends_in_nan
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.measures import (
@@ -43,7 +44,7 @@ from isolaw.readers.table_conflicts import (
 )
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, plain
 
 
 def read_table(
@@ -150,8 +151,14 @@ def _as_runs(
     notes += steps_of_rollouts(table) if {"step"} <= {*mapping.names, *frame.columns} else []
     check_counters(table, frame, mapping, unused, source)
     if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
-        nan = frame.attrs.get(WRITTEN_NAN, {}).get(reward, ()) if wide else ()
-        measured = table["value"].notna() | table.index.isin(list(nan))
+        columns = {name: own.column for name, own in mapping.metrics.items()} or {reward: reward}
+        written = pd.Series(False, index=table.index)
+        for of, column in columns.items():
+            nan = table.index.isin(list(frame.attrs.get(WRITTEN_NAN, {}).get(column, ())))
+            written |= (table["metric"] == of) & nan
+        ends, stopped = ends_in_nan(table, written)
+        notes += stopped
+        measured = table["value"].notna() | ends | (written & wide)
         if wide and not measured.all():
             notes.append(
                 f"{(~measured).sum():,} of {len(table):,} rows have no {reward}, so it was not measured there"
@@ -167,6 +174,8 @@ def _as_runs(
     if naming:
         table, joined = table_segments.join(table, identity, naming, numbered, seeded)
         notes += joined
+        if of_columns and ends.any():  # a run that was resumed after NaN has not diverged
+            table = table[table["value"].notna() | after_last_value(table)]
         attributed |= naming.attributes
         unused = [c for c in unused if c not in naming.used]
     notes += _check_unused(table, unused, source)

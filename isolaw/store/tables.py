@@ -13,7 +13,7 @@ from isolaw import commands
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NoHistory, NotOurs
 from isolaw.registry import traits
-from isolaw.runs import Runs
+from isolaw.runs import Runs, after_last_value
 from isolaw.store.check import POINTS, PROBLEMS, RECORDED
 from isolaw.store.folder import Folder
 from isolaw.store.run import RunStore
@@ -74,6 +74,8 @@ def collect(store: RecordedSweep) -> Runs:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
     single = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
+    if (holes := table["value"].isna()).any():  # a diverged run ends in NaN; any other NaN was not measured
+        table = table[~holes | after_last_value(table)]
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 

@@ -190,10 +190,9 @@ class Following:
                 own.update(zip(self._names, map(float, found), strict=True))  # fast path for the usual case
             else:
                 for target, read in zip(self._names, map(number, found), strict=True):
-                    if read is not None and math.isfinite(read):
-                        own[target] = read
-                    else:
-                        self.not_finite += read is not None
+                    if read is not None:
+                        own[target] = read if math.isfinite(read) else math.nan
+                        self.not_finite += not math.isfinite(read)
             for key in self._own:
                 value, fact = number(record[key]), _own_fact(key)
                 if value is not None and fact:
@@ -221,6 +220,8 @@ class Following:
         for (eval_set, metric), curve in curves.of.items():
             for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
                 self._values.setdefault(step, {})[eval_set, metric] = value
+        for target, step in curves.diverged.items():
+            self._values.setdefault(step, {}).setdefault(target, math.nan)
 
     def unread(self) -> str:
         """Return what the log has instead of steps, or an empty string if it has steps or is empty."""

@@ -207,6 +207,7 @@ class LawDocument(Flagged):
     surface: SurfaceInfo | None = None  # None with the paper's method
     tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units
     flags: tuple[Flag, ...] = ()  # "warnings" in the file
+    diverged: tuple[Cell, ...] = ()  # configurations of which at least half of the runs diverged
 
     @property
     def axis(self) -> AxisName:

@@ -23,8 +23,8 @@ _STANDARD_ERRORS = 2.0
 _SAID = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
-    Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS, Code.GRID_EDGE,
-    Code.BATCH_EDGE, Code.EXTRAPOLATION,
+    Code.DIVERGED, Code.NO_DRAWS, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED, Code.TWO_SEEDS,
+    Code.GRID_EDGE, Code.BATCH_EDGE, Code.EXTRAPOLATION,
 )  # fmt: skip
 
 

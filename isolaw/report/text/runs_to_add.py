@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.design.decisions import Ending
-from isolaw.fits.allocations import INTERVALS, reached, times_beyond
-from isolaw.fits.cell import AxisName, about, axis_of
+from isolaw.fits.allocations import INTERVALS, past_divergence, reached, times_beyond
+from isolaw.fits.cell import AxisName, Cell, about, axis_of
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, in_reward, number
+from isolaw.runs import listed
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
     from isolaw.fits.document.schema import GridEntry, LawDocument
     from isolaw.fits.predict import Prediction
 
+_MOST_NAMED = 3
 _SEEDS = 3  # with fewer seeds, an interval is based on too few differences between runs
 
 
@@ -79,13 +81,20 @@ def advice(
     deliberately ends some runs early and gives others more seeds, so neither is a fault. For a race, the
     advice contains the needs of the race instead.
     """
-    grid = document.grid
+    lost = {cell.key for cell in document.diverged}
+    grid = [g for g in document.grid if g.key not in lost]
     axis = document.axis
-    levels = sorted({g.level(axis) for g in grid})
+    out: list[RunsToAdd] = []
+    if lost:
+        names = listed([cell.label for cell in document.diverged], _MOST_NAMED, "; ")
+        out.append(RunsToAdd(f"Find out why {names} diverged.", "A smaller lr may train stably."))
+    if not grid:
+        return out
+    levels = sorted({g.level(axis) for g in document.grid})
     counts = sorted({g.runs for g in grid})
     largest = max(g.problems_per_batch * g.rollouts_per_problem // g.level(axis) for g in grid)
-    out = _beyond(document, prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
-    out += _batch_edge(grid, prediction)
+    out += _beyond(document, prediction, levels) or _grid_edge(document, levels, cap and cap // largest)
+    out += _batch_edge(document, prediction)
     if race:
         out = [*_of_race(race, prediction), *out]
     elif prediction is not None and not prediction.options:  # ``run_first`` names the same runs
@@ -180,18 +189,27 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
     why = f"At {at}, the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
-    return [_add_n(n, levels, why, document.axis)] if 2 <= n <= (most or n) else []
+    ended = all(past_divergence(document, *_with(g, document.axis, n)) for g in document.grid)
+    return [_add_n(n, levels, why, document.axis)] if 2 <= n <= (most or n) and not ended else []
 
 
-def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsToAdd]:
+def _with(cell: Cell, axis: AxisName, level: int) -> tuple[int, int]:
+    """Return (B_p, n) of a configuration with another value on an axis."""
+    b, n = cell.key
+    return (level, n) if axis == "problems_per_batch" else (b, level)
+
+
+def _batch_edge(document: LawDocument, prediction: Prediction | None) -> list[RunsToAdd]:
     """Recommend one more B_p if the recommended B_p is at or beyond an end of the measured B_p."""
     chosen = None if prediction is None else prediction.allocation
     if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
-    b, measured = chosen.problems_per_batch, {g.problems_per_batch for g in grid}
+    b, measured = chosen.problems_per_batch, {g.problems_per_batch for g in document.grid}
     larger = b >= max(measured)
     new = b if b not in measured else b * 2 if larger else b // 2
     end = "largest" if larger else "smallest"
+    if past_divergence(document, new, chosen.rollouts_per_problem):
+        return []
     why = f"The recommended B_p is the {end} measured B_p."
     if new == b:
         why = f"The recommended B_p is {'larger' if larger else 'smaller'} than the {end} measured B_p."

@@ -56,6 +56,13 @@ def failure_lines(
     return lines
 
 
+def diverged(state: Mapping[str, Any]) -> list[str]:
+    """Return a warning about done runs that ended in NaN, from `isolaw.engine.status`."""
+    if not state["diverged"]:
+        return []
+    return [f"warning: {state['diverged']} of {state['done']} done runs diverged: their last values are NaN"]
+
+
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
     """Return the progress of a sweep, line by line. ``pace`` describes a running engine."""
     planned = state["rollouts_planned"]
@@ -70,6 +77,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         "; ".join(
             [f"{number(state['rollouts'])} of {number(planned)} rollouts ({100 * share:.0f} %)", *activity]
         ),
+        *diverged(state),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *failure_lines(state["failures"], names),

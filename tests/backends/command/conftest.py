@@ -25,7 +25,7 @@ with open(os.path.join(out, "metrics.jsonl"), "a") as log:
         rng = random.Random(str((own["B_P"], own["N"], own["SEED"], step)))
         record = {"step": step, "n": int(wrong.get("n", own["N"])), "reward": rng.random()}
         record |= eval(wrong.get("logs", "{}"))
-        if "nan" in wrong and step == int(wrong["nan"]):
+        if step >= int(wrong.get("nan", own["STEPS"] + 1)) or step == int(wrong.get("hole", 0)):
             record["reward"] = float("nan")
         log.write(json.dumps(record) + "\\n")
         log.flush()

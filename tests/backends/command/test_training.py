@@ -23,6 +23,7 @@ from isolaw.config import SweepSpec
 from isolaw.config.writing import toml_text
 from isolaw.costs import recorded
 from isolaw.errors import DataError, RunError, SpecError
+from isolaw.report.text.sweep import sweep_state
 from isolaw.store import SweepStore, checksums
 from isolaw.store.sweep import FORMAT
 
@@ -242,6 +243,18 @@ def test_what_can_mean_something_else_fails_no_run(
     assert points(tmp_path / "s")["step"].max() == 20
 
 
+def test_a_reward_that_becomes_nan_is_kept_as_a_fact_of_the_run(
+    sweep_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    runs = engine.sweep(sweep_of("nan=6", "hole=3", **SIMPLE), tmp_path / "s")
+    assert runs.diverged[["metric", "step"]].to_numpy().tolist() == [["reward", 6]]
+    rewards = runs.points[runs.points["metric"] == "reward"]
+    assert rewards["step"].tolist() == [1, 2, 4, 5]  # the NaN at step 3 was not measured
+    state = engine.status(tmp_path / "s")
+    assert state["diverged"] == state["done"] == 1
+    assert any("1 of 1 done runs diverged" in line for line in sweep_state(state))
+
+
 HOSTILE = {
     "it ignores SIGTERM": "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
     "it leaves a process": "os.fork() or (os.setsid(), time.sleep(600))",
@@ -260,7 +273,7 @@ def test_hostile_commands_end(what: str, sweep_of: Callable[..., Any], tmp_path:
         said = cause(sweep_of(*words, **SIMPLE, silent_minutes=0.03), tmp_path / "s")
     finally:
         del os.environ["ISOLAW_TEST_MARK"]
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 120
     assert len(said) < 8_000
     assert sum(path.stat().st_size for path in tmp_path.rglob("output*")) <= 3 * training._OUTPUT
     left = [path for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in _bytes(path)]
@@ -283,14 +296,14 @@ def test_inline_a_trainer_that_says_nothing_ends_at_ctrl_c(
     began = time.monotonic()
     events = list(engine.execute(engine.plan(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
     assert [event.kind for event in events] == ["stopped"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_more_steps_than_asked_are_not_taken(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     begun = time.monotonic()
     engine.sweep(sweep_of("more=10000", **SIMPLE), tmp_path / "s")
     assert points(tmp_path / "s")["step"].max() == 20
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 120
 
 
 def test_a_race_extends_and_drops(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
