@@ -84,7 +84,7 @@ class Code(StrEnum):
     EXTRAPOLATION = "extrapolation", "the budget is beyond what was measured"
     FAR = "far", "the budget is too far beyond the compute that three n reached; isolaw recommends nothing"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
-    FLAT = "flat", "no measured n is better than another at this budget"
+    FLAT = "flat", "no measured n is better than another at this budget, or the reward never changed"
     UNCERTAIN = (
         "uncertain",
         "even the best choice is expected to lose more than the tolerance (0.005 for an accuracy)",

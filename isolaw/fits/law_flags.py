@@ -13,6 +13,7 @@ from isolaw.fits.frontier import Path
 from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
+from isolaw.fits.surface.slices import FLAT
 
 _CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
@@ -106,7 +107,10 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
 def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
     rewards = np.concatenate([c.reward for c in selection.configurations])
     span, tolerance = np.ptp(rewards), document.tolerance
-    if span < 10 * tolerance:
+    if span <= FLAT * max(document.unit, abs(rewards[0])):
+        text = f"the reward never changed: {selection.metric} is {rewards[0]:.3g} at all checkpoints"
+        yield Flag(Code.FLAT, text)
+    elif span < 10 * tolerance:
         text = f"all rewards are within {span:.2g} of each other, which makes {tolerance:g} a wide tolerance"
         yield Flag(Code.NARROW_REWARDS, text)
     if document.unit != 1:

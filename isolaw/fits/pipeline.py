@@ -168,7 +168,7 @@ def fit(
             comparison = rules(frontier, law, min(c.runs for c in configurations))
         else:
             unit = "run" if surface.process.observations.freedom else "lack of fit"
-            cut = slices(surface, compute)
+            cut = slices(surface, compute, unit=unit_of_reward)
             reach = INTERVALS * comparable(configurations)
             frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
             path = frontiers.ridge_path(cut, configurations, reach)

@@ -110,11 +110,14 @@ def predict(
         models = pool.weights(math.log(farthest) - float(pool.ends.max()))
         run_first = to_run_first(cut, document)
     flags += _extrapolation(document, farthest, factor)
-    n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
+    constant = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
+    of_n: list[Flag] = []
+    n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, of_n)
+    flags += constant or of_n
     unsure = document.method == "paper" and factor > INTERVALS
-    options = (
-        [] if factor > FAR else options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
-    )
+    options: list[Option] = []
+    if factor <= FAR and not constant:
+        options = options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
@@ -189,7 +192,8 @@ def _cut(
         reward = model.rewards(places[:, 0], places[:, 1], compute)
     if model is None or any(c.rate != 1.0 for c in candidates):
         return Slices(
-            np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))
+            *(np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))),
+            law.document.unit,
         )
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
@@ -199,7 +203,8 @@ def _cut(
         return np.asarray(inside & (u + v <= largest))
 
     more = places[[not c.measured for c in candidates]]
-    found = slices(model, np.array([float(budget)]), allowed, more if more.size else None)
+    at, unit = np.array([float(budget)]), law.document.unit
+    found = slices(model, at, allowed, more if more.size else None, unit)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
     return replace(found, place=near.argmin(axis=1))
 

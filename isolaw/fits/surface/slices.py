@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 
-FLAT = 1e-9  # a surface that varies by less than this share of the reward is flat up to rounding
+FLAT = 1e-9  # a surface that varies by less than this share of the reward, or of its unit, is flat
 _STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; isolaw uses the finest that _MOST allows
 _MOST = 400  # limit on the number of points that are drawn together
 _KNOTS = 12  # number of computes at which the surface is drawn, and between which it is interpolated
@@ -63,6 +63,7 @@ class Slices:
     log2_b: Floats
     reward: Floats  # (1 + D, X, G)
     place: NDArray[np.int64]  # index of each configuration's allocation, (N,); −1 if it is not in the grid
+    unit: float = 1.0  # the reward's unit
 
     @property
     def along(self) -> Floats:
@@ -79,7 +80,9 @@ class Slices:
     def flat(self) -> NDArray[np.bool_]:
         """A mask of shape (1 + D, X): True where no allocation is better than another."""
         top, bottom = self.reward.max(axis=2), self.reward.min(axis=2)
-        return np.asarray(top - bottom <= FLAT * np.maximum(np.abs(top), np.abs(bottom)))
+        return np.asarray(
+            top - bottom <= FLAT * np.maximum(np.maximum(np.abs(top), np.abs(bottom)), self.unit)
+        )
 
 
 def slices(
@@ -87,11 +90,12 @@ def slices(
     compute: Floats,
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
     more: Floats | None = None,
+    unit: float = 1.0,
 ) -> Slices:
     """Evaluate a model over the grid of allocations at ``compute`` (X,).
 
     If there are many computes, rewards are interpolated in log C between knots. ``allowed`` returns which
-    (log2 n, log2 B_p) can be chosen, and ``more`` (K, 2) adds points to the grid.
+    (log2 n, log2 B_p) can be chosen, and ``more`` (K, 2) adds points to the grid. ``unit`` is the reward's.
     """
     places = model.places
     several = compute.size > _KNOTS
@@ -114,7 +118,7 @@ def slices(
             reward = np.clip(reward, *model.bounds)
     near = np.abs(places[:, 0, None] - u) + np.abs(places[:, 1, None] - v)
     place = np.where(near.min(axis=1) < 1e-9, near.argmin(axis=1), -1)
-    return Slices(compute, u, v, reward, place)
+    return Slices(compute, u, v, reward, place, unit)
 
 
 def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Floats]:

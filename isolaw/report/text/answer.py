@@ -46,7 +46,8 @@ def answer_lines(
     elif nearest is not None:
         lines += [words.largest_answer(nearest), words.loss(nearest, document)]
     lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
-    weak = [own for own in prediction.flags if own.code not in _SAID]
+    said = _SAID if prediction.options else (*_SAID, Code.FLAT)
+    weak = [own for own in prediction.flags if own.code not in said]
     weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
     if weak or failed:
         most = _MOST_WEAK - bool(failed)

@@ -38,8 +38,12 @@ def answer(prediction: Prediction) -> str:
 def loss(prediction: Prediction, document: LawDocument) -> str:
     """Return the expected loss of the recommendation, or the reason why there is none."""
     if not prediction.options:
-        far = having(prediction.flags, Code.FAR)
-        return " ".join(f"{_named(prediction)} is {flag.text}." for flag in far)
+        flat = having(prediction.flags, Code.FLAT)
+        far = having(prediction.flags, Code.FAR) if not flat else []
+        return " ".join(
+            [*(f"{own.text[0].upper()}{own.text[1:]}." for own in flat),
+             *(f"{_named(prediction)} is {own.text}." for own in far)]
+        )  # fmt: skip
     best = prediction.options[0]
     among = ""
     if prediction.compared is not None:

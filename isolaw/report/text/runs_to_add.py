@@ -81,6 +81,8 @@ def advice(
     deliberately ends some runs early and gives others more seeds, so neither is a fault. For a race, the
     advice contains the needs of the race instead.
     """
+    if having(document.flags, Code.FLAT):
+        return [RunsToAdd("Check the metric, or train until it rises.", "The reward never changed.")]
     lost = {cell.key for cell in document.diverged}
     grid = [g for g in document.grid if g.key not in lost]
     axis = document.axis
