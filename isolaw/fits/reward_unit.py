@@ -15,7 +15,6 @@ tolerances.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,14 +54,14 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
     """Return the smallest and the largest possible reward: 0 and 1 (or 100) for shares of problems.
 
     >>> c = Configuration(32, 8, np.arange(2.0), np.array([0.1, 0.5]), np.zeros(2, int), (0,), 256.0)
-    >>> bounds("avg@4", [c]), bounds("score", [c])
-    ((0.0, 1.0), (-inf, inf))
+    >>> bounds("avg@4", [c]), bounds("val_acc", [c]), bounds("score", [c])
+    ((0.0, 1.0), (0.0, 1.0), (-inf, inf))
     """
     lowest = min(float(c.reward.min()) for c in configurations)
     highest = max(float(c.reward.max()) for c in configurations)
     unit = unit_of(metric, configurations)
-    share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
-    return (0.0, unit) if share and lowest >= 0 and highest <= unit else (-math.inf, math.inf)
+    share = is_accuracy(metric) and unit in (1.0, PERCENT) and lowest >= 0 and highest <= unit
+    return (0.0, unit) if share else (-math.inf, math.inf)
 
 
 def _usual(rewards: Sequence[Floats]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,16 @@ def test_a_comparison_of_recipes_scales_with_the_metric() -> None:
         found.append({name: rows[name].draws / unit for name in ("A", "predicted", "reward")})
     for name, values in found[0].items():
         np.testing.assert_allclose(found[1][name], values, rtol=1e-6)
+
+
+def test_an_accuracy_of_any_name_stays_a_share(synthetic: Callable[..., Runs]) -> None:
+    def steep(_b: int, n: int, compute: Any) -> Any:
+        return 0.98 - 0.7 * np.exp(-compute / 2e5) / np.log2(n)
+
+    runs = synthetic([(32, n) for n in (8, 16, 32, 64)], steep, noise=0.02)
+    table = runs.to_pandas().assign(metric="val_acc")
+    law = isolaw.fit(Runs(table.assign(value=table["value"].clip(0, 1))), "val_acc", draws=50)
+    prediction = law.predict(9e6)
+    for option in prediction.options:
+        assert option.reward.interval is not None
+        assert 0 <= option.reward.interval[0] <= option.reward.interval[1] <= 1

@@ -65,11 +65,14 @@ def _buys(prediction: Prediction, document: LawDocument, bought: Gain | None) ->
         within = not prediction.asked and prediction.compute <= reach
         return f"The runs cover this budget: three n or more ran to C = {number(reach)}." if within else ""
     today = bought.today
-    reward = "" if today.reward.value is None else f", with a reward of {number(today.reward.value)}"
+    reward = (
+        "" if today.reward.value is None else f", with a predicted reward of {number(today.reward.value)}"
+    )
+    ran = "" if not today.options or today.options[0].measured else " (no run has it)"
     return (
         f"The gain over the best allocation at C = {number(today.compute)} is {_difference(bought.reward)}. "
-        f"C = {number(today.compute)} is the largest compute that three n reached, and n = {today.n} is the "
-        f"best there{reward}.{_comes_down(prediction, bought)}"
+        f"C = {number(today.compute)} is the largest compute that three n reached; for it isolaw recommends "
+        f"n = {today.n}{ran}{reward}.{_comes_down(prediction, bought)}"
     )
 
 

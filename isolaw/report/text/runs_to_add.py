@@ -49,11 +49,16 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
     if not prediction.run_first:
         return ""
     listed = ", ".join(str(n) for n in prediction.run_first)
-    reach = f"C = {number(reached(document.grid))}" + (
+    reach = f"C = {number(min(reached(document.grid), _most(prediction)))}" + (
         "" if document.x.unit == "steps" else f" {document.x.unit}"
     )
     text = f"Run n = {listed} first, to {reach} each: the best n may be beyond the measured n."
     return about(text, document.axis)
+
+
+def _most(prediction: Prediction | None) -> float:
+    """Return the compute of a budget, which runs to add need not exceed; infinity if it is in hours."""
+    return math.inf if prediction is None or prediction.asked else prediction.compute
 
 
 def next_line(
@@ -102,7 +107,7 @@ def advice(
     elif prediction is not None and not prediction.options:  # ``run_first`` names the same runs
         out = [*_far(grid, prediction), *out]
     else:
-        out += _far(grid, prediction) or _short(grid)
+        out += _far(grid, prediction) or _short(grid, _most(prediction))
     if counts[0] < _SEEDS and not race:
         why = (
             f"{'Each configuration has' if len(counts) == 1 else 'Some configurations have'} only "
@@ -236,13 +241,14 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
     return [RunsToAdd(what, why, (f"sweep.compute={goal}",))]
 
 
-def _short(grid: Sequence[GridEntry]) -> list[RunsToAdd]:
+def _short(grid: Sequence[GridEntry], most: float) -> list[RunsToAdd]:
     """Recommend extending configurations that ended early, since their later rewards are extrapolated."""
     end = max(g.measured[1] for g in grid)
     axis = axis_of(grid)
-    names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * end})
+    goal = min(end, most)
+    names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * goal})
     if not names:
         return []
-    what = about(f"Run n = {', '.join(map(str, names))} to C = {number(end)}.", axis)
+    what = about(f"Run n = {', '.join(map(str, names))} to C = {number(goal)}.", axis)
     why = "Their runs ended earlier, so their rewards at larger budgets are extrapolated."
-    return [RunsToAdd(what, why, (f"sweep.compute={int(end)}",))]
+    return [RunsToAdd(what, why, (f"sweep.compute={int(end)}",) if goal == end else ())]

@@ -85,7 +85,7 @@ def test_a_law_of_batches_is_advised_about_batches(synthetic: Make) -> None:
 def test_short_runs_go_on(synthetic: Make) -> None:
     """All with as many steps: the small n end early."""
     runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)
-    assert "Run n = 8, 32, 128 to C = 3.28e6." in what(runs, 6e5)
+    assert "Run n = 8, 32 to C = 6e5." in what(runs, 6e5)  # as far as the budget goes
 
 
 @pytest.mark.parametrize(("seeds", "more"), [(1, True), (2, True), (3, False)])
@@ -141,3 +141,17 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     assert not any("race" in own.what for own in advice(law.document, law.predict(end), certain))
     (far,) = (own for own in advice(law.document, law.predict(9 * end), certain) if "race" in own.what)
     assert far.what.endswith("in a new directory.")
+
+
+def test_a_small_budget_asks_for_no_larger_runs(synthetic: Make) -> None:
+    def length(b: int, n: int) -> float:
+        return 1e6 if n > 8 else 2e5
+
+    runs = synthetic([(32, n) for n in LEVELS], peaked, compute=length, noise=0.002)
+    assert what(runs, 1e6)[0] == "Run n = 8 to C = 9.99e5."
+    assert what(runs, 1e5) == []
+    small = isolaw.fit(
+        synthetic([(32, n) for n in LEVELS[1:]], lambda b, n, c: learnt(0.9 - 0.05 * n**0.5, c))
+    )
+    first = advice(small.document, small.predict(4e4))[0]
+    assert first.what.endswith("first, to C = 40,000 rollouts each.")
