@@ -137,6 +137,18 @@ class SpecError(InputError):
         super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
 
 
+def check_type(name: str, value: object, types: Any, expected: str) -> None:
+    """Raise `InputError` if an argument from Python has another type than one of ``types``.
+
+    >>> check_type("draws", "a", int, "a number of draws")
+    Traceback (most recent call last):
+    isolaw.errors.InputError: draws: found 'a'; expected a number of draws
+    """
+    if not isinstance(value, types) or isinstance(value, bool):
+        shown = _shown(value) if isinstance(value, str | int | float | list | tuple) else type(value).__name__
+        raise InputError(f"{name}: found {shown}; expected {expected}")
+
+
 def option(keyword: str, name: str, value: object) -> str:
     """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isolaw import places
-from isolaw.errors import DataError, InputError, nearest, option
+from isolaw.errors import DataError, InputError, check_type, nearest, option
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
@@ -334,6 +334,7 @@ def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -
     >>> full_names({"n": 8, "lr": 0.5})
     {'rollouts_per_problem': 8, 'lr': 0.5}
     """
+    check_type("where", given, Mapping, 'values of columns, e.g. {"B_p": 32}')
     out: dict[str, Any] = {}
     for name, value in given.items():
         full = symbols.get(name, name)

@@ -40,9 +40,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from numbers import Real
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isolaw.errors import InputError
+from isolaw.errors import InputError, check_type
 
 if TYPE_CHECKING:
     from isolaw.step_effects import StepEffects
@@ -299,6 +301,7 @@ def student(freedom: int) -> float:
 
 def checked_price(price: float | None) -> float | None:
     """Return a price unchanged; raise `InputError` unless it is a positive number or None."""
+    check_type("price", price, (Real, NoneType), "a price per hour")
     if price is not None and not 0 < price < math.inf:
         raise InputError(
             f"price: found {price!r}; expected a positive price per GPU hour (without GPUs: per hour)"
@@ -328,6 +331,7 @@ def parse_rollouts(budget: float | str, or_else: str = "") -> float:
     1500000.0
     """
     if not isinstance(budget, str):
+        check_type("compute", budget, Real, f"one budget in rollouts, e.g. 1e6 or '1M'{or_else}")
         return budget
     found = _ROLLOUTS.fullmatch(budget)
     if found is None:

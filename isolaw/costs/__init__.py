@@ -11,6 +11,7 @@ The equations are in `isolaw.step_cost`, and the fit to recorded runs is in `iso
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -54,6 +55,7 @@ def read(source: Any) -> Cost:
     34.13...
     """
     from isolaw.costs import measured, recorded
+    from isolaw.readers.read import read as read_runs
     from isolaw.runs import Runs
 
     if isinstance(source, Cost):
@@ -62,6 +64,8 @@ def read(source: Any) -> Cost:
         return recorded.of_runs(source)
     if isinstance(source, Mapping):
         return measured.of_table(source)
+    if not isinstance(source, str | os.PathLike):
+        return recorded.of_runs(read_runs(source))
     path = Path(source)
     if not path.exists():
         raise InputError(
@@ -76,8 +80,6 @@ def read(source: Any) -> Cost:
         return measured.read_doctor(path)
     if path.is_dir() and (path / "sweep.json").exists():
         return recorded.fit(_of_sweep(path), str(path))
-    from isolaw.readers.read import read as read_runs
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         cost = recorded.of_runs(read_runs(str(path)), str(path))

@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.errors import InputError, Refused
+from isolaw.errors import InputError, Refused, check_type
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
@@ -227,6 +228,7 @@ def _checked(method: str, curve: str, records: float | str | None, draws: int) -
         raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
         raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
+    check_type("draws", draws, Integral, f"0 to {MOST_DRAWS} draws")
     if not 0 <= draws <= MOST_DRAWS:
         raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
     if records == "auto":

@@ -28,12 +28,14 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError, at_command_line
+from isolaw.errors import InputError, at_command_line, check_type
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -78,6 +80,9 @@ def predict(
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     compute = parse_budget(compute)
+    check_type("cost", cost, (Cost, NoneType), "the result of isolaw.read_cost")
+    for name, value in (("max_batch_rollouts", max_batch_rollouts), ("n_train_problems", n_train_problems)):
+        check_type(name, value, (Real, NoneType), "a number")
     asked = compute if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
     if not isinstance(compute, str) and not 1 <= compute <= _MOST:
