@@ -13,7 +13,7 @@ from isolaw.fits.frontier import Path
 from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit
-from isolaw.fits.surface.slices import FLAT
+from isolaw.fits.surface.slices import equal
 
 _CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
@@ -22,7 +22,14 @@ _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 def flags_of(
     selection: Selection, resampled: Unit, path: Path, document: LawDocument, scale: float
 ) -> tuple[Flag, ...]:
-    """Return the flags of a law, most serious first."""
+    """Return the flags of a law, most serious first.
+
+    If the reward never changed, nothing else is worth a flag. All runs are then copies of one another.
+    """
+    rewards = np.concatenate([c.reward for c in selection.configurations])
+    if equal(rewards.max(), rewards.min(), document.unit):
+        text = f"the reward never changed: {selection.metric} is {rewards[0]:.3g} at all checkpoints"
+        return (Flag(Code.FLAT, text), *(own for own in selection.flags if own.code != Code.COPIES))
     return (
         *(
             Flag(flag.code, about(flag.text, document.axis))
@@ -107,10 +114,7 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
 def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
     rewards = np.concatenate([c.reward for c in selection.configurations])
     span, tolerance = np.ptp(rewards), document.tolerance
-    if span <= FLAT * max(document.unit, abs(rewards[0])):
-        text = f"the reward never changed: {selection.metric} is {rewards[0]:.3g} at all checkpoints"
-        yield Flag(Code.FLAT, text)
-    elif span < 10 * tolerance:
+    if span < 10 * tolerance:
         text = f"all rewards are within {span:.2g} of each other, which makes {tolerance:g} a wide tolerance"
         yield Flag(Code.NARROW_REWARDS, text)
     if document.unit != 1:

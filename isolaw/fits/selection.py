@@ -341,15 +341,11 @@ def configurations_of(
 def _without_copies(
     members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
-    """Drop exact copies of runs, since one log under two seeds would show no variation between runs.
-
-    A constant reward, such as 0 from the first step to the last, is no sign of a copy.
-    """
+    """Drop exact copies of runs, since one log under two seeds would show no variation between runs."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
         own = by_run[run_id]
-        curve = own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes()
-        seen.setdefault(curve if own["value"].nunique() > 1 else run_id.encode(), run_id)
+        seen.setdefault(own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes(), run_id)
     if len(seen) < len(members):
         text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
         flags.append(Flag(Code.COPIES, text))

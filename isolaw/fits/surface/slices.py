@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 
-FLAT = 1e-9  # a surface that varies by less than this share of the reward, or of its unit, is flat
+FLAT = 1e-9  # a surface that varies by less than this share of the reward is flat up to rounding
+_ZERO = 1e-12  # the same share of the reward's unit, for rewards near 0
 _STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; isolaw uses the finest that _MOST allows
 _MOST = 400  # limit on the number of points that are drawn together
 _KNOTS = 12  # number of computes at which the surface is drawn, and between which it is interpolated
@@ -33,6 +34,12 @@ def highest(values: Floats, axis: int) -> NDArray[np.int64]:
     """
     top = values.max(axis=axis, keepdims=True)
     return np.asarray((values >= top - FLAT * np.abs(top)).argmax(axis=axis))
+
+
+def equal(top: Floats, bottom: Floats, unit: float) -> NDArray[np.bool_]:
+    """Return where two rewards of this unit are equal up to rounding."""
+    size = np.maximum(np.abs(top), np.abs(bottom))
+    return np.asarray(top - bottom <= np.maximum(FLAT * size, _ZERO * unit))
 
 
 class RewardModel(Protocol):
@@ -80,9 +87,7 @@ class Slices:
     def flat(self) -> NDArray[np.bool_]:
         """A mask of shape (1 + D, X): True where no allocation is better than another."""
         top, bottom = self.reward.max(axis=2), self.reward.min(axis=2)
-        return np.asarray(
-            top - bottom <= FLAT * np.maximum(np.maximum(np.abs(top), np.abs(bottom)), self.unit)
-        )
+        return equal(top, bottom, self.unit)
 
 
 def slices(

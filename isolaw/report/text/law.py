@@ -170,6 +170,8 @@ def form(law: str, document: LawDocument) -> str:
 def verdict(document: LawDocument) -> str:
     """Return the preferred law with its numbers and why it is preferred; empty without a comparison."""
     c = document.comparison
+    if having(document.flags, Code.FLAT):
+        return "isolaw prefers no law, since the reward never changed."
     if c.refused == "few_seeds":
         return (
             "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest "
