@@ -53,7 +53,7 @@ CASES = [f"{method} {setting}" for method in METHODS for setting in (*GRIDS, "eq
 
 @pytest.fixture(scope="module")
 def laws(synthetic: Make) -> dict[str, Law]:
-    """One law of each method and setting, and one of rewards that are all equal."""
+    """One law of each method and setting, and one of rewards that never change."""
     out = {}
     equal = synthetic([(32, n) for n in LEVELS], lambda b, n, c: 0.1 + 0.2 + 0 * c, noise=0)
     for method in METHODS:
@@ -76,7 +76,7 @@ def test_the_budget_is_kept(laws: dict[str, Law], case: str, budget: float, cap:
     json.dumps(p.to_dict(), allow_nan=False)
     a = p.allocation
     if a is None or p.unspent is None:
-        assert budget > 9.9 * REACH
+        assert budget > 9.9 * REACH or "equal" in case
         return
     assert a.problems_per_batch * a.rollouts_per_problem * a.steps + p.unspent == int(budget) == p.compute
     assert 0 <= p.unspent < a.batch_rollouts
@@ -150,7 +150,7 @@ def cut_of(law: Law, model: RewardModel, budget: float, places: Places) -> Slice
     return slices(model, np.array([float(int(budget))]), allowed, more)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
 @pytest.mark.parametrize("budget", [3e4, 4e5, 9e5])
 def test_regret_by_hand(laws: dict[str, Law], hand: Any, case: str, budget: float) -> None:
     """Mean loss over draws, and how often it is within tolerance; what loses more is not listed."""
@@ -590,17 +590,16 @@ def test_what_cannot_be_afforded(laws: dict[str, Law]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_of_equals_the_smaller_is_taken(laws: dict[str, Law], method: str) -> None:
-    """All rewards are equal, up to rounding: the fewest rollouts for each problem, and n* is not stated."""
+def test_of_equals_none_is_taken(laws: dict[str, Law], method: str) -> None:
+    """The reward never changes, up to rounding: no allocation is better, and n* is not stated."""
     p = laws[f"{method} equal"].predict(5e5)
-    found = [o.allocation.rollouts_per_problem for o in p.options]
-    assert found == (BETWEEN if method == "surface" else LEVELS)
+    assert p.options == []
     assert {q.status for q in (p.n_star, p.b_star, p.m_star)} == {"refused"}
     assert having(p.flags, Code.FLAT)
     assert p.law_n.status == "refused"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
 def test_the_shape_of_the_json(laws: dict[str, Law], case: str) -> None:
     p = laws[case].predict(4e5, n_train_problems=6000)
     data = p.to_dict()
