@@ -252,6 +252,7 @@ def _runs(parts: Iterable[tuple], problem_set: str, problems: int) -> isolaw.Run
     }
     runs = isolaw.Runs.__new__(isolaw.Runs)
     runs.points, runs.attributes = pd.DataFrame(columns), {}
+    runs.diverged = runs.points[:0]
     runs.source, runs.notes, runs.problems = "", (), None
     return runs
 
