@@ -287,7 +287,7 @@ def said_once(err: str, out: Path) -> None:
 
 def check(base: Base, kinds: list[tuple[str, int, int]], scratch: Path) -> str:
     """Damage a copy, mend it, and say how that went."""
-    from isolaw.errors import StoreError
+    from isolaw.errors import NoHistory, StoreError
     from isolaw.store import SweepStore
 
     case = scratch / "case"
@@ -309,7 +309,7 @@ def check(base: Base, kinds: list[tuple[str, int, int]], scratch: Path) -> str:
     code, _, err = call(["status", str(out)])
     if code:
         said_once(err, out)
-    with contextlib.suppress(StoreError, FileNotFoundError):  # nothing can be read
+    with contextlib.suppress(StoreError, NoHistory, FileNotFoundError):  # nothing can be read
         read = rows(SweepStore(out).collect())
         wrong = [key for key, row in read.items() if base.rows.get(key) != row]
         assert not wrong, f"rows that nobody made: {wrong[:3]}"
