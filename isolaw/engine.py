@@ -162,10 +162,9 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
-    ``diverged`` is the number of done runs whose last values have a NaN. ``at_work`` is the number of locked
-    runs. This number includes jobs that outlive their engine. It excludes
-    runs on machines of a Ray cluster that do not share the directory. Raises `StoreError` if the directory
-    contains no sweep.
+    ``diverged`` is the number of done runs whose last values contain NaN. ``at_work`` is the number of locked
+    runs. It includes jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do
+    not share the directory. Raises `StoreError` if the directory contains no sweep.
     """
     store = SweepStore(out)
     if not store.exists:
