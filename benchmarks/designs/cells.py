@@ -121,6 +121,8 @@ def _main() -> list[Cell]:
         _cell("late", "4nx4", 2),
         _cell("late", "9n", 3, "white", "sqrt"),
         _cell("late", "5nx4", 3, kind="joint"),
+        _cell("critical", "7n", 3),
+        _cell("critical", "4nx4", 2),
         _cell("easy", "7n", 2),
         _cell("easy", "9n", 3, OWN),
         # judging
@@ -143,6 +145,8 @@ def _main() -> list[Cell]:
         _cell("not_monotone", "7n", 3, kind="fixed-b"),
         _cell("two_peaks", "5nx4", 2, "few_problems"),
         _cell("two_peaks", "9n", 3, "drift"),
+        _cell("batch_limited", "7n", 3),
+        _cell("batch_limited", "4nx4", 2),
         _cell("valley", "4nx4", 2),
         _cell("valley", "7n", 3, "missing"),
         _cell("valley", "9n", 3, "few_problems", "sqrt"),

@@ -25,8 +25,11 @@ Floats = NDArray[np.float64]
 COMPUTE = 3e6  # rollouts, the longest run of a sweep
 B_P = 32  # problems in a batch, where they do not vary
 R0 = 0.35  # reward before training, but of runs that begin at almost nothing
-TUNING = ("constant", "kinked", "unsaturated", "cliff", "late", "easy")
-JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard", "staircase", "falls")
+TUNING = ("constant", "kinked", "unsaturated", "cliff", "late", "easy", "critical")
+JUDGING = (
+    "flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard", "staircase", "falls",
+    "batch_limited",
+)  # fmt: skip
 SIMULATED = ("easy", "hard")
 
 _TIED = 1e-7  # of reward: as good as the best
@@ -182,7 +185,22 @@ def _falls(u: Floats, b: Floats, c: Floats) -> Floats:
     return R0 + 0.34 * learnt - learnt * loss - _batch(b, c, learnt)
 
 
+def _critical(u: Floats, b: Floats, c: Floats) -> Floats:
+    """What a step learns grows as √B up to a critical batch of 65,536 rollouts, and no further."""
+    ceiling = 0.55 / (1 + np.exp2(8 - _across(u, b)))
+    steps = c / np.exp2(u + b)
+    return 0.2 + ceiling * _exponential(steps * np.exp2(0.5 * np.minimum(u + b - 16, 0.0)), 23.5)
+
+
+def _batch_limited(u: Floats, b: Floats, c: Floats) -> Floats:
+    """The steps to a reward fall with 1 + B_crit / B (arXiv 1812.06162, eq. 2.11), with B_crit = 40,000."""
+    ceiling = 0.42 - 0.20 * np.exp2(-0.4 * (_across(u, b) - 3))
+    return R0 + ceiling * _hill(c, 30 * (np.exp2(u + b) + 4e4), 1.3)
+
+
 ANALYTIC = {
+    "critical": _critical,
+    "batch_limited": _batch_limited,
     "staircase": _staircase,
     "falls": _falls,
     "constant": _constant,

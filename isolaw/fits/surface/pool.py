@@ -14,6 +14,12 @@ where the model m_d is one of
 - a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs determine its error
   at the anchor. The second term corrects this error, and decays over λ e-folds.
 
+Past the largest measured batch B = B_p n, a larger batch may no longer save steps. Half of the draws assume
+this critical batch (s_d = 1), and half do not (s_d = 0). With it, the scale of a parametric surface doubles
+with B, and the surface's own extension falls by s_d k w [S_d(a, C) − S_d(a, C/2)] at w doublings past that
+batch. k is the compute, in doublings of C per doubling of B, that the larger measured batches saved, and the
+difference is the reward of a doubling of C. If B_p varies independently of n, s_d is 0.
+
 If B_p varies independently of n, every model extends the surface's slope past the grid of B_p. Where rewards
 rise, the slope is multiplied by −1 to 1, since no theory predicts how far they rise. Where they fall, it is
 multiplied by 1 to 2.
@@ -44,7 +50,7 @@ from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.estimate import Surface, each
 from isolaw.fits.surface.process import Process
-from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
+from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily, past_batch
 
 Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
 _CUTS = (4.0, 2.0)  # a backtest ends each run at its C divided by one of these
@@ -174,10 +180,12 @@ class ModelPool:
         u, v, until = anchors(self.places, self.ends, log2_n, log2_b, t)
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
         at, anchor = (log2_n, log2_b, t), (u, v, until)
-        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3))
         drawn = slice(1, None) if draws else slice(None)
+        critical = (_even(self.surface, 6) > 0.5).astype(np.float64) if draws else np.zeros(1)
+        slower = critical * np.mean([m.saved for m in self.members], axis=0) / np.log(2)
+        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3), slower)
         changes = [(on - base)[drawn]]
-        changes += [_change(m, base[drawn], at, anchor) + by_batch[drawn] for m in self.members]
+        changes += [_change(m, base[drawn], at, anchor, critical) + by_batch[drawn] for m in self.members]
         weights = np.array(list(self.weights(float((t - self.ends.max()).max())).values()))
         mean = base[:1] + weights @ np.array([c.mean(axis=0) for c in changes])
         if not draws:
@@ -211,48 +219,56 @@ def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Flo
     return u, v, np.minimum(t, near @ ends / near.sum(axis=1))
 
 
-def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
+def _change(
+    member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates, critical: Floats | float = 0.0
+) -> Floats:
     """Return the change of reward from the anchor under a parametric model m.
 
     The change is m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), of shape (D, Q), and ``base`` is S_d(a). If B_p
-    varies independently of n, m is evaluated at the anchor's B_p.
+    varies independently of n, m is evaluated at the anchor's B_p. ``critical`` is the share of the slowdown
+    past a critical batch for each draw.
     """
-    there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
+    there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]), critical)
     misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
     log2_b = anchor[1] if member.plane else at[1]
-    return member.rewards(at[0], log2_b, np.exp(at[2])) - there - misses
+    return member.rewards(at[0], log2_b, np.exp(at[2]), critical) - there - misses
 
 
 def _surface(
-    surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats
+    surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats, slower: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return rewards of the surface's mean and draws at the anchors and at the points.
 
     Past the grid of n, rewards follow the line through the last two measured n. Its slope is multiplied by 0
-    to 1 if rewards rise, and by 1 to 2 if they fall; ``turns`` gives a share for each draw. The third array
-    is the change of reward due to a B_p past its grid, if B_p varies independently of n. Each array has shape
+    to 1 if rewards rise, and by 1 to 2 if they fall; ``turns`` gives a share for each draw. ``slower`` is the
+    compute lost past a critical batch, in doublings of C per doubling of B, for each draw. The third array is
+    the change of reward due to a B_p past its grid, if B_p varies independently of n. Each array has shape
     (1 + D, Q).
     """
     o = surface.process.observations  # a backtest observes fewer levels than ``places`` lists
     u, v, _ = anchor
     inner, ahead = _inwards(np.unique(o.log2_n), at[0], u)
     places = [np.stack(anchor), np.stack([u, v, at[2]])]
-    if plane := varies_in_batch(o.log2_n, o.log2_b):
+    plane = varies_in_batch(o.log2_n, o.log2_b)
+    past = past_batch(o.places, at[0], at[1])
+    if plane:
         inner_v, ahead_v = _inwards(np.unique(o.log2_b), at[1], v)
         places += [np.stack([inner, v, at[2]]), np.stack([u, inner_v, at[2]])]
     else:
         with np.errstate(divide="ignore", invalid="ignore"):  # with fixed B, B_p follows from n
             along = np.where(inner == u, 0.0, (at[1] - v) / ahead)
-        places.append(np.stack([inner, v - along, at[2]]))
+        half = np.where(past > 0, np.log(2), 0.0)
+        places += [np.stack([inner, v - along, at[2]]), np.stack([u, v, at[2] - half])]
     distinct, where = np.unique(np.round(np.concatenate(places, axis=1), 9), axis=1, return_inverse=True)
     reward = surface.rewards(distinct[0], distinct[1], np.exp(distinct[2]))[:, where.ravel()]
-    base, end, *before = np.split(reward, len(places), axis=1)
+    base, end, before, other = np.split(reward, 4, axis=1)
     turn = np.append(0.5, turns)[: len(end), None]
-    slope = (end - before[0]) * ahead
+    slope = (end - before) * ahead
     out = end + np.where(slope > 0, turn, 1 + turn) * slope
     if not plane:
-        return base, out, np.zeros_like(base)
-    slope = (end - before[1]) * ahead_v
+        lost = np.append(slower.mean(), slower)[: len(end), None] * past
+        return base, out - lost * np.maximum(end - other, 0.0), np.zeros_like(base)
+    slope = (end - other) * ahead_v
     by_batch = np.where(slope > 0, 2 * turn - 1, 1 + turn) * slope
     return base, out + by_batch, by_batch
 
@@ -326,7 +342,9 @@ def _backtest(
     there = np.unique(o.place[kept])
     ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
     anchor = anchors(o.places[there], ends, *at)
-    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64)))
+    base, on, by_batch = (
+        values[0] for values in _surface(own, at, anchor, none.astype(np.float64), np.zeros(1))
+    )
     members = _fitted(part, mode, 0, surface.seed)
     change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] + by_batch for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
