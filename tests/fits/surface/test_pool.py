@@ -35,6 +35,13 @@ def late(_b: int, n: int, compute: Any) -> Any:
     )
 
 
+def critical(_b: int, n: int, compute: Any) -> Any:
+    """What a step learns grows as √B up to B = 1,024, the largest batch of n = 32, and no further."""
+    batch, ceiling = 32 * n, 0.2 + 0.55 * n / (n + 8)
+    rate = 0.02 * np.minimum(1, np.sqrt(batch / 1024))
+    return ceiling - (ceiling - 0.2) * np.exp(-compute / batch * rate)
+
+
 @pytest.fixture(scope="module")
 def law(synthetic: Make) -> Law:
     return isolaw.fit(synthetic(PLACES, larger_later, **NOISE), draws=60)
@@ -54,8 +61,8 @@ def test_it_is_the_less_sure_the_further(law: Law) -> None:
     spread = [
         [law.pool.rewards(*at([n], c))[1:].std() for c in (9e5, 3e6, 9e6)] for n in (128, 512, 1024, 2048)
     ]
-    assert np.all(np.diff(spread, axis=1) > 0)
-    assert np.all(np.diff(np.array(spread)[1:, 0]) > 0)
+    assert np.all(np.diff(spread[:2], axis=1) > 0)  # past the grid, a critical batch costs less at larger C
+    assert np.all(np.diff(np.array(spread)[1:], axis=0) > 0)
 
 
 def test_the_weights(law: Law) -> None:
@@ -86,6 +93,34 @@ def test_a_larger_n_than_measured_competes(law: Law) -> None:
     assert (inside.models, inside.run_first, inside.compared) == (None, [], (8, 512))
     capped = law.predict(9e6, max_batch_rollouts=32 * 512)
     assert capped.compared == (2, 512)
+
+
+@pytest.mark.parametrize("largest", [32, 64])
+def test_a_critical_batch_past_the_grid_is_expected(largest: int, synthetic: Make) -> None:
+    """The recommendation takes it into account: four times the largest n would lose .067 to .087."""
+    places = [(32, n) for n in (4, 8, 16, 32, 64) if n <= largest]
+    law = isolaw.fit(synthetic(places, critical, compute=200_000, **NOISE), draws=100)
+    for compute in (4e5, 6e5):
+        p = law.predict(compute)
+        assert p.allocation is not None
+        assert p.loss is not None
+        n = p.allocation.rollouts_per_problem
+        lost = max(critical(32, m, compute) for m in (32, 48, 64, 96, 128)) - critical(32, n, compute)
+        assert lost < 0.02
+        assert lost < 1.5 * p.loss + 0.005
+    pool, sizes = law.pool, [largest, 2 * largest, 4 * largest]
+    spread = pool.rewards(*at(sizes, 2e5))[1:].std(axis=0)
+    assert spread[2] > spread[1] > 2 * spread[0]
+
+
+def test_with_a_fixed_batch_none_is_critical(synthetic: Make) -> None:
+    runs = synthetic([(512 // n, n) for n in (8, 16, 32, 64)], larger_later, **NOISE)
+    members = isolaw.fit(runs, hold="B", draws=20).pool.members
+    for member in members:
+        points = np.array([2.0, 8.0]), np.array([7.0, 1.0]), np.full(2, 1e6)
+        np.testing.assert_array_equal(member.rewards(*points, 1.0), member.rewards(*points))
+        larger = np.array([8.0]), np.array([3.0]), np.array([1e6])
+        assert np.all(member.rewards(*larger, 1.0) <= member.rewards(*larger) + 1e-9)
 
 
 def test_a_larger_batch_than_measured_competes(synthetic: Make) -> None:
