@@ -14,11 +14,9 @@ where the model m_d is one of
 - a parametric surface, exponential or Hill (`isolaw.fits.surface.saturating`). The runs determine its error
   at the anchor. The second term corrects this error, and decays over λ e-folds.
 
-Past the largest measured batch B = B_p n, a larger batch may no longer save steps. Half of the draws assume
-this critical batch (s_d = 1), and half do not (s_d = 0). With it, the scale of a parametric surface doubles
-with B, and the surface's own extension falls by s_d k w [S_d(a, C) − S_d(a, C/2)] at w doublings past that
-batch. k is the compute, in doublings of C per doubling of B, that the larger measured batches saved, and the
-difference is the reward of a doubling of C. If B_p varies independently of n, s_d is 0.
+Past the critical batch, a larger batch saves no more steps (the law is in `isolaw.fits.surface.saturating`).
+There the surface's own extension falls by ω_d [S_d(a, C) − S_d(a, C/2)]. ω_d is the number of doublings of C
+that are lost, a mean over the parametric surfaces, and the difference is the reward of a doubling of C.
 
 If B_p varies independently of n, every model extends the surface's slope past the grid of B_p. Where rewards
 rise, the slope is multiplied by −1 to 1, since no theory predicts how far they rise. Where they fall, it is
@@ -50,7 +48,7 @@ from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.estimate import Surface, each
 from isolaw.fits.surface.process import Process
-from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily, past_batch
+from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
 
 Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
 _CUTS = (4.0, 2.0)  # a backtest ends each run at its C divided by one of these
@@ -181,11 +179,10 @@ class ModelPool:
         h, past = np.maximum(t - until, 0.0), np.hypot(log2_n - u, log2_b - v)
         at, anchor = (log2_n, log2_b, t), (u, v, until)
         drawn = slice(1, None) if draws else slice(None)
-        critical = (_even(self.surface, 6) > 0.5).astype(np.float64) if draws else np.zeros(1)
-        slower = critical * np.mean([m.saved for m in self.members], axis=0) / np.log(2)
-        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3), slower)
+        lost = np.mean([m.lost(log2_n, log2_b) for m in self.members], axis=0)
+        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3), lost)
         changes = [(on - base)[drawn]]
-        changes += [_change(m, base[drawn], at, anchor, critical) + by_batch[drawn] for m in self.members]
+        changes += [_change(m, base[drawn], at, anchor) + by_batch[drawn] for m in self.members]
         weights = np.array(list(self.weights(float((t - self.ends.max()).max())).values()))
         mean = base[:1] + weights @ np.array([c.mean(axis=0) for c in changes])
         if not draws:
@@ -219,30 +216,27 @@ def anchors(places: Floats, ends: Floats, log2_n: Floats, log2_b: Floats, t: Flo
     return u, v, np.minimum(t, near @ ends / near.sum(axis=1))
 
 
-def _change(
-    member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates, critical: Floats | float = 0.0
-) -> Floats:
+def _change(member: Saturating, base: Floats, at: Coordinates, anchor: Coordinates) -> Floats:
     """Return the change of reward from the anchor under a parametric model m.
 
     The change is m_d + e^(−h/λ) [S_d(a) − m_d(a)] − S_d(a), of shape (D, Q), and ``base`` is S_d(a). If B_p
-    varies independently of n, m is evaluated at the anchor's B_p. ``critical`` is the share of the slowdown
-    past a critical batch for each draw.
+    varies independently of n, m is evaluated at the anchor's B_p.
     """
-    there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]), critical)
+    there = member.rewards(anchor[0], anchor[1], np.exp(anchor[2]))
     misses = -np.expm1(-np.maximum(at[2] - anchor[2], 0.0) / _LASTS) * (base - there)
     log2_b = anchor[1] if member.plane else at[1]
-    return member.rewards(at[0], log2_b, np.exp(at[2]), critical) - there - misses
+    return member.rewards(at[0], log2_b, np.exp(at[2])) - there - misses
 
 
 def _surface(
-    surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats, slower: Floats
+    surface: Surface, at: Coordinates, anchor: Coordinates, turns: Floats, lost: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return rewards of the surface's mean and draws at the anchors and at the points.
 
     Past the grid of n, rewards follow the line through the last two measured n. Its slope is multiplied by 0
-    to 1 if rewards rise, and by 1 to 2 if they fall; ``turns`` gives a share for each draw. ``slower`` is the
-    compute lost past a critical batch, in doublings of C per doubling of B, for each draw. The third array is
-    the change of reward due to a B_p past its grid, if B_p varies independently of n. Each array has shape
+    to 1 if rewards rise, and by 1 to 2 if they fall; ``turns`` gives a share for each draw. ``lost`` contains
+    the doublings of C lost past the critical batch, of shape (D, Q), or (1, Q) without draws. The third array
+    is the change of reward due to a B_p past its grid, if B_p varies independently of n. Each array has shape
     (1 + D, Q).
     """
     o = surface.process.observations  # a backtest observes fewer levels than ``places`` lists
@@ -250,14 +244,13 @@ def _surface(
     inner, ahead = _inwards(np.unique(o.log2_n), at[0], u)
     places = [np.stack(anchor), np.stack([u, v, at[2]])]
     plane = varies_in_batch(o.log2_n, o.log2_b)
-    past = past_batch(o.places, at[0], at[1])
     if plane:
         inner_v, ahead_v = _inwards(np.unique(o.log2_b), at[1], v)
         places += [np.stack([inner, v, at[2]]), np.stack([u, inner_v, at[2]])]
     else:
         with np.errstate(divide="ignore", invalid="ignore"):  # with fixed B, B_p follows from n
             along = np.where(inner == u, 0.0, (at[1] - v) / ahead)
-        half = np.where(past > 0, np.log(2), 0.0)
+        half = np.where(at[0] + at[1] > u + v + 1e-9, np.log(2), 0.0)  # whether or not anything is lost there
         places += [np.stack([inner, v - along, at[2]]), np.stack([u, v, at[2] - half])]
     distinct, where = np.unique(np.round(np.concatenate(places, axis=1), 9), axis=1, return_inverse=True)
     reward = surface.rewards(distinct[0], distinct[1], np.exp(distinct[2]))[:, where.ravel()]
@@ -266,7 +259,7 @@ def _surface(
     slope = (end - before) * ahead
     out = end + np.where(slope > 0, turn, 1 + turn) * slope
     if not plane:
-        lost = np.append(slower.mean(), slower)[: len(end), None] * past
+        lost = np.vstack([lost.mean(axis=0), lost])[: len(end)]
         return base, out - lost * np.maximum(end - other, 0.0), np.zeros_like(base)
     slope = (end - other) * ahead_v
     by_batch = np.where(slope > 0, 2 * turn - 1, 1 + turn) * slope
@@ -342,10 +335,9 @@ def _backtest(
     there = np.unique(o.place[kept])
     ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
     anchor = anchors(o.places[there], ends, *at)
-    base, on, by_batch = (
-        values[0] for values in _surface(own, at, anchor, none.astype(np.float64), np.zeros(1))
-    )
     members = _fitted(part, mode, 0, surface.seed)
+    lost = np.mean([m.lost(at[0], at[1]) for m in members], axis=0)
+    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64), lost))
     change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] + by_batch for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
     h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])

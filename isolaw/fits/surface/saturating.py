@@ -10,13 +10,14 @@ independently of n, u + σ v replaces u in A, since a larger batch of problems n
 larger n starts later (τ1) and ends higher (α), or lower if it costs more than it gains (q). These are the
 curves of arXiv 2603.12151, section 4, and of arXiv 2510.13786, with parameters shared over configurations.
 
-While a doubling of the batch B = B_p n saves steps, it costs less than twice the compute (τ1 < ln 2). Past a
-critical batch it saves none, and τ doubles with B (McCandlish et al. 2018, arXiv 1812.06162, section 2.2).
-Whether the critical batch has been reached is unknown past the largest measured B. At w doublings past it
+While a doubling of the batch B = B_p n saves steps, it costs less than twice the compute, and x = τ1 / ln 2
+is below 1. If the compute to a reward grows as B + B_crit (McCandlish et al. 2018, arXiv 1812.06162,
+eq. 2.11), then x = B / (B + B_crit). So the critical batch B_crit lies log2((1 − x) / x) doublings past the
+largest measured B. Beyond it, τ doubles with B: at w doublings past the largest measured B,
 
-    log τ = τ0 + τ1 u + τ2 v + s max(ln 2 − τ1, 0) w
+    log τ = τ0 + τ1 u + τ2 v + (ln 2 − τ1) max(w − max(log2((1 − x) / x), 0), 0)    for 0 < x < 1
 
-with s = 1 if it has, and s = 0 if it is still far. If B_p varies independently of n, s is 0.
+If B_p varies independently of n, this last term is 0.
 
 The surface is fitted to the same observations as the Gaussian process, with the same covariance plus a
 misfit. The misfit is correlated over e-folds of C and doublings of n, and its size is marginalised. Draws
@@ -59,36 +60,22 @@ class Saturating:
     plane: bool
     centre: float
     scale: float
-    measured: Floats  # log2 n and log2 B_p of the configurations, (N, 2)
+    largest: float  # log2 of the largest measured B
 
-    @property
-    def saved(self) -> Floats:
-        """Logarithm of the compute that a doubling of n saves, relative to τ ∝ n, (D,): max(ln 2 − τ1, 0)."""
-        return np.maximum(np.log(2) - self.theta[:, _NAMES.index("tau_u")], 0.0)
-
-    def rewards(
-        self, log2_n: Floats, log2_b: Floats, compute: Floats, critical: Floats | float = 0.0
-    ) -> Floats:
-        """Return the reward of every draw at Q points, as an array of shape (D, Q).
-
-        ``critical`` is s for each draw, (D,).
-        """
+    def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return the reward of every draw at Q points, as an array of shape (D, Q)."""
         u, v = log2_n - self.middle[0], log2_b - self.middle[1]
-        t = np.log(compute)
-        if not self.plane:
-            t = t - (critical * self.saved)[:, None] * past_batch(self.measured, log2_n, log2_b)
+        t = np.log(compute) - np.log(2) * self.lost(log2_n, log2_b)
         return self.centre + self.scale * curve(self.family, self.theta, u, v, t, self.plane)
 
-
-def past_batch(measured: Floats, log2_n: Floats, log2_b: Floats) -> Floats:
-    """Return how many doublings the batches B = B_p n of Q points exceed the largest measured B.
-
-    ``measured`` contains log2 n and log2 B_p of the configurations, (N, 2).
-
-    >>> past_batch(np.array([[3.0, 5.0], [5.0, 5.0]]), np.array([4.0, 7.0]), np.array([5.0, 5.0])).tolist()
-    [0.0, 2.0]
-    """
-    return np.maximum(log2_n + log2_b - measured.sum(axis=1).max(), 0.0)
+    def lost(self, log2_n: Floats, log2_b: Floats) -> Floats:
+        """Return by how many doublings τ is larger past the critical batch, as an array of shape (D, Q)."""
+        x = self.theta[:, _NAMES.index("tau_u"), None] / np.log(2)
+        past = np.maximum(log2_n + log2_b - self.largest, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ahead = np.where(x > 0, np.maximum(np.log2((1 - x) / x), 0.0), np.inf)
+        lost = np.where(x < 1, (1 - x) * np.maximum(past - ahead, 0.0), 0.0)
+        return lost * (not self.plane)
 
 
 def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floats, plane: bool) -> Floats:
@@ -118,7 +105,7 @@ class Likelihood:
         o, self.family, self.centre, self.scale = observations, family, centre, scale
         self.plane = varies_in_batch(o.log2_n, o.log2_b)
         self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
-        self.measured = o.places
+        self.largest = float((o.log2_n + o.log2_b).max())
         self.u, self.v = o.log2_n - self.middle[0], o.log2_b - self.middle[1]
         self.t, self.y = o.t, (o.reward - centre) / scale
         apart = np.abs(self.t[:, None] - self.t) / _ALONG
@@ -193,7 +180,7 @@ class Likelihood:
         """Return the surface with the constants that correspond to z (W, P)."""
         theta = self.prior[:, 0] + self.prior[:, 1] * z
         u, v = self.middle
-        return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale, self.measured)
+        return Saturating(self.family, theta, (u, v), self.plane, self.centre, self.scale, self.largest)
 
     def draws(self, size: int, seed: int) -> Saturating:
         """Return ``size`` draws of the surface from its posterior, by MCMC."""
