@@ -61,7 +61,7 @@ def test_it_is_the_less_sure_the_further(law: Law) -> None:
     spread = [
         [law.pool.rewards(*at([n], c))[1:].std() for c in (9e5, 3e6, 9e6)] for n in (128, 512, 1024, 2048)
     ]
-    assert np.all(np.diff(spread[:2], axis=1) > 0)  # past the grid, a critical batch costs less at larger C
+    assert np.all(np.diff(spread[:2], axis=1) > 0)  # past the grid, where B_crit lies matters less at larger C
     assert np.all(np.diff(np.array(spread)[1:], axis=0) > 0)
 
 
@@ -97,7 +97,7 @@ def test_a_larger_n_than_measured_competes(law: Law) -> None:
 
 @pytest.mark.parametrize("largest", [32, 64])
 def test_a_critical_batch_past_the_grid_is_expected(largest: int, synthetic: Make) -> None:
-    """The recommendation takes it into account: four times the largest n would lose .067 to .087."""
+    """Its place follows from the measured batches; without it, up to .087 would be lost."""
     places = [(32, n) for n in (4, 8, 16, 32, 64) if n <= largest]
     law = isolaw.fit(synthetic(places, critical, compute=200_000, **NOISE), draws=100)
     for compute in (4e5, 6e5):
@@ -108,19 +108,24 @@ def test_a_critical_batch_past_the_grid_is_expected(largest: int, synthetic: Mak
         lost = max(critical(32, m, compute) for m in (32, 48, 64, 96, 128)) - critical(32, n, compute)
         assert lost < 0.02
         assert lost < 1.5 * p.loss + 0.005
-    pool, sizes = law.pool, [largest, 2 * largest, 4 * largest]
-    spread = pool.rewards(*at(sizes, 2e5))[1:].std(axis=0)
-    assert spread[2] > spread[1] > 2 * spread[0]
+
+
+def test_without_any_sign_of_a_critical_batch_none_is_expected(synthetic: Make) -> None:
+    """If τ does not grow with n, larger batches save all of their steps, and larger n keep their promise."""
+
+    def free(_b: int, n: int, compute: Any) -> Any:
+        return 0.2 + (0.4 + 0.012 * math.log2(n)) * compute / (compute + 2e5 * (n / 8) ** -0.3)
+
+    law = isolaw.fit(synthetic([(32, n) for n in (4, 8, 16, 32)], free, **NOISE), draws=100)
+    p = law.predict(3e6)
+    assert p.allocation is not None
+    assert p.allocation.rollouts_per_problem >= 96
 
 
 def test_with_a_fixed_batch_none_is_critical(synthetic: Make) -> None:
     runs = synthetic([(512 // n, n) for n in (8, 16, 32, 64)], larger_later, **NOISE)
-    members = isolaw.fit(runs, hold="B", draws=20).pool.members
-    for member in members:
-        points = np.array([2.0, 8.0]), np.array([7.0, 1.0]), np.full(2, 1e6)
-        np.testing.assert_array_equal(member.rewards(*points, 1.0), member.rewards(*points))
-        larger = np.array([8.0]), np.array([3.0]), np.array([1e6])
-        assert np.all(member.rewards(*larger, 1.0) <= member.rewards(*larger) + 1e-9)
+    for member in isolaw.fit(runs, hold="B", draws=20).pool.members:
+        assert not member.lost(np.array([2.0, 8.0]), np.array([7.0, 1.0])).any()
 
 
 def test_a_larger_batch_than_measured_competes(synthetic: Make) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
-from isolaw.fits.surface.saturating import FAMILIES, Likelihood, SaturatingFamily, curve
+from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily, curve
 
 U = np.arange(3.0, 12.0)
 TRUE = np.array([-1.5, 1.0, -0.5, -0.7, -6.0, 11.0, 0.25, -0.2, 0.02])
@@ -38,6 +38,19 @@ def test_the_equation(family: SaturatingFamily, theta: list[float], u: float, v:
         at = np.array([u]), np.array([v]), np.array([t])
         found = curve(family, np.array([own]), *at, plane=size == 12)[0, 0]
         assert found == pytest.approx(by_hand(family, own, u, v, t), rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(-0.5, 1.5), st.floats(0, 4))
+def test_past_the_critical_batch_the_scale_doubles_with_the_batch(x: float, w: float) -> None:
+    """x is the measured growth of log τ with log B, and w the doublings past the largest B."""
+    theta = np.where(np.arange(9) == 6, x * math.log(2), TRUE)[None]
+    surface = Saturating("exp", theta, (5.0, 5.0), False, 0.0, 1.0, 12.0)
+    found = surface.lost(np.array([7.0 + w]), np.array([5.0]))[0, 0]
+    ratio = x / (1 - x) if 0 < x < 1 else 0.0  # largest B / B_crit
+    critical = math.log2(1 / ratio) if 0 < ratio < 1 else 0.0 if ratio else math.inf
+    growth = min(w, critical) * x + max(w - critical, 0.0)  # of log2 τ, if 0 < x < 1
+    assert found == pytest.approx(max(growth - w * x, 0.0) if 0 < x < 1 else 0.0, abs=1e-9)
+    assert surface.lost(np.array([7.0 - w]), np.array([5.0]))[0, 0] == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
