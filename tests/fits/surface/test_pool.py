@@ -61,7 +61,7 @@ def test_it_is_the_less_sure_the_further(law: Law) -> None:
     spread = [
         [law.pool.rewards(*at([n], c))[1:].std() for c in (9e5, 3e6, 9e6)] for n in (128, 512, 1024, 2048)
     ]
-    assert np.all(np.diff(spread[:2], axis=1) > 0)  # past the grid, where B_crit lies matters less at larger C
+    assert np.all(np.diff(spread[:2], axis=1) > 0)  # past the grid, B_crit matters less at larger C
     assert np.all(np.diff(np.array(spread)[1:], axis=0) > 0)
 
 
