@@ -12,14 +12,17 @@ import isolaw
 from isolaw.fits.flags import Code, having
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.usefixtures("rough_predictions")
+
 Make = Callable[..., Runs]
+GRID = [(32, n) for n in (4, 8, 16, 32)]
+LEVELS = pytest.mark.parametrize("level", [0.0, 0.3, -2.0])
 
 
-@pytest.mark.parametrize("level", [0.0, 0.3, -2.0])
+@LEVELS
 @pytest.mark.parametrize("method", ["surface", "paper"])
 def test_a_constant_reward_has_no_best_n(synthetic: Make, method: Any, level: float) -> None:
-    grid = [(32, n) for n in (4, 8, 16, 32)]
-    runs = synthetic(grid, lambda _b, _n, c: np.full(c.shape, level), noise=0, seeds=2)
+    runs = synthetic(GRID, lambda _b, _n, c: np.full(c.shape, level), noise=0, seeds=2)
     law = isolaw.fit(runs, draws=10, method=method, records="off")
     (flag,) = having(law.document.flags, Code.FLAT)
     assert flag.text == f"the reward never changed: avg@4 is {level:g} at all checkpoints"
@@ -28,6 +31,11 @@ def test_a_constant_reward_has_no_best_n(synthetic: Make, method: Any, level: fl
     assert prediction.n is None
     assert prediction.run_first == []
     assert {flag.code for flag in prediction.flags} & {Code.FLAT, Code.GRID_EDGE} == {Code.FLAT}
+
+
+@LEVELS
+def test_an_answer_says_that_it_never_changed(synthetic: Make, level: float) -> None:
+    runs = synthetic(GRID, lambda _b, _n, c: np.full(c.shape, level), noise=0, seeds=2)
     answer = isolaw.answer(runs, 2e6, draws=10)
     assert "The reward never changed" in str(answer)
     assert answer.next.what == "Check the metric, or train until it rises."
