@@ -30,8 +30,13 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
     return re.findall(rf"^```(sh|python)\n(.*?)^```\n{shown}", page.read_text(), flags=re.M | re.S)
 
 
+# Whose commands take the longest.
+LONG = {"critical-batch.md", "model-size.md", "two-configurations.md"}
+RUN = [pytest.param(p, marks=[pytest.mark.nightly] * (p.name in LONG)) for p in PAGES if blocks(p)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", RUN, ids=lambda own: own.name)
 def test_blocks_run(
     page: Path, shell: dict[str, str], hasty_shell: dict[str, str], preloaded: Path, tmp_path: Path
 ) -> None:

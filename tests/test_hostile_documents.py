@@ -88,7 +88,7 @@ from isolaw.cli import run
 jobs, out = json.load(open(sys.argv[1])), []
 for name, words in jobs:
     said, printed = io.StringIO(), io.StringIO()
-    began = time.monotonic()
+    began = time.process_time()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
         try:
             code = run(words)
@@ -97,7 +97,7 @@ for name, words in jobs:
         except BaseException as error:
             code = f"{type(error).__name__}: {error}"[:300]
     peak = int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
-    out.append([name, code, time.monotonic() - began, said.getvalue()[:3000], printed.getvalue()[:300], peak])
+    out.append([name, code, time.process_time() - began, said.getvalue()[:3000], printed.getvalue()[:300], peak])
 print(json.dumps({"results": out, "mb": peak}))
 """
 

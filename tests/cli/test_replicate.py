@@ -26,6 +26,7 @@ ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_whole_of_it(isolaw: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)

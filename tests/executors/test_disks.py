@@ -92,6 +92,7 @@ def lines(out: Path) -> dict[str, bytes]:
 
 if MOUNTS:
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_a_full_disk(here: Path, whole: pd.DataFrame, in_a_shell, same) -> None:
         """A tmpfs too small for five runs; then it grows, and the same command finishes the sweep."""

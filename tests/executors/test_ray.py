@@ -73,7 +73,8 @@ def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same)
 
 
 # A machine that is removed, below, takes runs on a shared disk along.
-@pytest.mark.parametrize("shared", [pytest.param(None, marks=pytest.mark.nightly), False])
+@pytest.mark.nightly
+@pytest.mark.parametrize("shared", [None, False])
 def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same, shared) -> None:
     out, events, killed = tmp_path / "out", [], ""
     for event in events_of(long(executor=on_ray(shared=shared)), out):

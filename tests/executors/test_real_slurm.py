@@ -224,6 +224,7 @@ def test_the_example_makes_what_this_process_makes(command: str, tmp_path: Path,
     same(*(SweepStore(tmp_path / name).collect() for name in ("jobs", "inline")))
 
 
+@pytest.mark.nightly
 def test_jobs_that_have_to_make_room(make, spec, truth, held, tmp_path: Path, same) -> None:
     """SLURM puts them back itself, and they go on from their state."""
     out, numbers = tmp_path / "out", []
@@ -315,6 +316,7 @@ def test_ctrl_c(make, engine_of, spec, truth, held, tmp_path: Path, wait_for, sa
     same(SweepStore(out).collect(), truth)
 
 
+@pytest.mark.nightly
 def test_scancel_by_somebody(make, spec, truth, held, tmp_path: Path, same) -> None:
     """Of a job at work and of one that waits: both are made again."""
     out, cancelled = tmp_path / "out", []
@@ -333,6 +335,7 @@ def test_scancel_by_somebody(make, spec, truth, held, tmp_path: Path, same) -> N
     same(SweepStore(out).collect(), truth)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_jobs_begin(engine_of, long, tmp_path: Path, wait_for) -> None:
     """Also a run that has not begun by then ends as soon as it has."""
     out = tmp_path / "out"

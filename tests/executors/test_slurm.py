@@ -217,6 +217,7 @@ def test_what_sbatch_refuses_of_the_first_ends_the_sweep(
     assert engine.status(tmp_path / "out")["waiting"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_sbatch_refuses_of_others_is_asked_again(
     make, tmp_path: Path, tiny, slurm_commands: Path, same

@@ -18,6 +18,7 @@ from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery, sche
 from isolaw.replication.document import claim, judge
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupted_and_continued_in_another_order(
     small: Callable[..., Battery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -478,6 +478,7 @@ def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_ru
     same(again, first)
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_process_in_which_vllm_was_first(

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
-@pytest.fixture(params=["trl", "jsonl"])
+@pytest.fixture(params=["trl", pytest.param("jsonl", marks=pytest.mark.nightly)])
 def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A sweep of two runs with a trainer."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):  # of earlier tests

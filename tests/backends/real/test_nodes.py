@@ -69,6 +69,7 @@ def test_a_job_of_two_processes(sections: Callable[..., Any], compare, tmp_path:
     assert list((tmp_path / "slurm").glob("*_log.out"))
 
 
+@pytest.mark.nightly
 def test_two_machines_of_a_slurm_job(
     sections: Callable[..., Any], command: str, preloaded: Path, compare, tmp_path: Path
 ) -> None:

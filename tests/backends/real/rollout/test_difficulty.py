@@ -269,6 +269,7 @@ def test_the_command(sums: list[object], isolaw: Callable[..., tuple[int, str, s
     assert "contains another split (temperature 0.6, not 1.0); choose another folder" in stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_command_with_vllm(

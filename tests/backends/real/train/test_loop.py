@@ -268,6 +268,7 @@ def exact(model: Any, batch: Any) -> list[torch.Tensor]:
     return out
 
 
+@pytest.mark.nightly
 def test_the_kl_term_holds_the_policy_at_the_base_model(train, reward) -> None:
     more = {"sweep": {"compute": 32 * 12}, "evaluation": EVERY_STEP, "real": reward(HAS_A_ONE)}
     free, held = (train(recipe={"kl": kl, "lr": 5e-3}, **more)["train", "kl"] for kl in (1e-6, 5.0))
