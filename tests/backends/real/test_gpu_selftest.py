@@ -194,6 +194,7 @@ def test_memory_that_grows_is_noticed() -> None:
     assert growth([{"host_mib": None}] * 20, "host_mib") is None
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_whole_on_the_cpu(preloaded: Path, tmp_path: Path, cpu_only: dict[str, str]) -> None:

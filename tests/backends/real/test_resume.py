@@ -113,7 +113,8 @@ def test_killed_sweeps(
             last for run in begun if (last := run.last_state) is not None and not run.recorded().done_compute
         ]
         assert continued  # on a busy machine the engine may have taken the other run first
-        assert 0 < continued[0] < STEPS, "killed before there was a state to continue from"
+        # A worker that notices late may have made the last step, which the run still has to evaluate.
+        assert 0 < continued[0] <= STEPS, "killed before there was a state to continue from"
     subprocess.run([preloaded / "isolaw", *words[1:]], check=True, capture_output=True, timeout=600)
     same(pd.read_parquet(out / "points.parquet"), uninterrupted)
     assert engine.status(out)["done"] == 2
