@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError
 from isolaw.readers.across_runs import one_identity
@@ -28,6 +30,7 @@ from isolaw.store import SweepStore
 _NO_LOG = "\n  The file is not a known log either; expected {}"
 _OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
+_Rows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
 
 
 class Collector:
@@ -41,7 +44,7 @@ class Collector:
         self.logs: list[RawLog] = []
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
-        self.of_tables: dict[str, tuple[FoundLog, pd.DataFrame]] = {}  # run → its candidate and its rows
+        self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
         self.used: set[Rule] = set()
 
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
@@ -89,14 +92,16 @@ class Collector:
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
+        points = part.points.drop(columns="wall_s")
+        of_run = points.groupby("run_id", sort=False).indices
         for own in _of_table(part, found, given):
             if not self.wanted.keeps(own.run, own.sources):
                 continue
-            before, points = self.of_tables.get(own.run, (None, None))
-            rows = part.points[part.points["run_id"] == own.run].drop(columns="wall_s").reset_index(drop=True)
+            rows = points, of_run[own.run]
+            before, known = self.of_tables.get(own.run, (None, rows))
             if before is None:
                 self.of_tables[own.run] = own, rows
-            elif rows.equals(points):
+            elif _taken(*rows).equals(_taken(*known)):
                 own.status, own.duplicate_of = LogStatus.DUPLICATE, own.run
                 own.message = "a run in another source has the same values"
             else:
@@ -196,6 +201,10 @@ def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> Colu
     """Return the mapping of a table's columns, with the user's settings added as constants."""
     values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
     return columns.model_copy(update={"constants": {**columns.constants, **values}})
+
+
+def _taken(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
+    return table.iloc[rows].reset_index(drop=True)
 
 
 def _of_table(runs: Runs, found: Found, given: Mapping[str, Assignment]) -> list[FoundLog]:

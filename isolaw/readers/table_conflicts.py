@@ -51,18 +51,19 @@ def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> l
     """
     notes = []
     train = table["eval_set"].eq("train").to_numpy()
-    pair = pd.MultiIndex.from_frame(table[[_B, _N]])
+    shape, shapes = pd.MultiIndex.from_frame(table[[_B, _N]]).factorize(use_na_sentinel=False)
     for rows in table.groupby(list(keys), sort=False, dropna=False).indices.values():
         of, others = rows[train[rows]], rows[~train[rows]]
-        shapes = pair[of].unique()
-        if len(shapes) == 1 and len(others) and not pair[others].isin(shapes).any():
-            own = pair[others][0]
-            table.iloc[others, [table.columns.get_loc(name) for name in (_B, _N)]] = shapes[0]
+        found = np.unique(shape[of])
+        if len(found) == 1 and len(others) and not np.isin(shape[others], found).any():
+            own, of_training = shapes[shape[others[0]]], shapes[found[0]]
+            table.iloc[others, [table.columns.get_loc(name) for name in (_B, _N)]] = of_training
             notes.append(
-                f"B_p = {shapes[0][0]} and n = {shapes[0][1]} come from the rows of training; the rows of "
-                f"evaluations have B_p = {own[0]}, n = {own[1]}"
+                f"B_p = {of_training[0]} and n = {of_training[1]} come from the rows of training; the rows "
+                f"of evaluations have B_p = {own[0]}, n = {own[1]}"
             )
-        _check_constant(table.iloc[of if len(of) else rows], source)
+        if len(np.unique(shape[of if len(of) else rows])) > 1:  # in thousands of runs, few need a closer look
+            _check_constant(table.iloc[of if len(of) else rows], source)
     return list(dict.fromkeys(notes))
 
 

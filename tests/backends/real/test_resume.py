@@ -20,7 +20,7 @@ from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-STEPS = 24
+STEPS = 72
 KILLS = {"one turn": 1, "two turns": 2}
 
 
@@ -95,7 +95,7 @@ def test_killed_sweeps(
     for kill in range(KILLS[kind]):
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # In the middle of the first run, then of the second one.
-        until = STEPS * kill + rng.randrange(STEPS // 3, 2 * STEPS // 3)
+        until = STEPS * kill + rng.randrange(STEPS // 6, STEPS // 2)
         while recorded(out) < until:
             assert process.poll() is None, "the sweep ended before it could be killed"
             time.sleep(0.01)
