@@ -70,12 +70,13 @@ class Saturating:
 
     def lost(self, log2_n: Floats, log2_b: Floats) -> Floats:
         """Return by how many doublings τ is larger past the critical batch, as an array of shape (D, Q)."""
+        if self.plane:
+            return np.zeros((len(self.theta), log2_n.size))
         x = self.theta[:, _NAMES.index("tau_u"), None] / np.log(2)
         past = np.maximum(log2_n + log2_b - self.largest, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ahead = np.where(x > 0, np.maximum(np.log2((1 - x) / x), 0.0), np.inf)
-        lost = np.where(x < 1, (1 - x) * np.maximum(past - ahead, 0.0), 0.0)
-        return lost * (not self.plane)
+        return np.where(x < 1, (1 - x) * np.maximum(past - ahead, 0.0), 0.0)
 
 
 def curve(family: SaturatingFamily, theta: Floats, u: Floats, v: Floats, t: Floats, plane: bool) -> Floats:
