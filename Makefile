@@ -18,7 +18,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 SECONDS := 60
-# Without compiling: of 40,000 modules few are ever imported, and Python keeps those compiled.
+# Without compiling: of 40,000 modules few are ever imported, and Python keeps those compiled. Images of containers
+# often forbid it to; each of the many processes that the tests start would then compile vLLM again, 13 s.
+export PYTHONDONTWRITEBYTECODE :=
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
